@@ -1,0 +1,43 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both prepare .venv from the locked requirements first.
+PYTHON ?= python3.11
+PYTHON := $(or $(shell command -v $(PYTHON) 2>/dev/null),python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: setup check format lock demo test clean
+
+setup: $(STAMP)
+
+# The build tools come first: some packages are published as source only and must not fetch unlocked build tools.
+$(STAMP): requirements/lock.txt requirements/build.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "txbridge needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar=off --no-build-isolation --require-hashes -r requirements/lock.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	touch $@
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+# Needs uv. No index address is written: the lock file works with any registry.
+lock:
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group build --group dev --extra demo --extra testing pyproject.toml -o requirements/lock.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
+
+demo: setup
+	$(BIN)/txbridge demo
+
+test: setup check
+	$(PYTEST) tests
+
+clean:
+	rm -rf build .venv

@@ -1,0 +1,374 @@
+"""What integration tests share: a namespace with topics, worker processes, raw records in and out of it.
+
+It writes half messages and decisions by docs/protocol.md with plain confluent-kafka, so that a test can do what no
+client would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from txbridge.core.names import Names
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+#: Short times, so that a check is due after 1 s and a discard after a few seconds.
+FAST = {
+    "transaction_timeout": 1_000,
+    "transaction_check_interval": 1_000,
+    "transaction_check_max": 3,
+    "session_timeout": 3_000,
+}
+
+_number = itertools.count(1)
+
+
+def eventually(what: Callable[[], object], timeout: float = 30.0, message: str = "") -> object:
+    """Wait until `what` returns something true, and return it."""
+    deadline = time.monotonic() + timeout
+    while True:
+        result = what()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(message or f"did not become true in {timeout} s")
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A half message that Kafka has acknowledged."""
+
+    partition: int
+    offset: int
+    transaction_id: str
+
+    def entry(self, decision: int, check_times: int | None = None) -> str:
+        text = f"{self.offset},{self.transaction_id},{decision}"
+        return text if check_times is None else f"{text},{check_times}"
+
+
+class WorkerProcess:
+    """A `txbridge worker` in a process of its own, its log in a file."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+        self.log_file = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "txbridge.admin.cli", "worker", *arguments],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def wait_serving(self, partitions: int, timeout: float = 40.0) -> None:
+        """Wait until it has taken over this many partitions since it was started."""
+        eventually(
+            lambda: len(set(re.findall(r'"partition": (\d+), "seconds"', self.log))) >= partitions or self.returncode,
+            timeout,
+            f"the worker did not take over {partitions} partitions:\n{self.log_file.read_text()[-3000:]}",
+        )
+        assert self.returncode is None, self.log[-3000:]
+
+    def wait_logged(self, text: str, timeout: float = 30.0) -> None:
+        eventually(lambda: text in self.log, timeout, f"{text!r} was not logged")
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    def wait_dead(self, timeout: float = 30.0) -> int:
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+        return self._process.wait(30)
+
+
+@dataclass
+class Bridge:
+    """A namespace on a running Kafka."""
+
+    bootstrap_servers: str
+    test: str
+    partitions: int = 2
+    workers: list[WorkerProcess] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        short = re.sub(r"[^a-z0-9]+", "-", self.test.lower())[:40].strip("-")
+        self.namespace = f"t{next(_number)}-{short}-{secrets.token_hex(2)}"
+        self.names = Names(self.namespace)
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        self._producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "linger.ms": 1},
+        )
+        self._folder = tempfile.TemporaryDirectory(prefix="txbridge-test-")
+        self._log_number = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "txbridge.admin.cli", "topics", "apply"),
+                *("--bootstrap-servers", self.bootstrap_servers, "--namespace", self.namespace),
+                *("--partitions", str(self.partitions)),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self.workers:
+            worker.stop()
+        if error is not None:
+            for number, worker in enumerate(self.workers, 1):
+                print(f"--- log of worker {number} ---\n{worker.log[-6000:]}")
+        self._folder.cleanup()
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def worker(
+        self, fault: str = "", app_id: str | None = None, *, wait: int | None = None, **options: object
+    ) -> WorkerProcess:
+        """Start a worker; `fault` is a fault point at which it dies, `wait` partitions to wait for (default: all).
+
+        Options are those of FAST unless given.
+        """
+        settings: dict[str, object] = {**FAST, **options}
+        if app_id is not None:
+            settings["app_id"] = app_id
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        worker = WorkerProcess(
+            [f"--bootstrap-servers={self.bootstrap_servers}", f"--namespace={self.namespace}", *flags],
+            Path(self._folder.name) / f"worker-{next(self._log_number)}.log",
+            {"TXBRIDGE_FAULT_POINT": fault, "TXBRIDGE_LOG_FORMAT": "json"},
+        )
+        self.workers.append(worker)
+        if wait is None:
+            wait = 0 if fault else self.partitions
+        if wait:
+            worker.wait_serving(wait)
+        return worker
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, partitions: int = 2, **config: str) -> str:
+        """A real topic; returns its name made unique for this test."""
+        name = f"{self.namespace}.{topic}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(10)
+        return name
+
+    def produce(self, topic: str, **arguments: object) -> Message:
+        """Produce one record, whatever it is, and return its acknowledgement."""
+        acknowledged: list[Message] = []
+        failed: list[object] = []
+
+        def report(error: object, message: Message) -> None:
+            (failed if error else acknowledged).append(error or message)  # type: ignore[arg-type]
+
+        self._producer.produce(topic, on_delivery=report, **arguments)  # type: ignore[arg-type]
+        self._producer.flush(20)
+        assert acknowledged, failed
+        return acknowledged[0]
+
+    def half_headers(
+        self, real_topic: str, group: str = "group", transaction_id: str | None = None
+    ) -> list[tuple[str, bytes]]:
+        transaction_id = transaction_id or secrets.token_hex(16).upper()
+        return [
+            ("TXB_V", b"1"),
+            ("TRAN_MSG", b"true"),
+            ("REAL_TOPIC", real_topic.encode()),
+            ("PGROUP", group.encode()),
+            ("UNIQ_KEY", transaction_id.encode()),
+        ]
+
+    def prepare(
+        self,
+        real_topic: str,
+        value: bytes | None = b"value",
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        group: str = "group",
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        extra: Sequence[tuple[str, bytes]] = (),
+    ) -> Prepared:
+        """Prepare one half message; `headers` are the user's, `extra` more of ours."""
+        ours = [*self.half_headers(real_topic, group), *extra]
+        where = {} if partition is None else {"partition": partition}
+        message = self.produce(self.names.half, value=value, key=key, headers=[*headers, *ours], **where)
+        return Prepared(message.partition(), message.offset(), dict(ours)["UNIQ_KEY"].decode())
+
+    def prepare_many(
+        self, real_topic: str, values: Sequence[bytes], *, partition: int | None = None, group: str = "group"
+    ) -> list[Prepared]:
+        """Prepare many at once, in order."""
+        results: list[Prepared | None] = [None] * len(values)
+        for number, value in enumerate(values):
+            headers = self.half_headers(real_topic, group)
+            transaction_id = dict(headers)["UNIQ_KEY"].decode()
+
+            def report(
+                error: object, message: Message, number: int = number, transaction_id: str = transaction_id
+            ) -> None:
+                assert error is None, error
+                results[number] = Prepared(message.partition(), message.offset(), transaction_id)
+
+            where = {} if partition is None else {"partition": partition}
+            self._producer.produce(
+                self.names.half, value=value, key=b"%d" % number, headers=headers, on_delivery=report, **where
+            )
+            self._producer.poll(0)
+        self._producer.flush(30)
+        return [result for result in results if result is not None]
+
+    def end(
+        self,
+        entries: Sequence[str],
+        partition: int,
+        *,
+        group: str = "group",
+        source: str = "client",
+    ) -> int:
+        """Write one END record and return its offset."""
+        headers = [("TXB_V", b"1"), ("PGROUP", group.encode()), ("SOURCE", source.encode())]
+        message = self.produce(self.names.end, value="\n".join(entries).encode(), headers=headers, partition=partition)
+        return message.offset()
+
+    def decide(self, prepared: Prepared, decision: int, **arguments: str) -> int:
+        """One decision in an END record of its own."""
+        return self.end([prepared.entry(decision)], prepared.partition, **arguments)
+
+    def decide_many(self, prepared: Sequence[Prepared], decision: int, *, batch: int = 50) -> None:
+        """The same decision for all, in END records of up to `batch` entries."""
+        by_partition: dict[int, list[str]] = {}
+        for one in prepared:
+            by_partition.setdefault(one.partition, []).append(one.entry(decision))
+        headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
+        for partition, entries in by_partition.items():
+            for start in range(0, len(entries), batch):
+                value = "\n".join(entries[start : start + batch]).encode()
+                self._producer.produce(self.names.end, value=value, headers=headers, partition=partition)
+        self._producer.flush(30)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, topic: str, *, committed: bool = True) -> list[Message]:
+        """Everything that stands in a topic now, as a new reader sees it."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": f"{self.namespace}-reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+            },
+        )
+        try:
+            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+            starts = [
+                TopicPartition(
+                    topic, partition, consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[0]
+                )
+                for partition in partitions
+            ]
+            consumer.assign(starts)
+            found: list[Message] = []
+            ended: set[int] = set()
+            deadline = time.monotonic() + 20
+            while len(ended) < len(starts):
+                assert time.monotonic() < deadline, f"{topic} did not come to an end"
+                message = consumer.poll(0.2)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.name() == "_PARTITION_EOF":
+                    ended.add(message.partition())
+                else:
+                    raise KafkaException(error)
+        finally:
+            consumer.close()
+        return found
+
+    def visible(self, topic: str) -> Counter[bytes]:
+        """Values that a read_committed reader sees, with the number of copies."""
+        return Counter(message.value() for message in self.read(topic))
+
+    def wait_visible(self, topic: str, values: Sequence[bytes], timeout: float = 40.0) -> None:
+        """Wait until all of these values are visible."""
+        wanted = set(values)
+        eventually(
+            lambda: wanted <= set(self.visible(topic)), timeout, f"not all of {len(wanted)} values became visible"
+        )
+
+    def discarded(self) -> list[dict[str, object]]:
+        """Records of the discard topic as header mappings (last of a name), with key and value."""
+        return [
+            {"key": message.key(), "value": message.value(), **dict(message.headers() or ())}
+            for message in self.read(self.names.discard)
+        ]
+
+    def outcomes(self) -> dict[tuple[int, int], list[str]]:
+        """What OP says, in its order: half coordinates -> outcomes."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for message in self.read(self.names.op):
+            outcome = dict(message.headers())["OUTCOME"].decode()
+            for offset in message.value().split(b","):
+                found.setdefault((message.partition(), int(offset)), []).append(outcome)
+        return found
+
+    def wait_outcome(self, prepared: Prepared, outcome: str, timeout: float = 30.0) -> None:
+        """Wait until OP names this half message with the outcome, as its last one."""
+        where = (prepared.partition, prepared.offset)
+        eventually(
+            lambda: self.outcomes().get(where, [""])[-1] == outcome, timeout, f"{where} did not become {outcome}"
+        )

@@ -1,0 +1,1 @@
+"""RocketMQ-style transactional messages on Apache Kafka."""

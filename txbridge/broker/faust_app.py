@@ -1,0 +1,183 @@
+"""The Faust application: membership, the END commands as an agent, and the usual consumer-group lag. No more than that.
+
+What Faust has committed is never believed: the progress in OFFSET is the truth (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import faust
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from faust.types import TP
+from yarl import URL
+
+from txbridge.broker.faust_credentials import credentials
+from txbridge.broker.inbox import EndEvent
+from txbridge.broker.takeover import PartitionContext
+from txbridge.broker.worker import Worker
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Names
+from txbridge.kafka_config import admin_config, create
+from txbridge.log import get_logger, librdkafka_logger
+from txbridge.settings import WorkerSettings
+from txbridge.topics import check_layout
+
+#: Back-off while Kafka can not be reached at start.
+_FIRST_RETRY_S = 0.5
+_LONGEST_RETRY_S = 10.0
+#: One metadata answer of a healthy cluster takes milliseconds.
+_PROBE_TIMEOUT_S = 5.0
+#: Heartbeats: a third of the session, as Kafka advises, but at most every two seconds.
+_LONGEST_HEARTBEAT_S = 2.0
+
+_log = get_logger("txbridge.broker")
+
+
+class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy here
+    """A Faust app with the partitions' owners at its side."""
+
+    def __init__(self, *args: Any, settings: WorkerSettings, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.settings = settings
+        self.worker: Worker | None = None
+
+    async def on_start(self) -> None:
+        """Before anything is consumed: Kafka answers, and the topics are as they must be."""
+        if self.worker is None:
+            await asyncio.to_thread(self.prepare)
+        await super().on_start()
+
+    async def on_stop(self) -> None:
+        """Finish the Kafka transactions at hand."""
+        if self.worker is not None:
+            await asyncio.to_thread(self.worker.stop)
+        await super().on_stop()
+
+    def prepare(self) -> None:
+        """Wait for Kafka and check the topics. Raises LayoutError when they are not as they must be."""
+        settings = self.settings
+        names = Names(settings.namespace)
+        admin = create(AdminClient, {**admin_config(settings.librdkafka), "logger": librdkafka_logger()})
+        _wait_for_kafka(admin, settings.bootstrap_servers)
+        layout = check_layout(admin, names)
+        context = PartitionContext(
+            kafka=settings.librdkafka,
+            admin=admin,
+            names=names,
+            policy=CheckPolicy(
+                transaction_timeout=settings.transaction_timeout,
+                transaction_check_interval=settings.transaction_check_interval,
+                transaction_check_max=settings.transaction_check_max,
+                transaction_max_age=settings.transaction_max_age,
+                park_after=settings.park_after,
+                park_after_records=settings.park_after_records,
+                park_after_bytes=settings.park_after_bytes,
+            ),
+            commit_timeout_ms=settings.commit_timeout,
+            # The budget is the worker's, which may come to own every partition.
+            payload_memory=settings.payload_memory // layout.partitions,
+            check_rate=settings.transaction_check_rate,
+        )
+        self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
+
+
+def create_app(settings: WorkerSettings) -> BridgeApp:
+    """The worker as a Faust app; connects to nothing yet."""
+    names = Names(settings.namespace)
+    servers = [URL(f"aiokafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]
+    session_s = settings.session_timeout / 1_000
+    app = BridgeApp(
+        settings.app_id,
+        settings=settings,
+        broker=servers,
+        broker_credentials=credentials(settings.librdkafka),
+        # Unique in the group: after being fenced, an owner finds itself by it in the coordinator's answer.
+        broker_client_id=f"txbridge-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        broker_session_timeout=session_s,
+        broker_heartbeat_interval=min(session_s / 3, _LONGEST_HEARTBEAT_S),
+        # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
+        processing_guarantee="at_least_once",
+        # The progress says where to begin: a new group need not be told the whole history of END.
+        consumer_auto_offset_reset="latest",
+        # Events are only handed over, so nothing is lost by not waiting for them; waiting can last for ever.
+        stream_wait_empty=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        web_enabled=False,
+        store="memory://",
+        datadir=str(Path(tempfile.gettempdir()) / f"txbridge-faust-{os.getuid()}"),
+        worker_redirect_stdouts=False,
+    )
+    end_topic = app.topic(
+        names.end,
+        key_type=bytes,
+        value_type=bytes,
+        key_serializer="raw",
+        value_serializer="raw",
+        allow_empty=True,
+        internal=False,
+    )
+
+    @app.agent(end_topic, name="txbridge.end", concurrency=1)  # type: ignore[untyped-decorator]
+    async def end_transaction(stream: Any) -> None:
+        """Hand END commands to the owner of their partition. Never raises: Faust would acknowledge and go on."""
+        async for event in stream.events():
+            message = event.message
+            worker = app.worker
+            if worker is not None:
+                worker.offer(
+                    message.partition,
+                    EndEvent(message.offset, message.key, message.value, list(message.headers or ())),
+                )
+
+    @app.on_partitions_assigned.connect  # type: ignore[untyped-decorator]
+    async def assigned(_app: Any, assigned: set[TP], **_kwargs: Any) -> None:
+        """The signal names all partitions. Take-overs run in the owners' threads, not in here."""
+        partitions = sorted(tp.partition for tp in assigned if tp.topic == names.end)
+        _log.info("partitions_assigned", partitions=partitions)
+        if app.worker is not None:
+            app.worker.assign(partitions)
+
+    return app
+
+
+def _wait_for_kafka(admin: AdminClient, servers: str) -> None:
+    pause, told = _FIRST_RETRY_S, False
+    while True:
+        try:
+            admin.list_topics(timeout=_PROBE_TIMEOUT_S)
+        except KafkaException as error:
+            if not told:
+                _log.warning("kafka_unreachable", servers=servers, error=error.args[0].str(), note="will keep trying")
+                told = True
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_RETRY_S)
+        else:
+            if told:
+                _log.info("kafka_reachable", servers=servers)
+            return
+
+
+def run(settings: WorkerSettings) -> None:
+    """Run a worker until a signal ends it. Raises TxBridgeError before anything was consumed, SystemExit at the end."""
+    app = create_app(settings)
+    app.prepare()
+    worker = faust.Worker(
+        app,
+        quiet=True,
+        redirect_stdouts=False,
+        override_logging=False,
+        loglevel=settings.log_level.upper(),
+    )
+    # Faust's progress spinner draws on stdout.
+    worker.spinner = None
+    worker.execute_from_commandline()

@@ -1,0 +1,65 @@
+"""The fence of a partition: whoever initialised its transactional.id last is its owner, and everybody before is out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from txbridge.broker.errors import FencedError
+from txbridge.kafka_config import create, transactional_producer_config
+from txbridge.log import librdkafka_logger
+
+#: InitProducerId waits for the coordinator to finish our predecessor's transaction; that takes milliseconds, or the
+#: coordinator's own recovery after a broker restart.
+_INIT_TIMEOUT_S = 30.0
+#: flush() sends what is queued at once; until then a batch may fill.
+_LINGER_MS = 100
+#: The broker, which knows the topic's limit, judges the size of a record; not this client.
+_LARGEST_RECORD = 1_000_000_000
+
+#: Errors that say: somebody else owns this transactional.id now.
+FENCED_CODES = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - librdkafka's public name for it
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    },
+)
+
+
+def is_fenced(error: KafkaException) -> bool:
+    return error.args[0].code() in FENCED_CODES
+
+
+def open_fence(
+    kafka: Mapping[str, Any],
+    transactional_id: str,
+    commit_timeout_ms: int,
+    on_trouble: Callable[[KafkaError], None],
+) -> Producer:
+    """Take ownership: a new producer of this transactional.id, initialised.
+
+    Kafka aborts an open transaction of the previous owner, completes one that was being committed, and refuses every
+    later request of that owner (KIP-98). Raises FencedError when another came in meanwhile, KafkaException otherwise.
+
+    `on_trouble` is called with every error of the connection; it must not raise.
+    """
+    config = transactional_producer_config(
+        kafka,
+        transactional_id=transactional_id,
+        commit_timeout_ms=commit_timeout_ms,
+        max_message_bytes=_LARGEST_RECORD,
+    )
+    config.setdefault("linger.ms", _LINGER_MS)
+    config.setdefault("compression.type", "lz4")
+    producer = create(Producer, {**config, "error_cb": on_trouble, "logger": librdkafka_logger()})
+    try:
+        producer.init_transactions(_INIT_TIMEOUT_S)
+    except KafkaException as error:
+        if is_fenced(error):
+            raise FencedError(f"{transactional_id}: {error.args[0].str()}") from error
+        raise
+    return producer

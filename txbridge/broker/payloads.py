@@ -1,0 +1,101 @@
+"""Bodies of open half messages: in memory up to a budget, read back from HALF by offset beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from confluent_kafka import Message
+
+from txbridge.broker.reader import PartitionReader
+from txbridge.core.half_message import HalfMessage, parse_half
+from txbridge.core.names import Headers, Names
+
+#: A wanted offset this near is reached sooner by reading on than by a new fetch position.
+_READ_ON = 1_000
+#: One wanted record: a healthy broker answers in milliseconds.
+_READ_TIMEOUT_S = 5.0
+
+
+def offset_of(message: Message) -> int:
+    """Offset of a consumed record: None only exists for messages that were never stored."""
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+def headers_of(message: Message) -> Headers:
+    """Headers of a consumed record; librdkafka gives them as a list of bytes or null."""
+    return cast("Headers", message.headers() or ())
+
+
+def to_half(message: Message, names: Names) -> HalfMessage:
+    """Read a record of HALF. Raises MalformedRecordError."""
+    return parse_half(
+        offset=offset_of(message),
+        born=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+        headers=headers_of(message),
+        topic_names=names,
+    )
+
+
+class PayloadStore:
+    """Bodies by half offset. `budget` is in bytes of keys, values and headers."""
+
+    def __init__(self, budget: int, names: Names, reader: PartitionReader) -> None:
+        self._budget = budget
+        self._names = names
+        self._reader = reader
+        self._bodies: dict[int, HalfMessage] = {}
+        self.bytes = 0
+
+    def put(self, half: HalfMessage) -> None:
+        """Keep a body, unless the budget is used up: then it is read back when it is needed."""
+        if self.bytes + half.size <= self._budget and half.offset not in self._bodies:
+            self._bodies[half.offset] = half
+            self.bytes += half.size
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def drop(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            half = self._bodies.pop(offset, None)
+            if half is not None:
+                self.bytes -= half.size
+
+    def load(self, offsets: Iterable[int]) -> dict[int, HalfMessage]:
+        """Bodies of these half messages; one that is missing in the answer is gone from HALF.
+
+        What is not in memory is read in the order of offsets, and not kept. Raises LogGoneError, KafkaException.
+        """
+        bodies: dict[int, HalfMessage] = {}
+        missing: list[int] = []
+        for offset in offsets:
+            half = self._bodies.get(offset)
+            if half is None:
+                missing.append(offset)
+            else:
+                bodies[offset] = half
+        if missing:
+            self._read_back(sorted(missing), bodies)
+        return bodies
+
+    def _read_back(self, wanted: list[int], bodies: dict[int, HalfMessage]) -> None:
+        reader = self._reader
+        low, _ = reader.watermarks()
+        reader.position = -1
+        for offset in wanted:
+            if offset < low:
+                continue
+            if not reader.position <= offset <= reader.position + _READ_ON or reader.position < 0:
+                reader.start(offset)
+            while reader.position <= offset:
+                messages = reader.poll(1, _READ_TIMEOUT_S)
+                if not messages:
+                    raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
+                if messages[0].offset() == offset:
+                    bodies[offset] = to_half(messages[0], self._names)
+        reader.stop()

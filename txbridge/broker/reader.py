@@ -1,0 +1,113 @@
+"""Reading one partition with a consumer of its own: no group, explicit offsets, and "to the end" that means it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from txbridge.broker.errors import LogGoneError
+from txbridge.kafka_config import create, reader_config
+from txbridge.log import librdkafka_logger
+
+#: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
+_REQUEST_TIMEOUT_S = 5.0
+#: How long the last stable offset may lag behind: the coordinator aborts a transaction whose owner is gone after its
+#: transaction.timeout.ms (10 s by default for ours), and looks every 10 s.
+_STABLE_TIMEOUT_S = 30.0
+#: Bytes a consumer fetches ahead. Two readers a partition; the default of 64 MiB each would not fit many partitions.
+_FETCH_AHEAD_KIB = 16_384
+#: librdkafka wants a group; nothing is ever joined or committed under this name.
+_READER_NAME = "txbridge-reader"
+
+
+class PartitionReader:
+    """A consumer of one partition; `committed` hides records of open and aborted transactions. Not thread-safe."""
+
+    def __init__(self, kafka: Mapping[str, Any], topic: str, partition: int, *, committed: bool) -> None:
+        self.topic = topic
+        self.partition = partition
+        config = reader_config(kafka, group=_READER_NAME, read_committed=committed)
+        config.setdefault("queued.max.messages.kbytes", _FETCH_AHEAD_KIB)
+        config.setdefault("logger", librdkafka_logger())
+        self._consumer = create(Consumer, config)
+        #: Offset of the next record, as far as this reader has come.
+        self.position = -1
+
+    def start(self, offset: int) -> None:
+        """Read from this offset on."""
+        self._consumer.assign([TopicPartition(self.topic, self.partition, offset)])
+        self.position = offset
+
+    def stop(self) -> None:
+        """Fetch nothing more until the next start."""
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def watermarks(self) -> tuple[int, int]:
+        """Log start and end. Only a reader of uncommitted records sees the true end; raises KafkaException."""
+        low, high = self._consumer.get_watermark_offsets(
+            TopicPartition(self.topic, self.partition),
+            timeout=_REQUEST_TIMEOUT_S,
+        )
+        return low, high
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        """Up to `limit` records; waits at most `timeout` seconds for the first. Raises LogGoneError, KafkaException."""
+        # consume(n, timeout) would wait for n records or the whole time-out: so wait for one and take what is there.
+        first = self._consumer.poll(timeout)
+        if first is None:
+            return []
+        found = [first, *self._consumer.consume(limit - 1, 0)] if limit > 1 else [first]
+        records: list[Message] = []
+        for message in found:
+            error, offset = message.error(), message.offset()
+            if error is None:
+                assert offset is not None
+                self.position = offset + 1
+                records.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public name for it
+                assert offset is not None
+                self.position = max(self.position, offset)
+            elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+                raise LogGoneError(
+                    f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}"
+                )
+            elif not error.retriable() and error.code() not in _PASSING:
+                raise KafkaException(error)
+        return records
+
+    def read_to(self, end: int, batch: int = 5_000) -> Iterator[Message]:
+        """Every record below `end`, until the reader stands there.
+
+        For a reader of committed records "there" is the EOF event at or past `end`: the last record may be a marker.
+        Raises TimeoutError when the last stable offset stays below `end`.
+        """
+        deadline = time.monotonic() + _STABLE_TIMEOUT_S
+        while self.position < end:
+            records = self.poll(batch, 0.2)
+            if records:
+                deadline = time.monotonic() + _STABLE_TIMEOUT_S
+            elif time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{self.topic}[{self.partition}] can be read up to {self.position} only, not to its end {end}: "
+                    f"a Kafka transaction hangs there. Find it: kafka-transactions.sh --bootstrap-server ... "
+                    f"find-hanging --topic {self.topic} --partition {self.partition}",
+                )
+            yield from records
+
+
+#: Errors that librdkafka reports and then mends by itself.
+_PASSING = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._MAX_POLL_EXCEEDED,  # noqa: SLF001
+    },
+)

@@ -1,0 +1,304 @@
+"""Draft: what one Kafka transaction of a partition will do, decided against the state plus what it already holds.
+
+A draft changes nothing in the HalfQueue until `apply`, which the shell calls only after Kafka has committed; `abandon`
+puts back what was taken from the schedules.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from txbridge.core.end_transaction import EndEntry, EndRecord, Source
+from txbridge.core.half_queue import HalfEntry, HalfQueue
+from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
+
+#: Why a message can not be delivered now, or None: asked once for every commit.
+Obstacle = Callable[[HalfEntry], str | None]
+
+#: Why a commit is held that would make one Kafka transaction too large: it goes into the next.
+FULL = "this Kafka transaction is full"
+
+MAX_CHECKS = "MAX_CHECKS"
+EXPIRED = "EXPIRED"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An END entry without effect."""
+
+    end_offset: int
+    source: Source
+    entry: EndEntry
+    reason: RefusalReason
+
+
+class Draft:
+    """Effects of one Kafka transaction. The lists are what the shell writes; offsets are half offsets."""
+
+    def __init__(self, queue: HalfQueue, now: int, max_bytes: int) -> None:
+        self._queue = queue
+        self._now = now
+        self._max_bytes = max_bytes
+        self._final: dict[int, TransactionState] = {}
+        self._changed: dict[int, HalfEntry] = {}
+        self._taken: dict[int, HalfEntry] = {}
+        self._taken_for_age: list[HalfEntry] = []
+        self._full = False
+        #: END offset from which the next transaction goes on.
+        self.next_end = queue.next_end
+        self.watermark = queue.watermark
+        self.bytes = 0
+        self.deliver: list[HalfEntry] = []
+        self.rolled_back: list[HalfEntry] = []
+        self.held: list[HalfEntry] = []
+        self.checks: list[HalfEntry] = []
+        self.discards: list[HalfEntry] = []
+        self.resumed: list[HalfEntry] = []
+        self.parked: list[HalfEntry] = []
+        self.forgotten: list[HalfEntry] = []
+        self.malformed: list[int] = []
+        self.refused: list[Refusal] = []
+        self.entries = 0
+
+    # --- END --------------------------------------------------------------------------------------------------------
+
+    def apply_end(self, record: EndRecord, obstacle: Obstacle) -> None:
+        """Apply one END record, in the order of END; all of its entries are in this draft."""
+        for entry in record.entries:
+            self.entries += 1
+            reason = self._apply_entry(record, entry, obstacle)
+            if reason is not None:
+                self.refused.append(Refusal(record.offset, record.source, entry, reason))
+        self.next_end = record.offset + 1
+
+    def skip_end(self, next_end: int) -> None:
+        """END has nothing for us below this offset: a malformed record (set aside), or a stranger's marker."""
+        self.next_end = max(self.next_end, next_end)
+
+    def _apply_entry(self, record: EndRecord, command: EndEntry, obstacle: Obstacle) -> RefusalReason | None:
+        offset = command.half_offset
+        event = event_of(command.decision, record.source, deliverable=True)
+        entry = self._open(offset)
+        if entry is None:
+            return self._refuse_finished(offset, event)
+        if entry.state is not TransactionState.PENDING and (event is Event.COMMIT or event is Event.ROLLBACK):
+            return TRANSITIONS[entry.state, event].refused
+        if entry.transaction_id != command.transaction_id:
+            return RefusalReason.WRONG_TRANSACTION_ID
+        if entry.group != record.group:
+            return RefusalReason.WRONG_GROUP
+        why = None
+        if event is Event.COMMIT:
+            why = self._why_not(entry, obstacle)
+            if why is not None:
+                event = Event.COMMIT_UNDELIVERABLE
+        transition = TRANSITIONS[entry.state, event]
+        if transition.refused is None and transition.state is not entry.state:
+            self._move(entry, transition.state, record, why)
+        return transition.refused
+
+    def _refuse_finished(self, offset: int, event: Event) -> RefusalReason | None:
+        state = self._final_state(offset)
+        if isinstance(state, RefusalReason):
+            return state
+        if state is TransactionState.DISCARDED and event is Event.RESUME:
+            # Malformed, or discarded so long ago that it is not kept any more: there is no way back.
+            return RefusalReason.LATE
+        return TRANSITIONS[state, event].refused
+
+    def _why_not(self, entry: HalfEntry, obstacle: Obstacle) -> str | None:
+        why = obstacle(entry)
+        if why is None and self.deliver and self.bytes + entry.size > self._max_bytes:
+            # From here on for all: a small one must not overtake a large one.
+            self._full = True
+        return FULL if why is None and self._full else why
+
+    def _move(self, entry: HalfEntry, state: TransactionState, record: EndRecord, why: str | None) -> None:
+        if state is TransactionState.COMMITTED:
+            self._deliver(entry)
+        elif state is TransactionState.ROLLED_BACK:
+            self._final[entry.offset] = state
+            self.rolled_back.append(entry)
+        elif state is TransactionState.HELD:
+            changed = self._change(entry, state, next_due=self._now)
+            changed.decided, changed.error = record.offset, why
+            if why != FULL:
+                changed.attempts = 1
+                changed.next_due = self._queue.policy.retry_held(self._now, changed.attempts)
+            self.held.append(changed)
+        else:
+            changed = self._change(entry, state, next_due=self._now)
+            changed.checks, changed.resumed, changed.reason, changed.discarded_at = 0, self._now, None, None
+            self.resumed.append(changed)
+
+    def _deliver(self, entry: HalfEntry) -> None:
+        self._final[entry.offset] = TransactionState.COMMITTED
+        self.deliver.append(entry)
+        self.bytes += entry.size
+
+    # --- what falls due ---------------------------------------------------------------------------------------------
+
+    def retry_held(self, obstacle: Obstacle, limit: int) -> None:
+        """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed."""
+        for entry in self._take(self._queue.take_timers_due(self._now, limit)):
+            if entry.state is TransactionState.DISCARDED:
+                self._final[entry.offset] = TransactionState.DISCARDED
+                self.forgotten.append(entry)
+                continue
+            why = self._why_not(entry, obstacle)
+            if why is None:
+                self._deliver(entry)
+                continue
+            # Back into the schedule at once, whatever becomes of this transaction.
+            del self._taken[entry.offset]
+            if why == FULL:
+                self._queue.put_back((entry,))
+            else:
+                self._queue.postpone_held(entry, self._now, why)
+
+    def send_checks(self, as_of: int, alive: Callable[[str], bool], limit: int) -> None:
+        """Check what was due at `as_of`; END must have been applied up to the high watermark read after that time.
+
+        A group with nobody alive keeps its checks: none is sent, none is counted. The others share the limit equally,
+        and what one leaves the next may use: the backlog of one group does not hold up the others.
+        """
+        groups = [group for group in self._queue.groups_with_checks_due(as_of) if alive(group)]
+        for turn, group in enumerate(groups):
+            share = -(-limit // (len(groups) - turn))
+            for entry in self._take(self._queue.take_checks_due(group, as_of, share)):
+                limit -= 1
+                changed = self._change(entry, TransactionState.PENDING, self._queue.policy.next_check(self._now))
+                changed.checks += 1
+                self.checks.append(changed)
+
+    def discard(self, as_of: int, limit: int) -> None:
+        """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
+
+        Best called before `send_checks`: what is too old need not be checked once more.
+        """
+        for entry in self._take(self._queue.take_exhausted(as_of, limit)):
+            self._give_up(entry, MAX_CHECKS)
+        for entry in self._queue.take_expired(as_of, limit):
+            if self._is_touched(entry.offset):
+                # Whatever else this transaction does to it, its age goes on counting.
+                self._queue.put_back_expired((entry,))
+            else:
+                self._taken_for_age.append(entry)
+                self._give_up(entry, EXPIRED)
+
+    def _give_up(self, entry: HalfEntry, reason: str) -> None:
+        state = TRANSITIONS[entry.state, Event.GIVE_UP].state
+        changed = self._change(entry, state, self._now + self._queue.policy.discard_retention)
+        changed.reason = reason
+        self.discards.append(changed)
+
+    def set_aside_malformed(self) -> None:
+        """Copy malformed records of HALF to the discard topic."""
+        self.malformed = sorted(self._queue.malformed)
+
+    def park(self, limit: int) -> None:
+        """Park what holds the low watermark back too far, and work out where the watermark will stand."""
+        queue, policy = self._queue, self._queue.policy
+        passed_bytes, parked = 0, 0
+        watermark = queue.half_position
+        unread = queue.malformed - set(self.malformed)
+        for offset, size in queue.window():
+            entry = self._open(offset)
+            if entry is None:
+                if offset in unread:
+                    watermark = offset
+                    break
+            elif not entry.parked and offset not in self._changed:
+                lags = (
+                    queue.half_position - offset > policy.park_after_records
+                    or queue.window_bytes - passed_bytes > policy.park_after_bytes
+                    or self._now - entry.born >= policy.effective_park_after
+                )
+                if not lags or parked == limit:
+                    watermark = offset
+                    break
+                self.parked.append(self._change(entry, entry.state, entry.next_due))
+                parked += 1
+            passed_bytes += size
+        self.watermark = watermark
+
+    # --- the overlay ------------------------------------------------------------------------------------------------
+
+    def _take(self, entries: list[HalfEntry]) -> list[HalfEntry]:
+        """Of what a schedule yielded, what this draft has not touched yet."""
+        for entry in entries:
+            self._taken[entry.offset] = entry
+        return [entry for entry in entries if not self._is_touched(entry.offset)]
+
+    def _is_touched(self, offset: int) -> bool:
+        return offset in self._final or offset in self._changed
+
+    def _open(self, offset: int) -> HalfEntry | None:
+        if offset in self._final:
+            return None
+        return self._changed.get(offset) or self._queue.entry(offset)
+
+    def _final_state(self, offset: int) -> TransactionState | RefusalReason:
+        state = self._final.get(offset)
+        if state is not None:
+            return state
+        outcome = self._queue.outcome(offset)
+        if outcome is not None:
+            return outcome.state
+        late = offset < self._queue.watermark
+        return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE
+
+    def _change(self, entry: HalfEntry, state: TransactionState, next_due: int) -> HalfEntry:
+        changed = copy.copy(entry)
+        changed.state, changed.next_due = state, next_due
+        self._changed[entry.offset] = changed
+        return changed
+
+    # --- for the shell ----------------------------------------------------------------------------------------------
+
+    @property
+    def changed(self) -> Iterable[HalfEntry]:
+        """Open entries whose parked record must be written, as they will be."""
+        return [entry for offset, entry in self._changed.items() if offset not in self._final]
+
+    @property
+    def tombstones(self) -> list[int]:
+        """Half offsets whose parked record must be removed."""
+        return [offset for offset in self._final if (entry := self._queue.entry(offset)) is not None and entry.parked]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write: no effect, no END passed."""
+        return not (self._final or self._changed or self.malformed or self.next_end != self._queue.next_end)
+
+    def ops(self) -> list[tuple[Outcome, list[int]]]:
+        """Outcome and half offsets, as OP will name them. A forgotten discard was named when it was discarded."""
+        named = (
+            (Outcome.COMMIT, [entry.offset for entry in self.deliver]),
+            (Outcome.ROLLBACK, [entry.offset for entry in self.rolled_back]),
+            (Outcome.DISCARD, [*(entry.offset for entry in self.discards), *self.malformed]),
+        )
+        return [(outcome, offsets) for outcome, offsets in named if offsets]
+
+    def apply(self) -> None:
+        """Kafka has committed this draft: make it the state."""
+        queue = self._queue
+        queue.next_end = self.next_end
+        for outcome, offsets in self.ops():
+            if outcome is not Outcome.DISCARD:
+                for offset in offsets:
+                    queue.finish(offset, outcome)
+        for offset in self.malformed:
+            queue.finish(offset, Outcome.DISCARD)
+        for entry in self.forgotten:
+            queue.finish(entry.offset, Outcome.DISCARD)
+        for entry in self.changed:
+            queue.update(entry)
+        queue.advance()
+
+    def abandon(self) -> None:
+        """Kafka has not committed this draft: the state is as it was."""
+        self._queue.put_back(self._taken.values())
+        self._queue.put_back_expired(self._taken_for_age)

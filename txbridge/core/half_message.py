@@ -1,0 +1,149 @@
+"""The half message: what a client prepares in HALF, and the copies that the worker makes of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from txbridge.core import names
+from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.names import Headers, Names
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """One valid record of HALF. `born` is its append time (ms): the client's clock plays no part."""
+
+    offset: int
+    transaction_id: str
+    group: str
+    real_topic: str
+    born: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    real_partition: int | None = None
+    #: Text of CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means.
+    immunity: str | None = None
+    user_timestamp: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes that the message holds in memory, as far as the user decides them."""
+        return (
+            len(self.key or b"")
+            + len(self.value or b"")
+            + sum(len(name) + len(value or b"") for name, value in self.headers)
+        )
+
+
+def parse_half(
+    offset: int,
+    born: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers | None,
+    topic_names: Names,
+) -> HalfMessage:
+    """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
+    ours = OurHeaders(headers)
+    ours.require_version("half message")
+    for name in ours:
+        if name not in names.HALF_HEADERS and names.is_reserved_header(name):
+            raise MalformedRecordError(f"header {name[:40]!r} is reserved")
+    if ours.required(names.TRAN_MSG) != "true":
+        raise MalformedRecordError(f"header {names.TRAN_MSG} is not true")
+    transaction_id = ours.required(names.UNIQ_KEY)
+    if not names.is_transaction_id(transaction_id):
+        raise MalformedRecordError(f"header {names.UNIQ_KEY} is not 32 digits of 0-9A-F")
+    group = ours.required(names.PGROUP)
+    if not names.is_group(group):
+        raise MalformedRecordError(f"header {names.PGROUP} can not be a producer group: {group[:40]!r}")
+    real_topic = ours.required(names.REAL_TOPIC)
+    if not names.is_topic(real_topic):
+        raise MalformedRecordError(f"header {names.REAL_TOPIC} can not be a topic: {real_topic[:40]!r}")
+    if topic_names.is_forbidden(real_topic):
+        raise MalformedRecordError(f"sending to system topic {real_topic} is forbidden")
+    real_partition = ours.optional_number(names.REAL_QID)
+    if real_partition is not None and real_partition >= 2**31:
+        raise MalformedRecordError(f"header {names.REAL_QID} can not be a partition: {real_partition}")
+    return HalfMessage(
+        offset=offset,
+        transaction_id=transaction_id,
+        # Millions of messages may share these few texts.
+        group=sys.intern(group),
+        real_topic=sys.intern(real_topic),
+        born=born,
+        key=key,
+        value=value,
+        headers=headers or (),
+        real_partition=real_partition,
+        immunity=ours.optional(names.CHECK_IMMUNITY_TIME),
+        user_timestamp=ours.optional_number(names.BORN_TIMESTAMP),
+    )
+
+
+def half_headers(
+    user_headers: Headers,
+    *,
+    transaction_id: str,
+    group: str,
+    real_topic: str,
+    real_partition: int | None = None,
+    immunity_seconds: int | None = None,
+    user_timestamp: int | None = None,
+) -> list[tuple[str, bytes | None]]:
+    """The headers of a half message: the user's, then ours."""
+    headers = [
+        *user_headers,
+        (names.VERSION, names.PROTOCOL_VERSION),
+        (names.TRAN_MSG, b"true"),
+        (names.REAL_TOPIC, real_topic.encode()),
+        (names.PGROUP, group.encode()),
+        (names.UNIQ_KEY, transaction_id.encode()),
+    ]
+    for name, number in (
+        (names.REAL_QID, real_partition),
+        (names.CHECK_IMMUNITY_TIME, immunity_seconds),
+        (names.BORN_TIMESTAMP, user_timestamp),
+    ):
+        if number is not None:
+            headers.append((name, b"%d" % number))
+    return headers
+
+
+def coordinates(partition: int, offset: int) -> bytes:
+    """Half coordinates as header TXB_HALF carries them."""
+    return b"%d:%d" % (partition, offset)
+
+
+def parse_coordinates(text: str) -> tuple[int, int]:
+    """Partition and offset out of TXB_HALF. Raises MalformedRecordError."""
+    partition, colon, offset = text.partition(":")
+    if not colon:
+        raise MalformedRecordError(f"{names.HALF_COORDINATES} is not <partition>:<offset>: {text[:40]!r}")
+    return whole_number(partition, names.HALF_COORDINATES), whole_number(offset, names.HALF_COORDINATES)
+
+
+def delivered_headers(half: HalfMessage, partition: int) -> list[tuple[str, bytes | None]]:
+    """What the reader of the real topic sees: the user's headers, the transaction id and the half coordinates."""
+    return [
+        *((name, value) for name, value in half.headers if name not in names.HALF_HEADERS),
+        (names.UNIQ_KEY, half.transaction_id.encode()),
+        (names.HALF_COORDINATES, coordinates(partition, half.offset)),
+    ]
+
+
+def delivered_timestamp(half: HalfMessage) -> int:
+    """The user's timestamp, else the time of birth: a message that had to wait does not look younger than it is."""
+    return half.born if half.user_timestamp is None else half.user_timestamp
+
+
+def copy_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
+    """Headers of a check request and of a discarded message: all of the half message's, then the history."""
+    return [
+        *half.headers,
+        (names.CHECK_TIMES, b"%d" % checks),
+        (names.HALF_COORDINATES, coordinates(partition, half.offset)),
+        (names.END_POSITION, b"%d" % end_position),
+    ]

@@ -1,0 +1,128 @@
+"""Names of topics, groups, headers and ids: RocketMQ's own where it has one. docs/protocol.md is the contract."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Kafka's headers: an ordered list in which a name may repeat and a value may be null.
+Headers = Sequence[tuple[str, bytes | None]]
+
+PROTOCOL_VERSION = b"1"
+
+VERSION = "TXB_V"
+TRAN_MSG = "TRAN_MSG"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+PGROUP = "PGROUP"
+UNIQ_KEY = "UNIQ_KEY"
+CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+BORN_TIMESTAMP = "BORN_TIMESTAMP"
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+SOURCE = "SOURCE"
+CLIENT_ID = "CLIENT_ID"
+TAGS = "TAGS"
+OUTCOME = "OUTCOME"
+HALF_COORDINATES = "TXB_HALF"
+END_POSITION = "TXB_END"
+REASON = "TXB_REASON"
+ERROR = "TXB_ERROR"
+RECORD_SOURCE = "TXB_SOURCE"
+
+#: RocketMQ's tag of an OP message: "the half messages named here are finished".
+REMOVE_TAG = b"d"
+
+#: Headers that belong to a half message and never reach the reader of the real topic (UNIQ_KEY is put there again).
+HALF_HEADERS = frozenset(
+    {VERSION, TRAN_MSG, REAL_TOPIC, REAL_QID, PGROUP, UNIQ_KEY, CHECK_IMMUNITY_TIME, BORN_TIMESTAMP},
+)
+
+_RESERVED_NAMES = HALF_HEADERS | {CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
+_RESERVED_PREFIX = "TXB_"
+
+_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
+_TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
+#: RocketMQ's consumer group of the half topic; here the name of the progress and of the fence.
+SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"
+
+
+def is_reserved_header(name: str) -> bool:
+    """Whether a user's message must not carry this header."""
+    return name in _RESERVED_NAMES or name.startswith(_RESERVED_PREFIX)
+
+
+def is_group(name: str) -> bool:
+    """Whether this can be a producer group: it becomes part of a topic name."""
+    return _GROUP.match(name) is not None
+
+
+def is_topic(name: str) -> bool:
+    """Kafka's rule for topic names."""
+    return _TOPIC.match(name) is not None and name not in {".", ".."}
+
+
+def is_transaction_id(text: str) -> bool:
+    """128 bits as 32 upper-case hexadecimal digits."""
+    return _TRANSACTION_ID.match(text) is not None
+
+
+def short_id(transaction_id: str) -> str:
+    """What logs may show of a transaction id: knowing all of it is the right to decide."""
+    return transaction_id[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """All names of one namespace (an environment that shares a cluster with others); "" is no prefix."""
+
+    namespace: str = ""
+
+    def _named(self, name: str) -> str:
+        return f"{self.namespace}.{name}" if self.namespace else name
+
+    @property
+    def half(self) -> str:
+        return self._named("RMQ_SYS_TRANS_HALF_TOPIC")
+
+    @property
+    def end(self) -> str:
+        return self._named("RMQ_SYS_TRANS_END_TOPIC")
+
+    @property
+    def op(self) -> str:
+        return self._named("RMQ_SYS_TRANS_OP_HALF_TOPIC")
+
+    @property
+    def offset(self) -> str:
+        return self._named("RMQ_SYS_TRANS_OFFSET_TOPIC")
+
+    @property
+    def discard(self) -> str:
+        return self._named("TRANS_CHECK_MAX_TIME_TOPIC")
+
+    def check(self, group: str) -> str:
+        """The topic of a producer group's check requests, and the consumer group that reads it."""
+        return self._named(f"RMQ_SYS_TRANS_CHECK.{group}")
+
+    @property
+    def worker_group(self) -> str:
+        """The consumer group of the workers, unless the user names their app otherwise."""
+        return self._named(SYSTEM_GROUP)
+
+    def transactional_id(self, partition: int, index: int = 0) -> str:
+        """The fence of a partition. From the topics, not from the app: two apps on the same topics must collide."""
+        return f"{self.half}@{SYSTEM_GROUP}/{partition}/{index}"
+
+    def progress_key(self, partition: int) -> bytes:
+        return f"{self.half}@{SYSTEM_GROUP}/{partition}".encode()
+
+    def parked_key(self, partition: int, half_offset: int) -> bytes:
+        return f"{self.half}@{SYSTEM_GROUP}/{partition}/{half_offset}".encode()
+
+    def is_forbidden(self, real_topic: str) -> bool:
+        """System topics, to which no message may be delivered (RocketMQ's TopicValidator)."""
+        if real_topic.startswith(("RMQ_SYS_", "__")) or real_topic in {"TRANS_CHECK_MAX_TIME_TOPIC", self.discard}:
+            return True
+        return bool(self.namespace) and real_topic.startswith(self._named("RMQ_SYS_"))

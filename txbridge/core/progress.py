@@ -1,0 +1,209 @@
+"""What the worker writes down for whoever takes the partition over: OP messages, the progress, parked entries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txbridge.core import names
+from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.names import Headers
+from txbridge.core.states import Outcome, TransactionState
+
+#: Largest value of one OP record in bytes: well below Kafka's default record limit of 1 MiB.
+MAX_OP_BYTES = 100_000
+
+
+def encode_ops(offsets: Iterable[int]) -> list[bytes]:
+    """Values of the OP records that name these half offsets, split at MAX_OP_BYTES."""
+    values: list[bytes] = []
+    texts: list[str] = []
+    size = 0
+    for offset in offsets:
+        text = str(offset)
+        if size + len(text) > MAX_OP_BYTES:
+            values.append(",".join(texts).encode())
+            texts, size = [], 0
+        texts.append(text)
+        size += len(text) + 1
+    if texts:
+        values.append(",".join(texts).encode())
+    return values
+
+
+def op_headers(outcome: Outcome) -> list[tuple[str, bytes | None]]:
+    return [
+        (names.VERSION, names.PROTOCOL_VERSION),
+        (names.TAGS, names.REMOVE_TAG),
+        (names.OUTCOME, outcome.value.encode()),
+    ]
+
+
+def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, list[int]]:
+    """Outcome and half offsets of an OP record. Raises MalformedRecordError."""
+    ours = OurHeaders(headers)
+    ours.require_version("OP record")
+    if ours.required(names.TAGS).encode() != names.REMOVE_TAG:
+        raise MalformedRecordError(f"header {names.TAGS} is not d")
+    try:
+        outcome = Outcome(ours.required(names.OUTCOME))
+        text = (value or b"").decode("ascii")
+    except (ValueError, UnicodeDecodeError) as error:
+        raise MalformedRecordError(str(error)) from None
+    return outcome, [whole_number(offset, "half offset") for offset in text.split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of one partition. `owner` and `seq` name the Kafka transaction that wrote it: no two are alike."""
+
+    #: Low watermark: every half message below it is finished or parked.
+    half: int
+    #: Next END offset to apply.
+    end: int
+    #: OP offset from which a take-over replays.
+    op: int
+    #: Topic ids of half, end, op and offset: a topic that was deleted and created anew has another.
+    topics: Mapping[str, str]
+    owner: str = ""
+    seq: int = 0
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "half": self.half,
+                "end": self.end,
+                "op": self.op,
+                "topics": dict(self.topics),
+                "owner": self.owner,
+                "seq": self.seq,
+            },
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> Progress:
+        data = _load(value)
+        try:
+            return cls(
+                half=_number(data["half"]),
+                end=_number(data["end"]),
+                op=_number(data["op"]),
+                topics={name: _text(topic_id) for name, topic_id in data["topics"].items()},
+                owner=_text(data["owner"]),
+                seq=_number(data["seq"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise MalformedRecordError(f"not a progress record: {error!r}") from None
+
+
+_OPEN_STATES = {
+    state.value: state for state in (TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedEntry:
+    """One half message that the low watermark may pass while it is open: all that a take-over needs but its body."""
+
+    half_offset: int
+    state: TransactionState
+    transaction_id: str
+    group: str
+    real_topic: str
+    born: int
+    size: int
+    checks: int
+    #: When the next check, retry of a held delivery, or removal of a discarded entry is due (ms).
+    next_due: int
+    #: END position at which the entry was written.
+    end: int
+    decided: int | None = None
+    error: str | None = None
+    reason: str | None = None
+    discarded_at: tuple[int, int] | None = None
+    #: When it was resumed; its age counts from then.
+    resumed: int | None = None
+
+    def encode(self) -> bytes:
+        data: dict[str, Any] = {
+            "state": self.state.value,
+            "id": self.transaction_id,
+            "group": self.group,
+            "topic": self.real_topic,
+            "born": self.born,
+            "size": self.size,
+            "checks": self.checks,
+            "next": self.next_due,
+            "end": self.end,
+        }
+        if self.state is TransactionState.HELD:
+            data |= {"decision": 8, "decided": self.decided, "error": self.error}
+        if self.state is TransactionState.DISCARDED:
+            data |= {"reason": self.reason, "at": self.discarded_at}
+        if self.resumed is not None:
+            data["resumed"] = self.resumed
+        return _dump(data)
+
+    @classmethod
+    def decode(cls, half_offset: int, value: bytes) -> ParkedEntry:
+        data = _load(value)
+        try:
+            return cls(
+                half_offset=half_offset,
+                state=_OPEN_STATES[data["state"]],
+                transaction_id=_text(data["id"]),
+                group=sys.intern(_text(data["group"])),
+                real_topic=sys.intern(_text(data["topic"])),
+                born=_number(data["born"]),
+                size=_number(data["size"]),
+                checks=_number(data["checks"]),
+                next_due=_number(data["next"]),
+                end=_number(data["end"]),
+                decided=None if data.get("decided") is None else _number(data["decided"]),
+                error=None if data.get("error") is None else _text(data["error"]),
+                reason=None if data.get("reason") is None else _text(data["reason"]),
+                discarded_at=None if data.get("at") is None else _coordinates(data["at"]),
+                resumed=None if data.get("resumed") is None else _number(data["resumed"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise MalformedRecordError(f"not a parked entry: {error!r}") from None
+
+
+def offset_headers() -> list[tuple[str, bytes | None]]:
+    return [(names.VERSION, names.PROTOCOL_VERSION)]
+
+
+def _number(value: Any) -> int:
+    # Not int(): what we wrote is a number, and a guess about a state is worse than none.
+    if type(value) is not int or value < 0:
+        raise TypeError(f"not a whole number: {value!r:.40}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"not a text: {value!r:.40}")
+    return value
+
+
+def _coordinates(value: Any) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise TypeError(f"not coordinates: {value!r:.40}")
+    return _number(value[0]), _number(value[1])
+
+
+def _dump(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+
+def _load(value: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRecordError(f"not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise MalformedRecordError("not a JSON object")
+    return data

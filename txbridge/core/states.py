@@ -1,0 +1,127 @@
+"""The states of a transaction and every legal transition, as data: the one place that says what may follow what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from txbridge.core.end_transaction import Decision, Source
+
+
+class TransactionState(Enum):
+    """Where a half message stands."""
+
+    #: Prepared and undecided.
+    PENDING = "pending"
+    #: Committed, but its real topic does not take it at the moment.
+    HELD = "held"
+    #: Undecided after the last check or at its greatest age; it lies in TRANS_CHECK_MAX_TIME_TOPIC and can be resumed.
+    DISCARDED = "discarded"
+    #: Delivered. Final.
+    COMMITTED = "committed"
+    #: Never to be seen. Final.
+    ROLLED_BACK = "rolled_back"
+
+
+class Outcome(Enum):
+    """How the worker finished a half message: header OUTCOME of the OP record that names it."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    DISCARD = "discard"
+
+    @property
+    def state(self) -> TransactionState:
+        return _STATE_OF_OUTCOME[self]
+
+
+_STATE_OF_OUTCOME = {
+    Outcome.COMMIT: TransactionState.COMMITTED,
+    Outcome.ROLLBACK: TransactionState.ROLLED_BACK,
+    Outcome.DISCARD: TransactionState.DISCARDED,
+}
+
+
+class Event(Enum):
+    """What can happen to a half message. The first five come as END entries, the others from the worker itself."""
+
+    COMMIT = "commit"
+    #: A commit that can not be delivered now.
+    COMMIT_UNDELIVERABLE = "commit_undeliverable"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+    RESUME = "resume"
+    #: The real topic took a held message after all.
+    DELIVER = "deliver"
+    CHECK = "check"
+    #: A full interval has passed since the last check, or the message has reached its greatest age.
+    GIVE_UP = "give_up"
+
+
+class RefusalReason(Enum):
+    """Why an END entry has no effect (docs/protocol.md, END)."""
+
+    NO_HALF_MESSAGE = "no_half_message"
+    WRONG_TRANSACTION_ID = "wrong_transaction_id"
+    WRONG_GROUP = "wrong_group"
+    REPEAT = "repeat"
+    CONTRADICTION = "contradiction"
+    LATE = "late"
+    NOT_DISCARDED = "not_discarded"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What follows: the next state, and the reason when the event is refused (then the state stays)."""
+
+    state: TransactionState
+    refused: RefusalReason | None = None
+
+
+_PENDING, _HELD, _DISCARDED, _COMMITTED, _ROLLED_BACK = TransactionState
+_REPEAT, _CONTRADICTION = RefusalReason.REPEAT, RefusalReason.CONTRADICTION
+_LATE, _NOT_DISCARDED = RefusalReason.LATE, RefusalReason.NOT_DISCARDED
+
+#: (state, event) -> transition. A pair that is not here can not happen: asking for it is a programming error.
+TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
+    (_PENDING, Event.COMMIT): Transition(_COMMITTED),
+    (_PENDING, Event.COMMIT_UNDELIVERABLE): Transition(_HELD),
+    (_PENDING, Event.ROLLBACK): Transition(_ROLLED_BACK),
+    (_PENDING, Event.UNKNOWN): Transition(_PENDING),
+    (_PENDING, Event.RESUME): Transition(_PENDING, _NOT_DISCARDED),
+    (_PENDING, Event.CHECK): Transition(_PENDING),
+    (_PENDING, Event.GIVE_UP): Transition(_DISCARDED),
+    # A held message is decided: its decision stands, and no check can change it.
+    (_HELD, Event.COMMIT): Transition(_HELD, _REPEAT),
+    (_HELD, Event.COMMIT_UNDELIVERABLE): Transition(_HELD, _REPEAT),
+    (_HELD, Event.ROLLBACK): Transition(_HELD, _CONTRADICTION),
+    (_HELD, Event.UNKNOWN): Transition(_HELD),
+    (_HELD, Event.RESUME): Transition(_HELD, _NOT_DISCARDED),
+    (_HELD, Event.DELIVER): Transition(_COMMITTED),
+    # A decision after a discard comes too late (RocketMQ delivers it: #8158); the way back is a resume.
+    (_DISCARDED, Event.COMMIT): Transition(_DISCARDED, _LATE),
+    (_DISCARDED, Event.COMMIT_UNDELIVERABLE): Transition(_DISCARDED, _LATE),
+    (_DISCARDED, Event.ROLLBACK): Transition(_DISCARDED, _LATE),
+    (_DISCARDED, Event.UNKNOWN): Transition(_DISCARDED),
+    (_DISCARDED, Event.RESUME): Transition(_PENDING),
+    # First decision wins (RocketMQ accepts each of these: #2694, #5574, #8158).
+    (_COMMITTED, Event.COMMIT): Transition(_COMMITTED, _REPEAT),
+    (_COMMITTED, Event.COMMIT_UNDELIVERABLE): Transition(_COMMITTED, _REPEAT),
+    (_COMMITTED, Event.ROLLBACK): Transition(_COMMITTED, _CONTRADICTION),
+    (_COMMITTED, Event.UNKNOWN): Transition(_COMMITTED),
+    (_COMMITTED, Event.RESUME): Transition(_COMMITTED, _NOT_DISCARDED),
+    (_ROLLED_BACK, Event.COMMIT): Transition(_ROLLED_BACK, _CONTRADICTION),
+    (_ROLLED_BACK, Event.COMMIT_UNDELIVERABLE): Transition(_ROLLED_BACK, _CONTRADICTION),
+    (_ROLLED_BACK, Event.ROLLBACK): Transition(_ROLLED_BACK, _REPEAT),
+    (_ROLLED_BACK, Event.UNKNOWN): Transition(_ROLLED_BACK),
+    (_ROLLED_BACK, Event.RESUME): Transition(_ROLLED_BACK, _NOT_DISCARDED),
+}
+
+
+def event_of(decision: Decision, source: Source, *, deliverable: bool) -> Event:
+    """The event that an END entry is."""
+    if source is Source.RESUME:
+        return Event.RESUME
+    if decision is Decision.COMMIT:
+        return Event.COMMIT if deliverable else Event.COMMIT_UNDELIVERABLE
+    return Event.ROLLBACK if decision is Decision.ROLLBACK else Event.UNKNOWN
