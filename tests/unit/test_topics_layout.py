@@ -1,0 +1,253 @@
+"""The check of the internal topics at the start of clients and workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge import topics
+from txbridge.core.names import Names
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.topics import Layout, LayoutError, check_layout, ensure_check_topic
+from txbridge.topics_cluster import MissingRight, TopicFacts
+from txbridge.topics_wanted import Rule, Wanted
+
+HALF = "ns.RMQ_SYS_TRANS_HALF_TOPIC"
+END = "ns.RMQ_SYS_TRANS_END_TOPIC"
+OP = "ns.RMQ_SYS_TRANS_OP_HALF_TOPIC"
+OFFSET = "ns.RMQ_SYS_TRANS_OFFSET_TOPIC"
+DISCARD = "ns.TRANS_CHECK_MAX_TIME_TOPIC"
+CHECK = "ns.RMQ_SYS_TRANS_CHECK.orders"
+NAMES = Names("ns")
+APPLY = "`txbridge topics apply --namespace ns`"
+
+LOG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "LogAppendTime",
+    "max.message.bytes": "1065536",
+    "min.insync.replicas": "2",
+}
+
+
+def facts(topic, partitions=4, leaderless=0, **config):
+    policy = {"cleanup.policy": "compact"} if topic == OFFSET else {}
+    size = {"max.message.bytes": "1131072"} if topic in {DISCARD, CHECK} else {}
+    changed = {name.replace("_", "."): value for name, value in config.items()}
+    return TopicFacts(topic, f"id-{topic}", partitions, 3, leaderless, {**LOG, **policy, **size, **changed})
+
+
+class FakeCluster:
+    """Shows `sights`, one after the other for a topic that has a list of them; creates into `created`."""
+
+    def __init__(self):
+        self.sights = {topic: facts(topic) for topic in (HALF, END, OP, OFFSET)} | {DISCARD: facts(DISCARD, 1)}
+        self.created = []
+        self.refusal = None
+
+    def __call__(self, admin):
+        assert admin == "admin"
+        return self
+
+    def read(self, names):
+        return {name: seen.pop(0) if isinstance(seen := self.sights[name], list) else seen for name in names}
+
+    def create(self, requests, *, dry_run):
+        assert not dry_run
+        self.created += requests
+        return {request.name: self.refusal for request in requests}
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    fake = FakeCluster()
+    monkeypatch.setattr(topics, "Cluster", fake)
+    return fake
+
+
+def problems(**options):
+    with pytest.raises(LayoutError) as caught:
+        check_layout("admin", NAMES, **options)
+    assert str(caught.value) == "the topics are not as txbridge needs them:\n" + "\n".join(
+        f"- {problem}" for problem in caught.value.problems
+    )
+    return list(caught.value.problems)
+
+
+def test_right_layout(cluster):
+    layout = check_layout("admin", NAMES, transaction_max_age_ms=259_200_000)
+    assert layout == Layout(
+        partitions=4,
+        topic_ids={topic: f"id-{topic}" for topic in (HALF, END, OP, OFFSET, DISCARD)},
+        half_max_message_bytes=1_065_536,
+        max_message_bytes=1_131_072,
+        half_retention_ms=604_800_000,
+        replication_factor=3,
+        min_insync_replicas=2,
+        unchecked=(),
+    )
+    assert layout.max_message_size == 1_000_000
+
+
+def test_missing_topics(cluster):
+    cluster.sights = dict.fromkeys(cluster.sights)
+    assert problems() == [f"{topic}: does not exist: {APPLY} creates it" for topic in (HALF, END, OP, OFFSET, DISCARD)]
+
+
+def test_without_a_namespace(cluster):
+    cluster.sights = dict.fromkeys(name.removeprefix("ns.") for name in cluster.sights)
+    with pytest.raises(
+        LayoutError, match=r"- RMQ_SYS_TRANS_HALF_TOPIC: does not exist: `txbridge topics apply` creates"
+    ):
+        check_layout("admin", Names())
+
+
+def test_everything_that_is_wrong_is_said_at_once(cluster):
+    cluster.sights |= {
+        HALF: facts(HALF, message_timestamp_type="CreateTime"),
+        END: facts(END, partitions=8, retention_ms="3600000"),
+        OP: facts(OP, cleanup_policy="compact", retention_bytes="1000"),
+        OFFSET: facts(OFFSET, cleanup_policy="compact,delete"),
+        DISCARD: facts(DISCARD, 1, max_message_bytes="1048588"),
+    }
+    assert problems() == [
+        f"{HALF}: message.timestamp.type is CreateTime, must be LogAppendTime: {APPLY} sets it",
+        f"{END}: retention.ms is 3600000, must be at least 604800000: {APPLY} sets it",
+        (
+            f"{END}: has 8 partitions, {HALF} has 4: the number must be the same and never change. Use another "
+            f"namespace, or, if nothing in the topic is needed, delete it and run {APPLY}"
+        ),
+        (
+            f"{OP}: cleanup.policy is compact, must be delete: records that are needed may have been removed. "
+            f"If nothing in {OP} is needed, delete it and run `txbridge topics apply`; else set the policy yourself "
+            "(kafka-configs.sh)"
+        ),
+        f"{OP}: retention.bytes is 1000, must be -1 (unlimited): {APPLY} sets it",
+        (
+            f"{OFFSET}: cleanup.policy is compact,delete, must be compact: records that are needed may have been "
+            f"removed. If nothing in {OFFSET} is needed, delete it and run `txbridge topics apply`; else set the "
+            "policy yourself (kafka-configs.sh)"
+        ),
+        f"{DISCARD}: max.message.bytes is 1048588, must be at least 1131072: {APPLY} sets it",
+    ]
+
+
+def test_history_must_be_kept_as_long_as_the_half_messages(cluster):
+    cluster.sights[HALF] = facts(HALF, retention_ms="-1")
+    assert problems() == [
+        f"{topic}: retention.ms is 604800000, must be -1 (unlimited): {APPLY} sets it" for topic in (END, OP)
+    ]
+
+
+def test_half_messages_must_be_kept_for_their_whole_life(cluster):
+    assert problems(transaction_max_age_ms=604_800_001) == [
+        f"{HALF}: retention.ms is 604800000, must be at least 604800001: {APPLY} sets it",
+    ]
+
+
+def test_what_only_costs_time_is_not_refused(cluster):
+    cluster.sights[OFFSET] = facts(OFFSET, segment_bytes="1073741824", min_cleanable_dirty_ratio="0.5")
+    cluster.sights[DISCARD] = facts(DISCARD, 1, retention_ms="3600000")
+    assert check_layout("admin", NAMES).partitions == 4
+
+
+def test_missing_rights_are_named(cluster):
+    cluster.sights |= {
+        HALF: MissingRight("DESCRIBE", HALF),
+        OFFSET: MissingRight("DESCRIBE_CONFIGS", OFFSET),
+    }
+    half = f"{HALF}: missing right DESCRIBE on topic {HALF}: grant it to the user of this connection"
+    assert problems() == [
+        half,
+        f"{OFFSET}: missing right DESCRIBE_CONFIGS on topic {OFFSET}: grant it to the user of this connection",
+    ]
+    assert problems(client=True) == [half]
+
+
+def test_a_client_needs_no_rights_on_what_only_the_worker_touches(cluster):
+    cluster.sights |= {topic: MissingRight("DESCRIBE", topic) for topic in (OP, OFFSET, DISCARD)}
+    layout = check_layout("admin", NAMES, client=True)
+    assert layout.unchecked == (OP, OFFSET, DISCARD)
+    assert layout.topic_ids == {HALF: f"id-{HALF}", END: f"id-{END}"}
+    cluster.sights[OP] = facts(OP, partitions=5)
+    assert problems(client=True)[0].startswith(f"{OP}: has 5 partitions, {HALF} has 4: ")
+
+
+def test_check_topic_is_created_and_waited_for(cluster):
+    layout = check_layout("admin", NAMES)
+    cluster.sights[CHECK] = [None, None, facts(CHECK, leaderless=1), facts(CHECK)]
+    ensure_check_topic("admin", NAMES, "orders", layout)
+    (request,) = cluster.created
+    assert (request.name, request.partitions, request.replication_factor) == (CHECK, 4, 3)
+    assert request.config == {**LOG, "retention.ms": "3600000", "max.message.bytes": "1131072"}
+    assert cluster.sights[CHECK] == []
+
+
+def test_check_topic_that_is_there_is_left_alone(cluster):
+    layout = check_layout("admin", NAMES)
+    cluster.sights[CHECK] = facts(CHECK, partitions=2, retention_ms="60000")
+    ensure_check_topic("admin", NAMES, "orders", layout)
+    assert cluster.created == []
+
+
+def test_check_topic_that_can_not_carry_checks(cluster):
+    layout = check_layout("admin", NAMES)
+    cluster.sights[CHECK] = facts(CHECK, max_message_bytes="1048588")
+    with pytest.raises(LayoutError) as caught:
+        ensure_check_topic("admin", NAMES, "orders", layout)
+    assert caught.value.problems == (
+        (
+            f"{CHECK}: max.message.bytes is 1048588, must be at least 1131072: "
+            "`txbridge topics apply --namespace ns --group orders` sets it"
+        ),
+    )
+
+
+def test_check_topic_without_the_right_to_create_it(cluster):
+    layout = check_layout("admin", NAMES)
+    cluster.sights[CHECK] = None
+    cluster.refusal = "missing right CREATE on topic x"
+    with pytest.raises(LayoutError) as caught:
+        ensure_check_topic("admin", NAMES, "orders", layout)
+    assert caught.value.problems == (
+        (
+            f"{CHECK}: missing right CREATE on topic x; or let an administrator run "
+            "`txbridge topics apply --namespace ns --group orders`"
+        ),
+    )
+
+
+def test_check_topic_that_never_gets_leaders(cluster, monkeypatch):
+    monkeypatch.setattr("txbridge.topics_cluster.VISIBLE_TIMEOUT_S", 0.1)
+    layout = check_layout("admin", NAMES)
+    cluster.sights[CHECK] = facts(CHECK, leaderless=4)
+    with pytest.raises(
+        EnvironmentProblemError, match=f"the topic {CHECK} did not get leaders for all of its partitions"
+    ):
+        ensure_check_topic("admin", NAMES, "orders", layout)
+
+
+@pytest.mark.parametrize(("namespace", "group"), [("ns", ""), ("ns", "a b"), ("n" * 100, "g" * 200)])
+def test_groups_that_can_not_be(cluster, namespace, group):
+    layout = check_layout("admin", NAMES)
+    with pytest.raises(UsageError, match="can not be a producer group"):
+        ensure_check_topic("admin", Names(namespace), group, layout)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "value", "actual", "met"),
+    [
+        ("cleanup.policy", Rule.IS, "delete", "delete", True),
+        ("cleanup.policy", Rule.IS, "delete", "compact,delete", False),
+        ("cleanup.policy", Rule.IS, "delete", None, False),
+        ("retention.ms", Rule.AT_LEAST, "100", "100", True),
+        ("retention.ms", Rule.AT_LEAST, "100", "99", False),
+        ("retention.ms", Rule.AT_LEAST, "100", "-1", True),
+        ("retention.ms", Rule.AT_LEAST, "-1", "9223372036854775807", False),
+        ("retention.ms", Rule.AT_LEAST, "-1", "-1", True),
+        ("min.cleanable.dirty.ratio", Rule.AT_MOST, "0.1", "0.1", True),
+        ("min.cleanable.dirty.ratio", Rule.AT_MOST, "0.1", "0.11", False),
+    ],
+)
+def test_rules(name, rule, value, actual, met):
+    assert Wanted(name, rule, value).is_met(actual) is met

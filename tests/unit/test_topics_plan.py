@@ -1,0 +1,314 @@
+"""What `txbridge topics` makes of what it sees; expected values are written out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.core.names import Names
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.topics_cluster import MissingRight, TopicFacts
+from txbridge.topics_plan import Action, Change, PlanOptions, apply, compare, plan
+
+NAMES = Names()
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+END = "RMQ_SYS_TRANS_END_TOPIC"
+OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+OFFSET = "RMQ_SYS_TRANS_OFFSET_TOPIC"
+DISCARD = "TRANS_CHECK_MAX_TIME_TOPIC"
+ALL = (HALF, END, OP, OFFSET, DISCARD)
+
+LOG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "LogAppendTime",
+}
+RIGHT = {
+    HALF: {**LOG, "max.message.bytes": "1065536"},
+    END: {**LOG, "max.message.bytes": "1048576"},
+    OP: {**LOG, "max.message.bytes": "1048576"},
+    OFFSET: {
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": "1048576",
+        "segment.bytes": "16777216",
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": "86400000",
+    },
+    DISCARD: {**LOG, "retention.ms": "2592000000", "max.message.bytes": "1131072"},
+}
+
+
+def facts(topic, partitions=4, copies=3, in_sync="2", **config):
+    config = {name.replace("_", "."): value for name, value in config.items()}
+    every = {**RIGHT[topic], "min.insync.replicas": in_sync, "segment.ms": "604800000", **config}
+    return TopicFacts(topic, f"id of {topic}", 1 if topic == DISCARD else partitions, copies, 0, every)
+
+
+def seen(**changed):
+    return {topic: facts(topic) for topic in ALL} | changed
+
+
+def by_topic(sights, options=None, brokers=3):
+    return {one.topic: one for one in compare(NAMES, options or PlanOptions(), sights, brokers)}
+
+
+NOTHING = dict.fromkeys(ALL)
+
+
+def test_fresh_cluster():
+    plans = by_topic(NOTHING)
+    assert list(plans) == list(ALL)
+    assert {one.action for one in plans.values()} == {Action.CREATE}
+    assert [one.partitions for one in plans.values()] == [4, 4, 4, 4, 1]
+    assert {one.replication_factor for one in plans.values()} == {3}
+    for topic in ALL:
+        wanted = {change.name: change.new for change in plans[topic].changes}
+        assert wanted == {**RIGHT[topic], "min.insync.replicas": "2"}
+        assert {change.old for change in plans[topic].changes} == {None}
+
+
+@pytest.mark.parametrize(("brokers", "copies", "in_sync"), [(1, 1, "1"), (2, 2, "1"), (3, 3, "2"), (9, 3, "2")])
+def test_copies_fit_the_cluster(brokers, copies, in_sync):
+    one = by_topic(NOTHING, brokers=brokers)[HALF]
+    assert one.replication_factor == copies
+    assert Change("min.insync.replicas", None, in_sync) in one.changes
+
+
+def test_chosen_values():
+    options = PlanOptions(
+        partitions=12,
+        replication_factor=5,
+        min_insync_replicas=4,
+        max_message_size=10_000_000,
+        groups=("orders",),
+    )
+    plans = by_topic({**NOTHING, "RMQ_SYS_TRANS_CHECK.orders": None}, options)
+    assert [one.partitions for one in plans.values()] == [12, 12, 12, 12, 1, 4]
+    assert {one.replication_factor for one in plans.values()} == {5}
+    assert Change("min.insync.replicas", None, "4") in plans[OFFSET].changes
+    assert Change("max.message.bytes", None, "10065536") in plans[HALF].changes
+    assert Change("max.message.bytes", None, "10131072") in plans[DISCARD].changes
+    assert {change.name: change.new for change in plans["RMQ_SYS_TRANS_CHECK.orders"].changes} == {
+        **LOG,
+        "retention.ms": "3600000",
+        "max.message.bytes": "10131072",
+        "min.insync.replicas": "4",
+    }
+
+
+def test_small_messages_leave_room_for_batches_of_copies():
+    plans = by_topic(NOTHING, PlanOptions(max_message_size=1_000))
+    assert Change("max.message.bytes", None, "66536") in plans[HALF].changes
+    assert Change("max.message.bytes", None, "1048576") in plans[DISCARD].changes
+
+
+def test_as_wanted():
+    plans = by_topic(seen())
+    assert {one.action for one in plans.values()} == {Action.OK}
+    assert all(not one.changes and not one.reasons and not one.notes for one in plans.values())
+
+
+def test_weaker_settings_are_raised():
+    sights = seen(
+        **{
+            HALF: facts(HALF, retention_ms="3600000", message_timestamp_type="CreateTime", in_sync="1"),
+            OP: facts(OP, retention_bytes="1000000"),
+            OFFSET: facts(OFFSET, segment_bytes="1073741824", min_cleanable_dirty_ratio="0.5"),
+            DISCARD: facts(DISCARD, max_message_bytes="1048588"),
+        },
+    )
+    plans = by_topic(sights)
+    assert [plans[topic].action.value for topic in ALL] == ["change", "ok", "change", "change", "change"]
+    assert plans[HALF].changes == (
+        Change("retention.ms", "3600000", "604800000"),
+        Change("message.timestamp.type", "CreateTime", "LogAppendTime"),
+        Change("min.insync.replicas", "1", "2"),
+    )
+    assert plans[OP].changes == (Change("retention.bytes", "1000000", "-1"),)
+    assert plans[OFFSET].changes == (
+        Change("segment.bytes", "1073741824", "16777216"),
+        Change("min.cleanable.dirty.ratio", "0.5", "0.1"),
+    )
+    assert plans[DISCARD].changes == (Change("max.message.bytes", "1048588", "1131072"),)
+
+
+def test_larger_values_are_left_alone_and_the_others_follow():
+    sights = seen(
+        **{
+            HALF: facts(HALF, retention_ms="1209600000", max_message_bytes="5000000"),
+            END: facts(END, retention_ms="-1"),
+            OFFSET: facts(OFFSET, segment_bytes="1048576", min_cleanable_dirty_ratio="0.01"),
+            DISCARD: facts(DISCARD, retention_ms="9000000000"),
+        },
+    )
+    plans = by_topic(sights)
+    assert {topic: one.changes for topic, one in plans.items() if one.changes} == {
+        OP: (Change("retention.ms", "604800000", "1209600000"),),
+        DISCARD: (Change("max.message.bytes", "1131072", "5065536"),),
+    }
+
+
+def test_unlimited_half_needs_unlimited_history():
+    plans = by_topic(seen(**{HALF: facts(HALF, retention_ms="-1")}))
+    assert plans[HALF].action is Action.OK
+    assert plans[END].changes == (Change("retention.ms", "604800000", "-1"),)
+
+
+def test_retention_covers_the_oldest_message_and_an_outage_of_four_days():
+    plans = by_topic(seen(), PlanOptions(transaction_max_age=10 * 86_400_000))
+    assert plans[HALF].changes == (Change("retention.ms", "604800000", "1209600000"),)
+    assert by_topic(seen(), PlanOptions(transaction_max_age=3 * 86_400_000))[HALF].action is Action.OK
+
+
+def test_partitions_that_differ_are_refused():
+    plans = by_topic(seen(**{OP: facts(OP, partitions=8)}))
+    assert plans[OP].action is Action.REFUSED
+    assert plans[OP].partitions == 8
+    assert plans[OP].reasons[0].startswith("has 8 partitions, must have 4: all four topics have the same number, fixed")
+    assert "use a new namespace" in plans[OP].reasons[0]
+    assert [plans[topic].action for topic in (HALF, END, OFFSET)] == [Action.OK] * 3
+
+
+def test_partitions_can_not_be_changed():
+    plans = by_topic(seen(), PlanOptions(partitions=8))
+    assert [plans[topic].action.value for topic in ALL] == ["refused", "refused", "refused", "refused", "ok"]
+    assert plans[HALF].reasons[0].startswith("has 4 partitions, must have 8: ")
+
+
+def test_a_missing_topic_is_made_like_those_that_are_there():
+    sights = {**NOTHING, OFFSET: facts(OFFSET, partitions=7)}
+    assert [one.partitions for one in by_topic(sights).values()] == [7, 7, 7, 7, 1]
+
+
+@pytest.mark.parametrize(("topic", "wrong"), [(HALF, "compact"), (END, "compact,delete"), (OFFSET, "delete")])
+def test_a_wrong_cleanup_policy_is_refused_not_changed(topic, wrong):
+    plans = by_topic(seen(**{topic: facts(topic, cleanup_policy=wrong)}))
+    right = "compact" if topic == OFFSET else "delete"
+    assert plans[topic].action is Action.REFUSED
+    assert (
+        plans[topic]
+        .reasons[0]
+        .startswith(f"cleanup.policy is {wrong}, must be {right}: records that are needed may have been removed. ")
+    )
+    assert plans[topic].changes == ()
+
+
+def test_too_many_in_sync():
+    refused = by_topic(NOTHING, PlanOptions(min_insync_replicas=2), brokers=1)[HALF]
+    assert refused.action is Action.REFUSED
+    assert refused.reasons == ("min.insync.replicas 2 is more than its 1 copies: nothing could be written to it",)
+    refused = by_topic(
+        {topic: facts(topic, copies=1, in_sync="1") for topic in ALL}, PlanOptions(min_insync_replicas=2)
+    )
+    assert {one.action for one in refused.values()} == {Action.REFUSED}
+
+
+def test_missing_copies_are_noted():
+    one = by_topic({topic: facts(topic, copies=1, in_sync="1") for topic in ALL})[HALF]
+    assert one.action is Action.OK
+    assert one.notes == ("has 1 of 3 copies; kafka-reassign-partitions.sh adds the others",)
+
+
+def test_a_missing_right_is_named():
+    one = by_topic(seen(**{END: MissingRight("DESCRIBE_CONFIGS", END)}))[END]
+    assert one.action is Action.REFUSED
+    assert one.reasons == (
+        "missing right DESCRIBE_CONFIGS on topic RMQ_SYS_TRANS_END_TOPIC: grant it to the user of this connection",
+    )
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"partitions": 0}, "--partitions must be between 1 and 10000, not 0"),
+        ({"replication_factor": -1}, "--replication-factor must be between 1 and 32767, not -1"),
+        ({"min_insync_replicas": 0}, "--min-insync-replicas must be between 1 and 32767, not 0"),
+        ({"max_message_size": 0}, "--max-message-size must be between 1 and 999868928, not 0"),
+        ({"max_message_size": 1_000_000_000}, "--max-message-size must be between 1 and 999868928, not 1000000000"),
+    ],
+)
+def test_choices_that_can_not_be(choice, message):
+    with pytest.raises(UsageError) as caught:
+        PlanOptions(**choice)
+    assert str(caught.value) == message
+
+
+class FakeCluster:
+    """A cluster of one broker that does what it is told, except what it refuses."""
+
+    def __init__(self, refuse=None):
+        self.topics = {}
+        self.refuse = refuse or {}
+        self.calls = []
+
+    def broker_count(self):
+        return 1
+
+    def topics_with_prefix(self, prefix):
+        return [topic for topic in self.topics if topic.startswith(prefix)]
+
+    def read(self, topics):
+        return {topic: self.topics.get(topic) for topic in topics}
+
+    def create(self, requests, *, dry_run):
+        self.calls.append(("create", dry_run, [request.name for request in requests]))
+        for request in requests:
+            if not dry_run and request.name not in self.refuse:
+                self.topics[request.name] = TopicFacts(
+                    request.name, "id", request.partitions, request.replication_factor, 0, dict(request.config)
+                )
+        return {request.name: self.refuse.get(request.name) for request in requests}
+
+    def alter(self, changes, *, dry_run):
+        self.calls.append(("alter", dry_run, sorted(changes)))
+        for topic, config in changes.items():
+            if not dry_run and topic not in self.refuse:
+                self.topics[topic].config.update(config)
+        return {topic: self.refuse.get(topic) for topic in changes}
+
+
+def test_apply_creates_and_raises_once():
+    cluster = FakeCluster()
+    assert {one.action for one in plan(cluster, NAMES, PlanOptions())} == {Action.CREATE}
+    assert cluster.topics == {}
+    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {Action.CREATE}
+    assert list(cluster.topics) == list(ALL)
+    cluster.calls.clear()
+    assert {one.action for one in apply(cluster, NAMES, PlanOptions())} == {Action.OK}
+    assert cluster.calls == []
+    cluster.topics[END].config["retention.ms"] = "5"
+    assert [one.action.value for one in apply(cluster, NAMES, PlanOptions())] == ["ok", "change", "ok", "ok", "ok"]
+    assert cluster.calls == [("alter", True, [END]), ("alter", False, [END])]
+    assert cluster.topics[END].config["retention.ms"] == "604800000"
+
+
+def test_nothing_is_done_when_anything_is_refused():
+    cluster = FakeCluster(refuse={OP: "missing right CREATE"})
+    plans = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
+    assert plans[OP].action is Action.REFUSED
+    assert plans[OP].reasons == ("missing right CREATE",)
+    assert plans[HALF].action is Action.CREATE
+    assert cluster.calls == [("create", True, list(ALL))]
+
+
+def test_check_topics_that_are_there_grow_with_the_largest_message():
+    cluster = FakeCluster()
+    apply(cluster, NAMES, PlanOptions(groups=("orders",)))
+    planned = plan(cluster, NAMES, PlanOptions(max_message_size=2_000_000))
+    assert planned[-1].topic == "RMQ_SYS_TRANS_CHECK.orders"
+    assert planned[-1].changes == (Change("max.message.bytes", "1131072", "2131072"),)
+
+
+def test_apply_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr("txbridge.topics_cluster.VISIBLE_TIMEOUT_S", 0.1)
+    cluster = FakeCluster()
+    monkeypatch.setattr(cluster, "read", dict.fromkeys)
+    with pytest.raises(EnvironmentProblemError, match="the topics were not all as wanted within 0 s"):
+        apply(cluster, NAMES, PlanOptions())
+
+
+@pytest.mark.parametrize("group", ["", "a b", "a" * 201])
+def test_groups_must_be_groups(group):
+    with pytest.raises(UsageError, match="can not be a producer group"):
+        plan(FakeCluster(), NAMES, PlanOptions(groups=(group,)))

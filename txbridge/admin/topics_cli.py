@@ -1,0 +1,184 @@
+"""`txbridge topics`: show what the internal topics lack, and make them so."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from txbridge.core.names import Names
+from txbridge.settings import load_settings
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import Action, PlanOptions, TopicPlan
+from txbridge.topics_plan import apply as apply_plan
+from txbridge.topics_plan import plan as make_plan
+from txbridge.topics_wanted import DEFAULT_MESSAGE
+
+app = typer.Typer(name="topics", help="Create and check the internal topics.", no_args_is_help=True)
+
+#: Exit codes: all as wanted (or made so), something to do (plan only), refused or not possible.
+EXIT_OK, EXIT_CHANGES, EXIT_REFUSED = 0, 1, 2
+
+#: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
+_WIDE = 200
+
+_STYLE = {Action.OK: "green", Action.CREATE: "cyan", Action.CHANGE: "yellow", Action.REFUSED: "bold red"}
+
+
+class Format(enum.Enum):
+    """How the plan is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+BootstrapServers = Annotated[str | None, typer.Option(help="Kafka brokers, host:port,host:port.")]
+Namespace = Annotated[str | None, typer.Option(help="Prefix of all internal topics.")]
+Config = Annotated[Path | None, typer.Option(help="The worker's configuration file.")]
+Kafka = Annotated[list[str] | None, typer.Option(help="A librdkafka property, name=value. May be repeated.")]
+Partitions = Annotated[
+    int | None,
+    typer.Option(help="Of the half, END, OP and offset topics, for ever. Default: what is there, else 4."),
+]
+ReplicationFactor = Annotated[
+    int | None,
+    typer.Option(help="Copies of new topics. Default: 3, or the number of brokers if that is less."),
+]
+MinInsyncReplicas = Annotated[
+    int | None,
+    typer.Option(help="Copies that must have a record before it counts. Default: one less than there are, at least 1."),
+]
+MaxMessageSize = Annotated[int, typer.Option(help="Largest value of a user's message, in bytes.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", help="Also the check topic of this producer group, if its users may not create it."),
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="For people or for programs.")]
+
+
+@app.command()
+def plan(
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    partitions: Partitions = None,
+    replication_factor: ReplicationFactor = None,
+    min_insync_replicas: MinInsyncReplicas = None,
+    max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
+    group: Groups = None,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show what `apply` would do; nothing is changed.
+
+    Exit code 0: nothing to do; 1: something to do; 2: something is refused, or the plan could not be made.
+    """
+    connection = {"bootstrap_servers": bootstrap_servers, "namespace": namespace, "kafka": kafka or None}
+    choices = {
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "min_insync_replicas": min_insync_replicas,
+        "max_message_size": max_message_size,
+        "groups": tuple(group or ()),
+    }
+    plans = _run(make_plan, connection, config, choices, output_format)
+    if any(one.action is Action.REFUSED for one in plans):
+        raise typer.Exit(EXIT_REFUSED)
+    raise typer.Exit(EXIT_OK if all(one.action is Action.OK for one in plans) else EXIT_CHANGES)
+
+
+@app.command()
+def apply(
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    partitions: Partitions = None,
+    replication_factor: ReplicationFactor = None,
+    min_insync_replicas: MinInsyncReplicas = None,
+    max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
+    group: Groups = None,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Create missing topics and raise weaker settings; larger ones stay. If anything is refused, nothing is done.
+
+    Exit code 0: all topics are as wanted; 2: something is refused, or could not be done.
+    """
+    connection = {"bootstrap_servers": bootstrap_servers, "namespace": namespace, "kafka": kafka or None}
+    choices = {
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "min_insync_replicas": min_insync_replicas,
+        "max_message_size": max_message_size,
+        "groups": tuple(group or ()),
+    }
+    plans = _run(apply_plan, connection, config, choices, output_format)
+    raise typer.Exit(EXIT_REFUSED if any(one.action is Action.REFUSED for one in plans) else EXIT_OK)
+
+
+def _run(
+    work: Callable[[Cluster, Names, PlanOptions], list[TopicPlan]],
+    connection: dict[str, Any],
+    config: Path | None,
+    choices: dict[str, Any],
+    output_format: Format,
+) -> list[TopicPlan]:
+    # The same sources as the worker's, so that one file (and a password in the environment) serves both.
+    settings = load_settings(connection, config, os.environ)
+    options = PlanOptions(**choices, transaction_max_age=settings.transaction_max_age)
+    plans = work(Cluster.connect(settings.librdkafka), Names(settings.namespace), options)
+    if output_format is Format.JSON:
+        _print_json(settings.namespace, plans)
+    else:
+        _print_table(plans, done=work is apply_plan)
+    return plans
+
+
+def _print_json(namespace: str, plans: list[TopicPlan]) -> None:
+    topics = [{**asdict(one), "action": one.action.value} for one in plans]
+    print(json.dumps({"namespace": namespace, "topics": topics}, indent=2))
+
+
+def _print_table(plans: list[TopicPlan], *, done: bool) -> None:
+    console = Console(highlight=False)
+    if not sys.stdout.isatty():
+        console.width = _WIDE
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("action", "topic", "partitions", "copies"):
+        table.add_column(column, justify="right" if column in {"partitions", "copies"} else "left", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    for one in plans:
+        what = [*one.reasons, *one.notes]
+        if one.action is Action.CREATE:
+            what += [f"{change.name}={change.new}" for change in one.changes]
+        else:
+            what += [f"{change.name}: {change.old} -> {change.new}" for change in one.changes]
+        table.add_row(
+            f"[{_STYLE[one.action]}]{one.action.value}[/]",
+            one.topic,
+            str(one.partitions),
+            str(one.replication_factor),
+            "\n".join(what).replace("[", r"\["),
+        )
+    console.print(table)
+    console.print(_summary(plans, done=done))
+
+
+def _summary(plans: list[TopicPlan], *, done: bool) -> str:
+    count = {action: sum(one.action is action for one in plans) for action in Action}
+    to_do = f"{count[Action.CREATE]} to create, {count[Action.CHANGE]} to change"
+    if count[Action.REFUSED]:
+        return f"{count[Action.REFUSED]} refused; {to_do}, which is not done before that is settled"
+    if not count[Action.CREATE] and not count[Action.CHANGE]:
+        return "all topics are as wanted, nothing to do"
+    return f"{count[Action.CREATE]} created, {count[Action.CHANGE]} changed" if done else f"{to_do}: run apply"

@@ -1,0 +1,240 @@
+"""Topics as a cluster shows them, and the few administrative requests that txbridge makes, each with a bound."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from txbridge import kafka_config
+from txbridge.errors import EnvironmentProblemError
+
+#: For one request, connecting included. A healthy cluster answers in milliseconds; a change of the controller or a slow
+#: TLS and SASL handshake takes seconds. Who waits for this has a person or a service start waiting for them.
+REQUEST_TIMEOUT_S = 10.0
+#: From the creation of a topic until all its partitions have leaders in the metadata: tens of milliseconds on KRaft,
+#: some seconds while brokers restart. Beyond this the cluster is ill.
+VISIBLE_TIMEOUT_S = 30.0
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TIMED_OUT,  # noqa: SLF001  librdkafka's own errors carry an underscore; they are its public names
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+    },
+)
+_NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+
+
+class KafkaUnreachableError(EnvironmentProblemError):
+    """The cluster did not answer in time, or refused the connection. Trying again later may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """A right (Kafka's AclOperation) on a topic that the user of this connection does not have."""
+
+    right: str
+    topic: str
+
+    def __str__(self) -> str:
+        also = " (or on the cluster)" if self.right == "CREATE" else ""
+        return f"missing right {self.right} on topic {self.topic}{also}: grant it to the user of this connection"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic that exists. `config` holds the effective values, whether they were set for the topic or not."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    leaderless: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRequest:
+    """A topic to be created."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+
+
+#: What can be said of a topic: it is there, it is not, or we may not know.
+Sight = TopicFacts | MissingRight | None
+
+
+class Cluster:
+    """Requests to a cluster through an admin client.
+
+    Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S (librdkafka itself ends
+    each request then), and EnvironmentProblemError for what the cluster refuses otherwise.
+    """
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+        #: librdkafka's last word on the connection: the request itself only ever ends with "timed out".
+        self.last_error = ""
+
+    @classmethod
+    def connect(cls, user: Mapping[str, Any]) -> Cluster:
+        """A cluster for a command of a person: librdkafka's log is kept off the screen unless `debug` asks for it."""
+        config = kafka_config.admin_config(user)
+        cluster: Cluster
+
+        def remember(error: KafkaError) -> None:
+            if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  it only repeats that all of them failed
+                cluster.last_error = error.str()
+
+        config.setdefault("error_cb", remember)
+        if "debug" not in config:
+            silent = logging.getLogger("txbridge.silent")
+            silent.addHandler(logging.NullHandler())
+            silent.propagate = False
+            config.setdefault("logger", silent)
+        cluster = cls(kafka_config.create(AdminClient, config))
+        return cluster
+
+    def broker_count(self) -> int:
+        future = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
+        return len(self._result(future, "describe the cluster").nodes)
+
+    def topics_with_prefix(self, prefix: str) -> list[str]:
+        """Names of the topics that begin so, as far as this user may see them."""
+        try:
+            topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        except KafkaException as failure:
+            raise self._translated(failure.args[0], "list the topics") from None
+        return sorted(topic for topic in topics if topic.startswith(prefix))
+
+    def read(self, topics: Collection[str]) -> dict[str, Sight]:
+        """What there is of each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
+        seen: dict[str, Sight] = {}
+        described = {}
+        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S)
+        for topic, future in futures.items():
+            found = self._try(future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if found is None or isinstance(found, MissingRight):
+                seen[topic] = found
+            else:
+                described[topic] = found
+        if not described:
+            return seen
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in described]
+        for resource, future in self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
+            topic = resource.name
+            config = self._try(future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if config is None or isinstance(config, MissingRight):
+                seen[topic] = config
+                continue
+            partitions = described[topic].partitions
+            seen[topic] = TopicFacts(
+                name=topic,
+                topic_id=str(described[topic].topic_id),
+                partitions=len(partitions),
+                replication_factor=min(len(partition.replicas) for partition in partitions),
+                leaderless=sum(partition.leader is None for partition in partitions),
+                config={name: entry.value for name, entry in config.items() if entry.value is not None},
+            )
+        return seen
+
+    def create(self, topics: Iterable[TopicRequest], *, dry_run: bool) -> dict[str, str | None]:
+        """Create topics; returns the reason of each that could not be created, or None. One that exists is fine."""
+        # operation_timeout: how long the controller itself may wait, so that it answers before we give up.
+        futures = self._admin.create_topics(
+            [NewTopic(one.name, one.partitions, one.replication_factor, config=dict(one.config)) for one in topics],
+            operation_timeout=REQUEST_TIMEOUT_S / 2,
+            request_timeout=REQUEST_TIMEOUT_S,
+            validate_only=dry_run,
+        )
+        return {topic: self._reason(future, "CREATE", topic) for topic, future in futures.items()}
+
+    def alter(self, changes: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, str | None]:
+        """Set these properties of these topics and no others; returns the reason of each that was refused, or None."""
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                topic,
+                incremental_configs=[
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, value in config.items()
+                ],
+            )
+            for topic, config in changes.items()
+        ]
+        futures = self._admin.incremental_alter_configs(
+            resources,
+            request_timeout=REQUEST_TIMEOUT_S,
+            validate_only=dry_run,
+        )
+        return {
+            resource.name: self._reason(future, "ALTER_CONFIGS", resource.name) for resource, future in futures.items()
+        }
+
+    def _try(self, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
+        try:
+            return future.result()
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == absent:
+                return None
+            if error.code() in _NO_RIGHT:
+                return MissingRight(right, topic)
+            raise self._translated(error, f"{right} topic {topic}") from None
+
+    def _reason(self, future: Future[Any], right: str, topic: str) -> str | None:
+        try:
+            outcome = self._try(future, right, topic, absent=KafkaError.TOPIC_ALREADY_EXISTS)
+        except KafkaUnreachableError:
+            raise
+        except EnvironmentProblemError as refusal:
+            return str(refusal)
+        return str(outcome) if isinstance(outcome, MissingRight) else None
+
+    def _result(self, future: Future[Any], purpose: str) -> Any:
+        try:
+            return future.result()
+        except KafkaException as failure:
+            raise self._translated(failure.args[0], purpose) from None
+
+    def _translated(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
+        if error.code() in _UNREACHABLE:
+            self._admin.poll(0)  # an admin client calls error_cb only from here
+            reason = self.last_error or error.str()
+            return KafkaUnreachableError(f"Kafka can not be reached ({purpose}): {reason}")
+        return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}")
+
+
+def wait_for(condition: Callable[[], bool], complaint: str) -> None:
+    """Ask until `condition` holds; EnvironmentProblemError with `complaint` if it does not within VISIBLE_TIMEOUT_S."""
+    deadline = time.monotonic() + VISIBLE_TIMEOUT_S
+    pause = _FIRST_PAUSE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise EnvironmentProblemError(f"{complaint} within {VISIBLE_TIMEOUT_S:.0f} s")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)

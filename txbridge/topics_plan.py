@@ -1,0 +1,258 @@
+"""What `txbridge topics` does: compare the cluster with what is wanted, then create and raise, never lower."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from txbridge.core.names import Names, is_group, is_topic
+from txbridge.errors import UsageError
+from txbridge.topics import repair_of_policy
+from txbridge.topics_cluster import Cluster, MissingRight, Sight, TopicFacts, TopicRequest, wait_for
+from txbridge.topics_wanted import (
+    DEFAULT_MESSAGE,
+    HALF_RETENTION_MS,
+    HALF_ROOM,
+    LARGEST_MESSAGE,
+    LONGEST_OUTAGE_MS,
+    WantedTopic,
+    check_topic,
+    discard_topic,
+    half_topic,
+    history_topics,
+    longer_retention,
+    offset_topic,
+)
+
+DEFAULT_PARTITIONS = 4
+#: Two copies survive one broker while another is being restarted.
+_USUAL_REPLICATION_FACTOR = 3
+#: Each half partition costs its worker a transactional producer: more than this is a slip of the keyboard.
+_MOST_PARTITIONS = 10_000
+
+
+class Action(enum.Enum):
+    """What is to be done with a topic."""
+
+    OK = "ok"
+    CREATE = "create"
+    CHANGE = "change"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the operator chose; None = what is there already, else the default. Sizes in bytes, times in ms."""
+
+    partitions: int | None = None
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
+    max_message_size: int = DEFAULT_MESSAGE
+    transaction_max_age: int = 0
+    #: Producer groups whose check topics are to be there already, because their users may not create topics.
+    groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("partitions", self.partitions, _MOST_PARTITIONS),
+            ("replication-factor", self.replication_factor, 32_767),
+            ("min-insync-replicas", self.min_insync_replicas, 32_767),
+            ("max-message-size", self.max_message_size, LARGEST_MESSAGE),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise UsageError(f"--{name} must be between 1 and {most}, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A property to set: from `old` (None when the topic is to be created) to `new`."""
+
+    name: str
+    old: str | None
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What is to be done with one topic. A refused one says why in `reasons`; `notes` are worth knowing only."""
+
+    topic: str
+    action: Action
+    partitions: int
+    replication_factor: int
+    changes: tuple[Change, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    """Look and compare; the cluster itself is asked whether it would do what is missing. Changes nothing."""
+    return _plan(cluster, names, _with_groups_there(cluster, names, options))
+
+
+def _plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    brokers = cluster.broker_count()
+    seen = cluster.read(_topics(names, options))
+    plans = compare(names, options, seen, brokers)
+    return _carry_out(cluster, plans, dry_run=True)
+
+
+def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    """Do what `plan` says, unless anything is refused: then nothing is done. Returns what was planned.
+
+    Waits until the cluster shows all topics as wanted. Safe to run again and by several at a time.
+    """
+    options = _with_groups_there(cluster, names, options)
+    planned = _plan(cluster, names, options)
+    if any(one.action is Action.REFUSED for one in planned):
+        return planned
+    done = _carry_out(cluster, planned, dry_run=False)
+    if not any(one.action is Action.REFUSED for one in done):
+        wait_for(lambda: _is_done(cluster, names, options), "the topics were not all as wanted")
+    return done
+
+
+def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
+    """The plan for what was seen; no I/O."""
+    half = seen[names.half]
+    retention = str(max(HALF_RETENTION_MS, options.transaction_max_age + LONGEST_OUTAGE_MS))
+    size = options.max_message_size
+    if isinstance(half, TopicFacts):  # what is larger than asked for stays, and the others follow it
+        retention = longer_retention(retention, half.config["retention.ms"])
+        size = max(size, int(half.config["max.message.bytes"]) - HALF_ROOM)
+    aligned = [names.half, names.end, names.op, names.offset]
+    there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
+    partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
+    wanted = [
+        half_topic(names, message_size=size, retention_ms=retention),
+        *history_topics(names, half_retention_ms=retention),
+        offset_topic(names),
+        discard_topic(names, message_size=size),
+        *(check_topic(names, group, message_size=size) for group in options.groups),
+    ]
+    return [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
+
+
+def _compare_topic(
+    wanted: WantedTopic,
+    sight: Sight,
+    options: PlanOptions,
+    partitions: int,
+    brokers: int,
+) -> TopicPlan:
+    copies = options.replication_factor or min(_USUAL_REPLICATION_FACTOR, brokers)
+    count = wanted.partitions or partitions
+    if isinstance(sight, MissingRight):
+        return TopicPlan(wanted.name, Action.REFUSED, count, copies, reasons=(str(sight),))
+    if isinstance(sight, TopicFacts):
+        return _compare_facts(wanted, sight, options, partitions, copies)
+    in_sync = options.min_insync_replicas or max(1, copies - 1)
+    changes = [*(Change(prop.name, None, prop.value) for prop in wanted.properties)]
+    changes.append(Change("min.insync.replicas", None, str(in_sync)))
+    refused = _too_many_in_sync(in_sync, copies)
+    return TopicPlan(
+        wanted.name,
+        Action.REFUSED if refused else Action.CREATE,
+        count,
+        copies,
+        changes=tuple(changes),
+        reasons=refused,
+    )
+
+
+def _compare_facts(
+    wanted: WantedTopic,
+    facts: TopicFacts,
+    options: PlanOptions,
+    partitions: int,
+    copies: int,
+) -> TopicPlan:
+    reasons: list[str] = []
+    notes: list[str] = []
+    changes: list[Change] = []
+    if wanted.partitions is None and facts.partitions != partitions:
+        reasons.append(
+            f"has {facts.partitions} partitions, must have {partitions}: all four topics have the same number, fixed "
+            "for the life of a namespace, because partitions with the same number belong together. To grow, use a new "
+            "namespace and drain this one; to keep this one, ask for the number that is there",
+        )
+    for prop in wanted.unmet(facts.config):
+        actual = facts.config.get(prop.name)
+        if prop.name == "cleanup.policy":
+            reasons.append(repair_of_policy(wanted.name, actual, prop.value))
+        else:
+            changes.append(Change(prop.name, actual, prop.value))
+    in_sync = options.min_insync_replicas or max(1, facts.replication_factor - 1)
+    actual_in_sync = facts.config.get("min.insync.replicas", "1")
+    if int(actual_in_sync) < in_sync:
+        reasons += _too_many_in_sync(in_sync, facts.replication_factor)
+        changes.append(Change("min.insync.replicas", actual_in_sync, str(in_sync)))
+    if facts.replication_factor < copies:
+        notes.append(
+            f"has {facts.replication_factor} of {copies} copies; kafka-reassign-partitions.sh adds the others",
+        )
+    action = Action.REFUSED if reasons else Action.CHANGE if changes else Action.OK
+    return TopicPlan(
+        wanted.name,
+        action,
+        facts.partitions,
+        facts.replication_factor,
+        changes=tuple(changes),
+        reasons=tuple(reasons),
+        notes=tuple(notes),
+    )
+
+
+def _too_many_in_sync(in_sync: int, copies: int) -> tuple[str, ...]:
+    if in_sync <= copies:
+        return ()
+    return (f"min.insync.replicas {in_sync} is more than its {copies} copies: nothing could be written to it",)
+
+
+def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> PlanOptions:
+    """Add the groups whose check topics clients have created: these grow with the largest message, too."""
+    for group in options.groups:
+        if not is_group(group) or not is_topic(names.check(group)):
+            raise UsageError(f"{group!r} can not be a producer group: {names.check(group)!r} would be no topic name")
+    prefix = names.check("")
+    there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
+    return replace(options, groups=tuple(sorted({*options.groups, *there})))
+
+
+def _topics(names: Names, options: PlanOptions) -> list[str]:
+    ours = [names.half, names.end, names.op, names.offset, names.discard]
+    return [*ours, *(names.check(group) for group in options.groups)]
+
+
+def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
+    """Create and alter, or have the cluster judge both; what it refuses (rights, policies, brokers) becomes refused."""
+    create = [
+        TopicRequest(
+            one.topic,
+            one.partitions,
+            one.replication_factor,
+            {change.name: change.new for change in one.changes},
+        )
+        for one in plans
+        if one.action is Action.CREATE
+    ]
+    alter = {
+        one.topic: {change.name: change.new for change in one.changes} for one in plans if one.action is Action.CHANGE
+    }
+    refusals: dict[str, str | None] = {}
+    if create:
+        refusals |= cluster.create(create, dry_run=dry_run)
+    if alter:
+        refusals |= cluster.alter(alter, dry_run=dry_run)
+    return [
+        replace(one, action=Action.REFUSED, reasons=(reason,)) if (reason := refusals.get(one.topic)) else one
+        for one in plans
+    ]
+
+
+def _is_done(cluster: Cluster, names: Names, options: PlanOptions) -> bool:
+    seen = cluster.read(_topics(names, options))
+    leaders = all(isinstance(sight, TopicFacts) and sight.leaderless == 0 for sight in seen.values())
+    # No new topic depends on the number of brokers any more.
+    return leaders and all(one.action is Action.OK for one in compare(names, options, seen, brokers=1))

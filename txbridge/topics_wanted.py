@@ -1,0 +1,140 @@
+"""How the internal topics must be, as data, without I/O. docs/protocol.md and docs/configuration.md say it in words."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txbridge.core.names import Names
+
+#: What HALF and discard, CHECK accept beyond the largest user value: key, headers, and the headers that we add.
+HALF_ROOM = 64 * 1024
+COPY_ROOM = 128 * 1024
+#: The producers of ours send batches of up to 1,000,000 bytes, and the broker judges a batch by max.message.bytes. Half
+#: messages are the exception: their producer keeps its batches below whatever HALF accepts.
+BATCH_ROOM = 1024 * 1024
+#: librdkafka's largest message.max.bytes, less what is added.
+LARGEST_MESSAGE = 1_000_000_000 - COPY_ROOM
+DEFAULT_MESSAGE = 1_000_000
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+#: Pending messages must survive `transaction_max_age` and, before it ends, an outage as long as this.
+LONGEST_OUTAGE_MS = 4 * _DAY_MS
+HALF_RETENTION_MS = 7 * _DAY_MS
+#: Checks older than this are of no use: the next one has been sent long since.
+CHECK_RETENTION_MS = _HOUR_MS
+#: How long a discarded message can be resumed.
+DISCARD_RETENTION_MS = 30 * _DAY_MS
+
+#: Discards are rare, and in one partition they are in order.
+_DISCARD_PARTITIONS = 1
+#: As many processes of a producer group can be asked in parallel.
+_CHECK_PARTITIONS = 4
+
+_UNLIMITED = "-1"
+
+
+class Rule(enum.Enum):
+    """How a property is judged: what is better than wanted is left alone."""
+
+    IS = "must be"
+    AT_LEAST = "must be at least"
+    AT_MOST = "must be at most"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One property of a topic. A topic that misses a `vital` one loses messages or can not work."""
+
+    name: str
+    rule: Rule
+    value: str
+    vital: bool = True
+
+    def is_met(self, actual: str | None) -> bool:
+        if actual is None:
+            return False
+        if self.rule is Rule.IS:
+            return actual == self.value
+        if self.name == "retention.ms" and _UNLIMITED in {actual, self.value}:
+            return actual == _UNLIMITED
+        if self.rule is Rule.AT_LEAST:
+            return float(actual) >= float(self.value)
+        return float(actual) <= float(self.value)
+
+    def complaint(self, actual: str | None) -> str:
+        wanted = f"must be {_UNLIMITED} (unlimited)" if self.value == _UNLIMITED else f"{self.rule.value} {self.value}"
+        return f"{self.name} is {actual}, {wanted}"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic. Without a number of partitions it must have as many as HALF; with one it is created so, any will do."""
+
+    name: str
+    properties: tuple[Wanted, ...]
+    partitions: int | None = None
+
+    def unmet(self, config: Mapping[str, str]) -> list[Wanted]:
+        return [wanted for wanted in self.properties if not wanted.is_met(config.get(wanted.name))]
+
+
+def longer_retention(one: str, other: str) -> str:
+    """The longer of two values of retention.ms."""
+    return _UNLIMITED if _UNLIMITED in {one, other} else str(max(int(one), int(other)))
+
+
+def half_topic(names: Names, *, message_size: int, retention_ms: str) -> WantedTopic:
+    """HALF, for user values of up to `message_size` bytes."""
+    size = Wanted("max.message.bytes", Rule.AT_LEAST, str(message_size + HALF_ROOM))
+    return WantedTopic(names.half, (*_log(retention_ms), size))
+
+
+def history_topics(names: Names, *, half_retention_ms: str) -> tuple[WantedTopic, WantedTopic]:
+    """END and OP: without the decision, a half message that is still there would be asked about again."""
+    properties = (*_log(half_retention_ms), Wanted("max.message.bytes", Rule.AT_LEAST, str(BATCH_ROOM)))
+    return WantedTopic(names.end, properties), WantedTopic(names.op, properties)
+
+
+def offset_topic(names: Names) -> WantedTopic:
+    """OFFSET: the progress, read from its start at every take-over and therefore kept short."""
+    return WantedTopic(
+        names.offset,
+        (
+            Wanted("cleanup.policy", Rule.IS, "compact"),
+            Wanted("message.timestamp.type", Rule.IS, "LogAppendTime"),
+            Wanted("max.message.bytes", Rule.AT_LEAST, str(BATCH_ROOM)),
+            Wanted("segment.bytes", Rule.AT_MOST, str(16 * 1024 * 1024), vital=False),
+            Wanted("min.cleanable.dirty.ratio", Rule.AT_MOST, "0.1", vital=False),
+            Wanted("delete.retention.ms", Rule.AT_LEAST, str(_DAY_MS), vital=False),
+        ),
+    )
+
+
+def discard_topic(names: Names, *, message_size: int) -> WantedTopic:
+    """Where discarded and malformed records are set aside."""
+    return _copies(names.discard, message_size, DISCARD_RETENTION_MS, _DISCARD_PARTITIONS)
+
+
+def check_topic(names: Names, group: str, *, message_size: int) -> WantedTopic:
+    """The check requests of one producer group."""
+    return _copies(names.check(group), message_size, CHECK_RETENTION_MS, _CHECK_PARTITIONS)
+
+
+def _copies(name: str, message_size: int, retention_ms: int, partitions: int) -> WantedTopic:
+    keep = Wanted("retention.ms", Rule.AT_LEAST, str(retention_ms), vital=False)
+    size = Wanted("max.message.bytes", Rule.AT_LEAST, str(max(message_size + COPY_ROOM, BATCH_ROOM)))
+    policy, _, unbounded, stamp = _log("")
+    return WantedTopic(name, (policy, keep, unbounded, stamp, size), partitions)
+
+
+def _log(retention_ms: str) -> tuple[Wanted, Wanted, Wanted, Wanted]:
+    """A log of which nothing is lost before its time: a user's old timestamp must not make a pending message old."""
+    return (
+        Wanted("cleanup.policy", Rule.IS, "delete"),
+        Wanted("retention.ms", Rule.AT_LEAST, retention_ms),
+        Wanted("retention.bytes", Rule.IS, _UNLIMITED),
+        Wanted("message.timestamp.type", Rule.IS, "LogAppendTime"),
+    )
