@@ -1,0 +1,498 @@
+"""A real broker: its life, its deaths, and what is said when it can not live.
+
+Everything that looks for processes looks at the whole machine: at all command lines that name the folder of the test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from txbridge.embedded import BrokenCacheError, EmbeddedKafka, KafkaStartError
+from txbridge.embedded.artifacts import ARTIFACTS
+from txbridge.embedded.jars import JarCache
+from txbridge.embedded.java import find_java
+from txbridge.errors import EnvironmentProblemError, UsageError
+
+ROOT = Path(__file__).parents[2]
+
+
+def processes(folder: Path) -> list[int]:
+    """Every living process whose command line names the folder. A zombie has none."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                if str(folder).encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def none_left(folder: Path, timeout: float = 20.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while processes(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not processes(folder)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def client(kafka: EmbeddedKafka, **settings) -> dict:
+    return {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0, **settings}
+
+
+def create(kafka: EmbeddedKafka, topic: str) -> None:
+    admin = AdminClient(client(kafka))
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+
+
+def produce(kafka: EmbeddedKafka, topic: str, value: bytes) -> None:
+    failures = []
+    producer = Producer(client(kafka, acks="all"))
+    producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
+    producer.flush(20)
+    assert failures == [None]
+
+
+def values(kafka: EmbeddedKafka, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(client(kafka, **{"group.id": "reader", "enable.auto.commit": False}))
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    got = [message.value() for message in consumer.consume(count, 20)]
+    consumer.close()
+    return got
+
+
+@pytest.fixture
+def kafka(tmp_path):
+    with EmbeddedKafka(data_dir=tmp_path / "data") as kafka:
+        yield kafka
+    assert none_left(tmp_path)
+
+
+# --- life
+
+
+def test_start_use_stop_leaves_nothing():
+    kafka = EmbeddedKafka()
+    with pytest.raises(UsageError, match="no port before start"):
+        _ = kafka.bootstrap_servers
+    with kafka:
+        assert kafka.bootstrap_servers == f"127.0.0.1:{kafka.port}"
+        assert f"kafka.Kafka\0{kafka.data_dir}/server.properties\0" in Path(f"/proc/{kafka.pid}/cmdline").read_text()
+        create(kafka, "hello")
+        produce(kafka, "hello", b"world")
+        assert values(kafka, "hello", 1) == [b"world"]
+        pid, folder, port = kafka.pid, kafka.data_dir, kafka.port
+        assert len(processes(folder)) == 2, "Java and its supervisor"
+        with pytest.raises(UsageError, match="runs already"):
+            kafka.start()
+    assert not kafka.is_running()
+    assert not is_alive(pid)
+    assert processes(folder) == []
+    assert not folder.exists()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 1)
+    kafka.stop()
+    with pytest.raises(UsageError, match="does not run"):
+        _ = kafka.pid
+
+
+def test_transactions_work_on_one_node(kafka):
+    create(kafka, "tx")
+    producer = Producer(client(kafka, **{"transactional.id": "t"}))
+    producer.init_transactions(30)
+    for value, decide in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce("tx", value)
+        producer.flush(10)
+        decide(30)
+    assert values(kafka, "tx", 1) == [b"yes"]
+
+
+def test_topics_are_not_created_by_accident(kafka):
+    failures = []
+    producer = Producer(client(kafka, **{"message.timeout.ms": 1000}))
+    producer.produce("mistyped", b"", on_delivery=lambda error, _: failures.append(error))
+    producer.flush(10)
+    assert [error.name() for error in failures] == ["_MSG_TIMED_OUT"]
+    assert "mistyped" not in AdminClient(client(kafka)).list_topics(timeout=10).topics
+
+
+def test_listens_on_loopback_only(kafka):
+    sockets = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=False)
+    if sockets.returncode != 0:
+        pytest.skip("needs ss")
+    addresses = [line.split()[3] for line in sockets.stdout.splitlines() if f"pid={kafka.pid}," in line]
+    assert len(addresses) == 2
+    assert all(address.replace("[::ffff:127.0.0.1]", "127.0.0.1").startswith("127.0.0.1:") for address in addresses)
+
+
+def test_it_outlives_the_thread_that_started_it(tmp_path):
+    kafka = EmbeddedKafka(data_dir=tmp_path)
+    thread = threading.Thread(target=kafka.start)
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    assert kafka.is_running()
+    kafka.stop()
+
+
+def test_user_settings_reach_the_broker(tmp_path):
+    folder = tmp_path / "mit Leerzeichen und Ä"
+    with EmbeddedKafka(
+        data_dir=folder, config={"auto.create.topics.enable": "true"}, jvm_profile="throughput"
+    ) as kafka:
+        assert "-XX:+UseG1GC" in Path(f"/proc/{kafka.pid}/cmdline").read_text().split("\0")
+        producer = Producer(client(kafka))
+        producer.produce("made-on-demand", b"v")
+        assert producer.flush(20) == 0
+    assert (folder / "kafka" / "made-on-demand-0").is_dir()
+
+
+# --- restarts
+
+
+def test_data_survive_a_restart_and_a_new_object(tmp_path):
+    with EmbeddedKafka(data_dir=tmp_path) as first:
+        port = first.port
+        create(first, "kept")
+        produce(first, "kept", b"one")
+        first.restart()
+        assert first.port == port
+        produce(first, "kept", b"two")
+        cluster = AdminClient(client(first)).list_topics(timeout=10).cluster_id
+    with EmbeddedKafka(data_dir=tmp_path) as second:
+        assert values(second, "kept", 2) == [b"one", b"two"]
+        assert AdminClient(client(second)).list_topics(timeout=10).cluster_id == cluster
+
+
+def test_kill_9_and_restart():
+    with EmbeddedKafka() as kafka:
+        create(kafka, "kept")
+        produce(kafka, "kept", b"acknowledged")
+        port, pid, folder = kafka.port, kafka.pid, kafka.data_dir
+        kafka.kill()
+        assert not kafka.is_running()
+        assert not is_alive(pid)
+        assert processes(folder) == []
+        kafka.restart()
+        assert kafka.port == port
+        assert kafka.data_dir == folder
+        assert kafka.pid != pid
+        assert values(kafka, "kept", 1) == [b"acknowledged"]
+
+
+def test_a_kill_from_outside_is_noticed(kafka):
+    os.kill(kafka.pid, signal.SIGKILL)
+    assert kafka.wait(10) == 137
+    assert not kafka.is_running()
+    kafka.start()
+    assert kafka.is_running()
+
+
+def test_pause_and_resume(kafka):
+    kafka.pause()
+    with pytest.raises(KafkaException):
+        AdminClient(client(kafka)).list_topics(timeout=1)
+    assert kafka.is_running()
+    kafka.resume()
+    assert AdminClient(client(kafka)).list_topics(timeout=10).brokers
+    kafka.pause()
+    kafka.stop()
+
+
+# --- failures
+
+
+def test_taken_port(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(EnvironmentProblemError, match=f"port {port} on 127.0.0.1 is taken. Choose another with"):
+            EmbeddedKafka(port=port, data_dir=tmp_path).start()
+    assert processes(tmp_path) == []
+
+
+def test_data_folder_in_use(kafka, tmp_path):
+    other = EmbeddedKafka(data_dir=tmp_path / "data")
+    with pytest.raises(EnvironmentProblemError) as caught:
+        other.start()
+    assert f"is in use by the broker on {kafka.bootstrap_servers} (process {kafka.pid})" in str(caught.value)
+    # The same without our own file, as from another container.
+    (tmp_path / "data" / "broker.json").unlink()
+    with pytest.raises(EnvironmentProblemError, match="is in use by another process"):
+        other.start()
+    create(kafka, "unharmed")
+
+
+def test_wrong_setting_is_quoted_and_the_log_is_named():
+    with pytest.raises(KafkaStartError) as caught:
+        EmbeddedKafka(config={"log.retention.ms": "soon"}).start()
+    message = str(caught.value)
+    assert "Invalid value soon for configuration log.retention.ms" in message
+    assert caught.value.exit_code == 1
+    log = Path(message.rsplit("All of it is in ", 1)[1])
+    assert "Invalid value soon" in log.read_text()
+    shutil.rmtree(log.parents[1])
+
+
+def test_start_time_out(tmp_path):
+    EmbeddedKafka(data_dir=tmp_path).start().stop()
+    with pytest.raises(KafkaStartError, match="Kafka did not answer in time") as caught:
+        EmbeddedKafka(data_dir=tmp_path).start(timeout=0.2)
+    assert caught.value.exit_code is None
+    assert processes(tmp_path) == []
+    assert not (tmp_path / "broker.json").exists()
+
+
+def test_no_memory(tmp_path):
+    with pytest.raises(KafkaStartError, match=r"Java lacks memory\. Give the broker more"):
+        EmbeddedKafka(data_dir=tmp_path, heap="2m").start()
+    assert processes(tmp_path) == []
+
+
+def test_no_java(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentProblemError, match="Kafka needs Java 17 or later: there is no `java` on the PATH"):
+        EmbeddedKafka().start()
+
+
+# --- the cache of jars
+
+
+@pytest.fixture(scope="module")
+def real_cache():
+    cache = JarCache()
+    cache.ensure(find_java())
+    return cache
+
+
+@pytest.fixture
+def mirror(real_cache, tmp_path, monkeypatch):
+    """A repository in a folder, of the real jars (hard links), for Ivy to fetch from without a network."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    for one in ARTIFACTS:
+        os.link(real_cache.folder / one.file_name, folder / one.file_name)
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="own"/><resolvers><filesystem name="own">'
+        f'<artifact pattern="{folder}/[artifact]-[revision].[ext]"/></filesystem></resolvers></ivysettings>'
+    )
+    monkeypatch.setenv("TXBRIDGE_IVY_SETTINGS", str(settings))
+    return folder
+
+
+def alter(path: Path, content: bytes) -> None:
+    path.unlink()  # never write into a hard link to the real cache
+    path.write_bytes(content)
+
+
+def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(mirror, tmp_path):
+    root = tmp_path / "cache"
+    program = (
+        "import sys; from txbridge.embedded.jars import JarCache; from txbridge.embedded.java import find_java; "
+        "JarCache(sys.argv[1]).ensure(find_java())"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", program, str(root)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = sorted(process.communicate()[1] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert said == [
+        "Another process is fetching Kafka; waiting for it.\n",
+        "Fetching Kafka 4.3.1 (46 jars, 42 MB), once for all projects.\n",
+    ]
+    cache = JarCache(root)
+    assert sorted(path.name for path in root.iterdir()) == [
+        "kafka-4.3.1",
+        "kafka-4.3.1.fetch.log",
+        "kafka-4.3.1.lock",
+    ]
+    assert len(list(cache.folder.iterdir())) == len(ARTIFACTS) + 1, "the jars and their manifest"
+
+    jar = cache.folder / "kafka-clients-4.3.1.jar"
+    whole = jar.read_bytes()
+    alter(jar, whole[:1000])
+    with pytest.raises(BrokenCacheError) as caught:
+        EmbeddedKafka(cache_dir=root).start()
+    assert str(caught.value) == (
+        f"the Kafka jars in {cache.folder} are damaged: kafka-clients-4.3.1.jar has 1000 bytes instead of 10204032. "
+        "Fetch them again with `txbridge kafka start --refetch`"
+    )
+    alter(jar, whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(BrokenCacheError, match=r"kafka-clients-4\.3\.1\.jar has been altered"):
+        EmbeddedKafka(cache_dir=root).start()
+
+    cache.ensure(find_java(), refetch=True)
+    assert jar.read_bytes() == whole
+    with EmbeddedKafka(cache_dir=root, class_data_archive=False) as kafka:
+        assert kafka.is_running()
+
+
+def test_other_bytes_than_the_locked_ones_are_refused(mirror, tmp_path):
+    alter(mirror / "re2j-1.8.jar", b"something else")
+    cache = JarCache(tmp_path / "cache")
+    with pytest.raises(EnvironmentProblemError, match=r"delivered another re2j-1\.8\.jar than the one that txbridge"):
+        cache.ensure(find_java())
+    assert not cache.folder.exists()
+
+
+def test_a_repository_without_a_jar_is_reported_with_ivys_words(mirror, tmp_path):
+    (mirror / "re2j-1.8.jar").unlink()
+    with pytest.raises(EnvironmentProblemError) as caught:
+        JarCache(tmp_path / "cache").ensure(find_java())
+    message = str(caught.value)
+    assert message.startswith("Ivy could not fetch Kafka 4.3.1 (exit code 1)")
+    assert "com.google.re2j#re2j;1.8: not found" in message
+    assert "re2j" in Path(message.rsplit("All of it is in ", 1)[1]).read_text()
+
+
+# --- the command line
+
+
+def cli(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "txbridge.admin.cli", "kafka", *arguments]
+
+
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(cli(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def start_in_foreground(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        cli("start", "--port", "0", "--data-dir", str(folder)),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_detached_start_status_stop(tmp_path):
+    folder = str(tmp_path)
+    started = run_cli("start", "--detach", "--port", "0", "--data-dir", folder)
+    assert started.returncode == 0, started.stderr
+    status = run_cli("status", "--data-dir", folder, "--format", "json")
+    assert status.returncode == 0
+    report = json.loads(status.stdout)
+    pid = report["pid"]
+    try:
+        assert is_alive(pid)
+        assert processes(tmp_path) == [pid], "Java alone, with no process of ours beside it"
+        assert started.stdout == (
+            f"Kafka 4.3.1 is ready on {report['bootstrap_servers']} (process {pid}, data in {folder}). "
+            "Stop it with `txbridge kafka stop`.\n"
+        )
+        assert {**report, "cluster_id": "", "bootstrap_servers": "", "pid": 0} == {
+            "running": True,
+            "answers": True,
+            "bootstrap_servers": "",
+            "pid": 0,
+            "version": "4.3.1",
+            "cluster_id": "",
+            "detached": True,
+            "data_dir": folder,
+            "log_file": f"{folder}/logs/server.log",
+        }
+        again = run_cli("start", "--detach", "--port", "0", "--data-dir", folder)
+        assert again.returncode == 2
+        assert f"is in use by the broker on {report['bootstrap_servers']} (process {pid})" in again.stderr
+    finally:
+        stopped = run_cli("stop", "--data-dir", folder)
+    assert stopped.returncode == 0
+    assert stopped.stdout == f"Stopped Kafka on {report['bootstrap_servers']} (process {pid}).\n"
+    assert not is_alive(pid)
+    assert run_cli("stop", "--data-dir", folder).stdout == f"No Kafka is running on {folder}.\n"
+    assert run_cli("status", "--data-dir", folder).returncode == 1
+
+
+def test_ctrl_c_stops_cleanly_and_leaves_no_process(tmp_path):
+    with start_in_foreground(tmp_path) as foreground:
+        assert foreground.stdout.readline().startswith("Kafka 4.3.1 is ready on 127.0.0.1:")
+        assert run_cli("status", "--data-dir", str(tmp_path)).returncode == 0
+        os.killpg(foreground.pid, signal.SIGINT)
+        assert foreground.wait(30) == 0
+        assert foreground.stderr.read() == "Kafka is stopped.\n"
+    assert none_left(tmp_path, timeout=0)
+    assert (tmp_path / "kafka" / ".kafka_cleanshutdown").exists()
+
+
+def test_ctrl_c_before_it_is_ready_leaves_no_process(tmp_path):
+    EmbeddedKafka(data_dir=tmp_path).start().stop()  # archive and format are done, so that Java is next
+    with start_in_foreground(tmp_path) as foreground:
+        while not (tmp_path / "broker.json").exists():
+            assert foreground.poll() is None
+            time.sleep(0.01)
+        os.killpg(foreground.pid, signal.SIGINT)
+        assert foreground.wait(30) == 130
+        assert foreground.stdout.read() == ""
+    assert none_left(tmp_path, timeout=0)
+
+
+def test_sigterm_stops_the_foreground_as_well(tmp_path):
+    with start_in_foreground(tmp_path) as foreground:
+        foreground.stdout.readline()
+        foreground.terminate()
+        assert foreground.wait(30) == 0
+    assert none_left(tmp_path, timeout=0)
+
+
+def test_stop_ends_a_foreground_start(tmp_path):
+    with start_in_foreground(tmp_path) as foreground:
+        foreground.stdout.readline()
+        assert run_cli("stop", "--data-dir", str(tmp_path)).returncode == 0
+        assert foreground.wait(30) == 0
+        assert foreground.stderr.read() == "Kafka was stopped.\n"
+
+
+def test_death_of_the_foreground_broker_is_reported(tmp_path):
+    with start_in_foreground(tmp_path) as foreground:
+        foreground.stdout.readline()
+        os.kill(json.loads((tmp_path / "broker.json").read_text())["pid"], signal.SIGKILL)
+        assert foreground.wait(30) == 2
+        assert foreground.stderr.read().startswith("error: Kafka ended with exit code 137.")
+
+
+def test_kill_9_of_the_parent_leaves_no_process_and_no_folder():
+    program = (
+        "import time; from txbridge.embedded import EmbeddedKafka; k = EmbeddedKafka().start(); "
+        "print(k.data_dir, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+        folder = Path(parent.stdout.readline().strip())
+        assert len(processes(folder)) == 2
+        parent.kill()
+    assert none_left(folder)
+    assert not folder.exists()
+
+
+def test_normal_end_of_a_forgetful_parent_leaves_no_process_and_no_folder():
+    program = "from txbridge.embedded import EmbeddedKafka; print(EmbeddedKafka().start().data_dir, flush=True)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    folder = Path(done.stdout.strip())
+    assert processes(folder) == []
+    assert not folder.exists()

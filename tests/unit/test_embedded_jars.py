@@ -1,0 +1,194 @@
+"""The check of the jar cache, on three small files instead of Kafka's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from txbridge.embedded import artifacts, datadir, fetch, jars
+from txbridge.embedded.artifacts import Artifact
+from txbridge.embedded.java import Java
+from txbridge.errors import EnvironmentProblemError
+
+# Contents and their SHA-256, computed with sha256sum.
+CONTENTS = {
+    "one-1.jar": (b"first", "a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e"),
+    "two-2.jar": (b"second", "16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4"),
+    "three-3.jar": (b"third", "b1e99324505bd32da0e1f85dcf5e19a09db0481e8a15f62c41eb320304a8e927"),
+}
+JAVA = Java(Path("/no/java"), 17, "17.0.15", "OpenJDK")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    small = [
+        Artifact("org.example", name.split("-")[0], name[-5], len(content), sha256)
+        for name, (content, sha256) in CONTENTS.items()
+    ]
+    monkeypatch.setattr(jars, "ARTIFACTS", small)
+    cache = jars.JarCache(tmp_path)
+    cache.folder.mkdir()
+    for name, (content, _) in CONTENTS.items():
+        (cache.folder / name).write_bytes(content)
+    return cache
+
+
+def test_lock_is_complete():
+    assert len(artifacts.ARTIFACTS) == 46
+    names = [one.file_name for one in artifacts.ARTIFACTS]
+    assert len(set(names)) == 46
+    assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"} < set(names)
+    assert all(len(one.sha256) == 64 and one.size > 0 and one.organisation for one in artifacts.ARTIFACTS)
+
+
+def test_class_path_is_in_the_order_of_the_lock(cache):
+    folder = cache.folder
+    assert cache.class_path == f"{folder}/one-1.jar:{folder}/two-2.jar:{folder}/three-3.jar"
+
+
+def test_whole_cache_writes_its_manifest(cache):
+    assert cache.problems() == []
+    entry = json.loads((cache.folder / "manifest.json").read_text())["two-2.jar"]
+    assert entry == {
+        "size": 6,
+        "mtime_ns": (cache.folder / "two-2.jar").stat().st_mtime_ns,
+        "sha256": CONTENTS["two-2.jar"][1],
+    }
+
+
+def test_known_jars_are_not_read_again(cache, monkeypatch):
+    cache.problems()
+    monkeypatch.setattr(jars, "sha256_of", lambda path: pytest.fail(f"read {path}"))
+    assert cache.problems() == []
+
+
+def test_missing_jar(cache):
+    cache.problems()
+    (cache.folder / "two-2.jar").unlink()
+    assert cache.problems() == ["two-2.jar is missing (No such file or directory)"]
+
+
+def test_truncated_jar(cache):
+    cache.problems()
+    (cache.folder / "three-3.jar").write_bytes(b"thi")
+    assert cache.problems() == ["three-3.jar has 3 bytes instead of 5"]
+
+
+def test_altered_jar_of_the_same_size(cache):
+    cache.problems()
+    (cache.folder / "one-1.jar").write_bytes(b"FIRST")
+    os.utime(cache.folder / "one-1.jar", (1, 1))
+    problem = cache.problems()[0]
+    assert problem.startswith("one-1.jar has been altered (SHA-256 ")
+    assert problem.endswith(f" instead of {CONTENTS['one-1.jar'][1]})")
+    assert cache.problems() == [problem], "a damaged jar must not get into the manifest"
+
+
+def test_copied_cache_is_read_once_more_and_accepted(cache, monkeypatch):
+    cache.problems()
+    os.utime(cache.folder / "one-1.jar", (1, 1))
+    assert cache.problems() == []
+    monkeypatch.setattr(jars, "sha256_of", lambda path: pytest.fail(f"read {path}"))
+    assert cache.problems() == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null"])
+def test_broken_manifest_is_written_anew(cache, content):
+    (cache.folder / "manifest.json").write_text(content)
+    assert cache.problems() == []
+    assert set(json.loads((cache.folder / "manifest.json").read_text())) == set(CONTENTS)
+
+
+def test_damaged_cache_says_what_to_do(cache):
+    (cache.folder / "two-2.jar").write_bytes(b"")
+    (cache.folder / "one-1.jar").unlink()
+    with pytest.raises(jars.BrokenCacheError) as caught:
+        cache.ensure(JAVA)
+    assert str(caught.value) == (
+        f"the Kafka jars in {cache.folder} are damaged: one-1.jar is missing (No such file or directory) (and 1 more). "
+        "Fetch them again with `txbridge kafka start --refetch`"
+    )
+
+
+def test_no_space_to_fetch_and_nothing_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("txbridge.embedded.paths.shutil.disk_usage", lambda _: type("Usage", (), {"free": 50 * 2**20}))
+    with pytest.raises(EnvironmentProblemError, match="fetching Kafka needs 100 MB, but only 50 MB are free"):
+        jars.JarCache(tmp_path / "cache").ensure(JAVA)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka-4.3.1.lock"]
+
+
+def test_no_pyspark(monkeypatch):
+    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EnvironmentProblemError, match=r"needs the package pyspark .*`pip install 'txbridge\[audit\]'`"):
+        fetch.ivy_jar()
+
+
+def test_ivy_is_found_without_importing_pyspark():
+    program = "import sys; from txbridge.embedded.fetch import ivy_jar; print(ivy_jar().name, 'pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    name, imported = done.stdout.split()
+    assert name.startswith("ivy-")
+    assert imported == "False"
+
+
+def test_cache_folder_that_can_not_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblemError, match=r"cache folder .* can not be written .*TXBRIDGE_CACHE_DIR"):
+        jars.JarCache(tmp_path / "file").ensure(JAVA)
+
+
+def test_ivy_module_names_each_jar_and_nothing_else():
+    assert fetch.ivy_module([Artifact("org.a", "b_2.13", "1.0", 1, "x")]) == (
+        '<ivy-module version="2.0">\n'
+        '  <info organisation="txbridge" module="embedded-kafka"/>\n'
+        '  <configurations><conf name="default"/></configurations>\n'
+        "  <dependencies>\n"
+        '    <dependency org="org.a" name="b_2.13" rev="1.0" conf="default->default" transitive="false"/>\n'
+        "  </dependencies>\n"
+        "</ivy-module>\n"
+    )
+
+
+def test_progress_counts_finished_jars():
+    log = (
+        "\tfound org.apache.kafka#kafka-clients;4.3.1 in public\n"
+        "downloading kafka-clients-4.3.1.jar ...\n"
+        "\t[SUCCESSFUL ] org.apache.kafka#kafka-clients;4.3.1!kafka-clients.jar (163ms)\n"
+        "\t[SUCCESSFUL ] org.jspecify#jspecify;1.0.0!jspecify.jar (4ms)\n"
+        "downloading zstd-jni ...\n"
+    )
+    assert fetch.fetched_bytes(log) == 10_204_032 + 3_819
+    assert fetch.fetched_bytes("") == 0
+
+
+def test_cluster_ids():
+    ids = {datadir.new_cluster_id() for _ in range(300)}
+    assert len(ids) == 300
+    assert all(len(one) == 22 and not one.startswith("-") for one in ids)
+
+
+def test_cluster_id_is_read_from_the_folder(tmp_path):
+    folder = datadir.DataDir(tmp_path)
+    assert folder.cluster_id() is None
+    folder.kafka.mkdir()
+    meta = folder.kafka / "meta.properties"
+    meta.write_text("#\n#Fri Nov 21\ncluster.id=MkU3OEVBNTcwNTJENDM2Qk\nversion=1\nnode.id=1\n")
+    assert folder.cluster_id() == "MkU3OEVBNTcwNTJENDM2Qk"
+    meta.write_text("version=1\n")
+    with pytest.raises(EnvironmentProblemError, match=r"meta\.properties names no cluster"):
+        folder.cluster_id()
+
+
+def test_data_folder_that_can_not_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblemError) as caught:
+        datadir.DataDir(tmp_path / "file").prepare()
+    assert str(caught.value) == (
+        f"the data folder {tmp_path / 'file'} can not be written (Not a directory): "
+        "correct its rights, or use another one (--data-dir, in Python data_dir=...)"
+    )

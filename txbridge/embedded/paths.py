@@ -1,0 +1,47 @@
+"""Where the embedded Kafka keeps its jars and its data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from txbridge.errors import EnvironmentProblemError, UsageError
+
+MIB = 1024 * 1024
+
+
+def _xdg(variable: str, fallback: str, env: Mapping[str, str]) -> Path:
+    value = env.get(variable, "")
+    # The XDG base directory specification: a relative path in these variables is invalid and is ignored.
+    return Path(value) if value.startswith("/") else Path.home() / fallback
+
+
+def cache_root(cache_dir: str | os.PathLike[str] | None = None, env: Mapping[str, str] = os.environ) -> Path:
+    """The folder that holds one sub-folder per version of Kafka.
+
+    In this order: `cache_dir`, TXBRIDGE_CACHE_DIR, XDG_CACHE_HOME/txbridge, ~/.cache/txbridge.
+    """
+    chosen = cache_dir or env.get("TXBRIDGE_CACHE_DIR") or _xdg("XDG_CACHE_HOME", ".cache", env) / "txbridge"
+    path = Path(chosen).expanduser().absolute()
+    if os.pathsep in str(path):
+        raise UsageError(
+            f"the cache folder {path} has a {os.pathsep!r} in its name, which a Java class path can not carry; "
+            "name another one with TXBRIDGE_CACHE_DIR"
+        )
+    return path
+
+
+def default_data_dir(env: Mapping[str, str] = os.environ) -> Path:
+    """Where `txbridge kafka` keeps its broker: XDG_DATA_HOME/txbridge/kafka or ~/.local/share/txbridge/kafka."""
+    return _xdg("XDG_DATA_HOME", ".local/share", env) / "txbridge" / "kafka"
+
+
+def require_free_space(folder: Path, needed: int, purpose: str, advice: str) -> None:
+    """Refuse to begin what can not end: `needed` is in bytes, `folder` must exist."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise EnvironmentProblemError(
+            f"{purpose} needs {needed // MIB} MB, but only {free // MIB} MB are free in {folder}; free some or {advice}"
+        )

@@ -1,0 +1,128 @@
+"""The owner's side of a supervised child process (see supervisor.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from txbridge.embedded import supervisor
+from txbridge.errors import EnvironmentProblemError
+
+# After SIGKILL the kernel needs milliseconds; a process in an uninterruptible disk wait can take longer, and then
+# there is nothing left that a program could do.
+_KILL_GRACE_S = 10.0
+
+
+class ChildProcess:
+    """A program that does not outlive this process: not its normal end, not Ctrl-C, not its kill -9.
+
+    It runs in a session of its own, so the Ctrl-C of a terminal reaches only us, and we decide what it means.
+    """
+
+    def __init__(self, supervising: subprocess.Popen[bytes], pid: int) -> None:
+        self._supervisor = supervising
+        #: The process id of the program itself.
+        self.pid = pid
+
+    @classmethod
+    def launch(
+        cls,
+        command: Sequence[str | Path],
+        *,
+        output: Path,
+        may_detach: bool = False,
+        scratch: Path | None = None,
+        kept_file: int | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Start `command`; its output is appended to the file `output`.
+
+        `scratch` is a folder to delete when this process is gone before it could do so itself. `kept_file` is the
+        number of an open file that the program inherits and never looks at: a lock on it lasts as long as the program.
+        """
+        options = [str(os.getpid()), "yes" if may_detach else "no", str(scratch or "")]
+        options.append("" if kept_file is None else str(kept_file))
+        script = [sys.executable, "-I", "-S", str(Path(supervisor.__file__)), *options]
+        with output.open("ab") as log:
+            supervising = subprocess.Popen(
+                [*script, *map(str, command)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+                pass_fds=() if kept_file is None else (kept_file,),
+            )
+        assert supervising.stdout is not None
+        try:
+            with supervising.stdout as report:
+                answer = report.readline().decode(errors="replace").strip()
+        except BaseException:
+            supervising.kill()
+            supervising.wait()
+            raise
+        child = cls(supervising, int(answer) if answer.isdecimal() else 0)
+        if not child.pid:
+            child.wait()
+            raise EnvironmentProblemError(f"could not start {answer.removeprefix('! ') or command[0]}")
+        return child
+
+    def poll(self) -> int | None:
+        """The exit code (128 + n after signal n), or None while it runs."""
+        return self._ended(self._supervisor.poll())
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait up to `timeout` seconds; None if it still runs."""
+        try:
+            return self._ended(self._supervisor.wait(timeout))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def terminate(self) -> None:
+        """SIGTERM, also to a paused program."""
+        self._order(b"CT")
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self._order(b"K")
+        if self.wait(_KILL_GRACE_S) is None:
+            # The supervisor does not react (somebody stopped it, say). Its death takes the program along on Linux.
+            self._supervisor.kill()
+            self.wait()
+
+    def pause(self) -> None:
+        self._order(b"S")
+
+    def resume(self) -> None:
+        self._order(b"C")
+
+    def stop(self, timeout: float) -> None:
+        """SIGTERM, up to `timeout` seconds of patience, SIGKILL. An exception in between (Ctrl-C) kills at once."""
+        try:
+            self.terminate()
+            self.wait(timeout)
+        finally:
+            if self.poll() is None:
+                self.kill()
+
+    def detach(self) -> None:
+        """Let the program outlive this process; needs `may_detach`. This object is of no use afterwards."""
+        self._order(b"D")
+        self.wait()
+
+    def _order(self, orders: bytes) -> None:
+        assert self._supervisor.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, which is what most orders want
+            self._supervisor.stdin.write(orders)
+            self._supervisor.stdin.flush()
+
+    def _ended(self, code: int | None) -> int | None:
+        if code is not None and self._supervisor.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._supervisor.stdin.close()
+        return code

@@ -1,0 +1,139 @@
+"""The file that says which broker runs on a data folder, and whether that is still true."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from txbridge.embedded.ports import HOST
+from txbridge.errors import EnvironmentProblemError
+
+_STATE_FILE = "broker.json"
+_LOCK_FILE = "broker.lock"
+
+# How often a dying process is looked at: it takes 0.3 s at best, so this adds little.
+_POLL_S = 0.05
+# After SIGKILL; see the constant of the same name in process.py.
+_KILL_GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """A broker that was started on a data folder."""
+
+    pid: int
+    #: When the process started, as the system tells it: a reused process id has another one.
+    identity: str
+    port: int
+    version: str
+    cluster_id: str
+    #: True when it was started to outlive its starter.
+    detached: bool
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def is_alive(self) -> bool:
+        return process_identity(self.pid) == self.identity
+
+
+def process_identity(pid: int) -> str | None:
+    """What tells a process from a later one with the same id; None if there is none (a zombie counts as gone)."""
+    try:
+        # The name in the second field may hold anything, also spaces and brackets: read on behind its last bracket.
+        after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None if Path("/proc/self/stat").exists() else _identity_by_ps(pid)
+    state, start_time = after_name[0], after_name[19]
+    return None if state in "ZX" else start_time
+
+
+def _identity_by_ps(pid: int) -> str | None:
+    """For systems without /proc."""
+    done = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    status, _, started = done.stdout.strip().partition(" ")
+    return None if not started or status.startswith("Z") else started.strip()
+
+
+def write_state(data_dir: Path, state: BrokerState) -> None:
+    """Replace the file in one step: a reader never sees half of it."""
+    temporary = data_dir / f"{_STATE_FILE}.new"
+    temporary.write_text(json.dumps(asdict(state), indent=2) + "\n")
+    temporary.replace(data_dir / _STATE_FILE)
+
+
+def read_state(data_dir: Path) -> BrokerState | None:
+    """What the file says, true or stale; None if there is none or it is no state file of ours."""
+    try:
+        content = json.loads((data_dir / _STATE_FILE).read_text())
+        state = BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return state if isinstance(state.pid, int) and state.pid > 0 else None
+
+
+def running_broker(data_dir: Path) -> BrokerState | None:
+    """The broker that runs on this data folder now, whoever started it."""
+    state = read_state(data_dir)
+    return state if state is not None and state.is_alive() else None
+
+
+def remove_state(data_dir: Path) -> None:
+    (data_dir / _STATE_FILE).unlink(missing_ok=True)
+
+
+def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
+    """SIGTERM, up to `timeout` seconds of patience, then SIGKILL; returns when the process is gone.
+
+    Raises:
+        EnvironmentProblemError: the process belongs to somebody else, or survives SIGKILL.
+
+    """
+    try:
+        for order, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILL_GRACE_S)):
+            if state.is_alive():
+                os.kill(state.pid, signal.SIGCONT)  # a paused process can not obey SIGTERM
+                os.kill(state.pid, order)
+            deadline = time.monotonic() + patience
+            while state.is_alive() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+    except ProcessLookupError:
+        pass  # gone between the look and the signal
+    except PermissionError as error:
+        raise EnvironmentProblemError(
+            f"may not stop process {state.pid}, which runs Kafka on {data_dir}: do it as the user who started it"
+        ) from error
+    if state.is_alive():
+        raise EnvironmentProblemError(f"process {state.pid}, which runs Kafka on {data_dir}, does not end")
+    if read_state(data_dir) == state:  # and not that of a broker that was started meanwhile
+        remove_state(data_dir)
+
+
+@contextlib.contextmanager
+def data_lock(data_dir: Path) -> Iterator[int]:
+    """Own a data folder. Gives the open file that holds the lock; a child that inherits it prolongs the ownership.
+
+    Kafka does not protect itself: a second KRaft broker on a folder opens the metadata log, elects itself and writes
+    to it *before* it finds the first one's lock, after which the first can neither work nor stop. The lock of the
+    operating system also holds between containers that share a volume, where process ids say nothing.
+    """
+    with (data_dir / _LOCK_FILE).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            broker = running_broker(data_dir)
+            user = f"the broker on {broker.bootstrap_servers} (process {broker.pid})" if broker else "another process"
+            raise EnvironmentProblemError(
+                f"the data folder {data_dir} is in use by {user}. Stop it (`txbridge kafka stop --data-dir {data_dir}`)"
+                ", or use another folder (--data-dir, in Python data_dir=...)"
+            ) from error
+        yield lock.fileno()

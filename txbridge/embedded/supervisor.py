@@ -1,0 +1,127 @@
+"""Runs one program and ends it when the process that wanted it is gone. Started as a script, never imported.
+
+    python -I -S supervisor.py OWNER_PID MAY_DETACH SCRATCH_DIR KEPT_FILE PROGRAM [ARGUMENT ...]
+
+Why a process between Python and Java: only a parent can wait for Java without ever signalling a reused process id, and
+PR_SET_PDEATHSIG alone fires when the *thread* that forked ends, which in a user's process can be any short-lived one.
+This process has one thread, so here it is safe and also covers the death of the supervisor itself.
+
+Contract:
+- standard output gets one line: the process id of the program, or "! " and the reason why it could not be started;
+- each byte on standard input is an order (see `_ORDERS`); end of file means that the owner is gone;
+- the program writes to our standard error;
+- when the owner is gone the program gets SIGTERM, then SIGKILL, and SCRATCH_DIR (unless empty) is deleted;
+- KEPT_FILE (unless empty) is the number of an open file that the program inherits: a lock that lives as long as it;
+- the exit code is the program's, 128 + n if signal n ended it; 0 after the order to detach.
+
+It starts from the standard library alone (`-I -S`), which keeps it at 20 ms and independent of the user's environment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from typing import NoReturn
+
+# What the owner may ask for, by one byte.
+_ORDERS = {b"T": signal.SIGTERM, b"K": signal.SIGKILL, b"S": signal.SIGSTOP, b"C": signal.SIGCONT}
+_DETACH = b"D"
+
+# End of file does not come while a fork of the owner (multiprocessing) still holds the pipe, so the parent's id is
+# looked at as well. Once a second: a forgotten broker lives one second longer at most, and costs no measurable time.
+_OWNER_POLL_S = 1.0
+
+# Kafka writes its clean-shutdown mark in 0.3 s when idle. Nobody waits for us here, but nobody will come back
+# for this broker either, so it gets less than a stop that was asked for.
+_ORPHAN_GRACE_S = 10.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _Supervisor:
+    def __init__(self, owner: int, may_detach: bool, scratch: str, kept_file: str) -> None:
+        self.owner = owner
+        self.may_detach = may_detach
+        self.scratch = scratch
+        self.kept_files = (int(kept_file),) if kept_file else ()
+        self.told_to_end = False
+        self.wake, wake_end = os.pipe()
+        os.set_blocking(wake_end, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        # Handlers, not SIG_IGN: an ignored signal would stay ignored in the program.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, *_: object) -> None:
+        self.told_to_end = True
+
+    def start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        die_with_me = None
+        if not self.may_detach and sys.platform == "linux":
+            prctl, me = ctypes.CDLL(None).prctl, os.getpid()
+
+            def die_with_me() -> None:
+                prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != me:  # we died before the kernel was told
+                    os._exit(1)
+
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            stderr=2,
+            pass_fds=self.kept_files,
+            preexec_fn=die_with_me,  # noqa: PLW1509 - there is one thread
+        )
+
+    def watch(self, child: subprocess.Popen[bytes]) -> int:
+        while True:
+            ready, _, _ = select.select([0, self.wake], [], [], _OWNER_POLL_S)
+            if self.wake in ready:
+                os.read(self.wake, 4096)
+            if (code := child.poll()) is not None:
+                return code
+            if 0 in ready:
+                orders = os.read(0, 64)
+                if not orders:
+                    return self._orphaned(child)
+                for order in (bytes([byte]) for byte in orders):
+                    if order == _DETACH:
+                        os._exit(0)  # the program goes on under the machine's first process
+                    child.send_signal(_ORDERS[order])
+            if self.told_to_end or os.getppid() != self.owner:
+                return self._orphaned(child)
+
+    def _orphaned(self, child: subprocess.Popen[bytes]) -> int:
+        child.send_signal(signal.SIGCONT)  # a paused program can not obey SIGTERM
+        child.terminate()
+        try:
+            code = child.wait(_ORPHAN_GRACE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            code = child.wait()
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        return code
+
+
+def main(arguments: list[str]) -> NoReturn:
+    owner, may_detach, scratch, kept_file, *command = arguments
+    supervisor = _Supervisor(int(owner), may_detach == "yes", scratch, kept_file)
+    try:
+        child = supervisor.start(command)
+    except OSError as error:
+        print(f"! {command[0]}: {error.strerror}", flush=True)
+        sys.exit(127)
+    print(child.pid, flush=True)
+    code = supervisor.watch(child)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
