@@ -1,0 +1,53 @@
+"""`txbridge audit`: the PySpark audit (package txbridge_audit) behind typer options."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from txbridge.errors import EnvironmentProblemError
+
+
+class Format(StrEnum):
+    """How the result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def audit(
+    bootstrap_servers: Annotated[str, typer.Option(metavar="HOST:PORT,...", help="The Kafka cluster to audit.")],
+    namespace: Annotated[str, typer.Option(help="Prefix of the internal topics.")] = "",
+    output: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TABLE,
+    kafka: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A Kafka option by librdkafka's name; java.KEY goes to Spark alone."),
+    ] = None,
+    real_topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Look for phantoms here too, besides the topics that half messages name."),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON report here as well.")] = None,
+) -> None:
+    """Say from the topics alone what became of every transaction.
+
+    Exit code 0: clean. 1: violations. 2: could not audit.
+    """
+    try:
+        # Only here: Spark is an extra, and no other command should pay for its import.
+        from txbridge_audit import job  # noqa: PLC0415
+        from txbridge_audit.errors import CouldNotAuditError  # noqa: PLC0415
+        from txbridge_audit.settings import parse_options  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"pyspark", "py4j"}:
+            raise
+        raise EnvironmentProblemError("the audit runs on PySpark: pip install 'txbridge[audit]'") from error
+    try:
+        options = parse_options(kafka or [])
+        code = job.run(job.Options(bootstrap_servers, namespace, output.value, options, real_topic or [], report))
+    except CouldNotAuditError as error:
+        raise EnvironmentProblemError(str(error)) from error
+    raise typer.Exit(code)

@@ -1,0 +1,34 @@
+"""`txbridge demo`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import typer
+from rich.console import Console
+
+
+def demo(
+    flights: int | None = typer.Option(None, min=1, help="Only the first so many flights; default: all 336,776."),
+    folder: Path = typer.Option(Path("build/demo"), help="Where everything is written; it is emptied first."),
+) -> None:
+    """Real flights through a real Kafka: prepare, decide, check back, kill a worker, deliver once, audit.
+
+    Exit code 0 only when the audit is clean and every count is the expected one.
+    """
+    # PySpark, Faust's settings and the embedded Kafka: not to be loaded for the other commands.
+    from txbridge.demo.run import print_summary, run_demo  # noqa: PLC0415
+
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    console = Console(highlight=False)
+    report = run_demo(folder, flights, console)
+    print_summary(report, folder, console)
+    sys.exit(0 if report.clean else 1)
+
+
+def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends the demo as Ctrl-C does: with every process that it started."""
+    raise KeyboardInterrupt

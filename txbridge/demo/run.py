@@ -1,0 +1,240 @@
+"""The demo: real flights through a real Kafka, with a worker killed on the way and an independent audit at the end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from txbridge_audit import AuditReport, run_audit
+
+from txbridge import Message, TransactionProducer
+from txbridge.core.names import Names
+from txbridge.demo.flights import TOPIC, Expected, expected, read_flights
+from txbridge.demo.listener import FlightLog
+from txbridge.demo.processes import CountingReader, DemoWorker
+from txbridge.embedded import EmbeddedKafka
+from txbridge.errors import TxBridgeError
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import PlanOptions, apply
+
+_PARTITIONS = 4
+#: Threads that send one blocking transaction after the other, as the requests of a service would.
+_THREADS = 32
+#: A worker is killed at this part of the run.
+_KILL_AT = 1 / 3
+#: Nothing new for this long, with transactions missing: the demo has failed. A take-over and a check take 10 to 15 s.
+_STALLED_S = 120.0
+#: How often the progress bars move.
+_SHOW_EVERY_S = 0.2
+#: Kafka's own operations on topics.
+_ADMIN_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """What `build/demo/report.json` holds. Counts are the audit's unless they say otherwise."""
+
+    transactions: int
+    delivered: int
+    #: By the audit or by the reader, whichever saw more.
+    delivered_more_than_once: int
+    rolled_back: int
+    rolled_back_but_visible: int
+    answered_by_check: int
+    violations: int
+    #: From the first prepare until the read_committed reader had seen the last committed record.
+    committed_per_second: int
+    #: Process id of the worker that was killed with -9.
+    worker_killed: int
+    #: Different transactions that the reader saw.
+    seen_by_reader: int
+    fates: dict[str, int]
+    #: Counted from the data alone.
+    expected: dict[str, int]
+    clean: bool
+    seconds: float
+
+
+class DemoStalledError(TxBridgeError):
+    """Nothing was delivered any more although transactions are missing."""
+
+
+def run_demo(folder: Path, limit: int | None, console: Console) -> DemoReport:
+    """Run all of it; everything that is written goes below `folder`, which is emptied first.
+
+    Raises TxBridgeError when a part does not start or nothing moves any more.
+    """
+    started = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    wanted = expected(limit)
+    with ExitStack() as stack:
+        kafka = stack.enter_context(
+            EmbeddedKafka(data_dir=folder / "kafka", heap="1g", jvm_profile="throughput"),
+        )
+        servers = kafka.bootstrap_servers
+        console.print(f"Kafka runs on {servers} (process {kafka.pid})")
+        _make_topics(servers)
+        workers = [DemoWorker(1, servers, folder), DemoWorker(2, servers, folder)]
+        for worker in workers:
+            stack.callback(worker.stop)
+        for worker in workers:
+            worker.wait_assigned()
+        console.print(f"two workers run (processes {workers[0].pid} and {workers[1].pid})")
+        reader = CountingReader(servers, TOPIC)
+        reader.start()
+        stack.callback(reader.stop)
+        listener = FlightLog(folder / "flights.sqlite")
+        stack.callback(listener.close)
+
+        def replace_worker() -> None:
+            """Kill -9 the first worker; a new one joins."""
+            workers[0].kill()
+            console.print(f"worker 1 (process {workers[0].pid}) was killed with -9; worker 3 joins")
+            successor = DemoWorker(3, servers, folder)
+            stack.callback(successor.stop)
+
+        with _progress(console) as progress:
+            seconds = _run_flights(servers, listener, reader, replace_worker, progress, wanted, limit)
+        reader.stop()
+        with console.status("audit") as status:
+            audit = run_audit(servers, progress=lambda text: status.update(f"audit: {text}"))
+    copies = sum(1 for count in reader.copies.values() if count > 1)
+    report = DemoReport(
+        transactions=audit.transactions,
+        delivered=audit.delivered,
+        delivered_more_than_once=max(audit.delivered_more_than_once, copies),
+        rolled_back=audit.rolled_back,
+        rolled_back_but_visible=audit.rolled_back_but_visible,
+        answered_by_check=audit.answered_by_check,
+        violations=audit.violations.total,
+        committed_per_second=round(wanted.delivered / seconds),
+        worker_killed=workers[0].pid,
+        seen_by_reader=reader.delivered,
+        fates=dict(audit.fates),
+        expected=asdict(wanted),
+        clean=audit.clean and copies == 0 and _matches(audit, reader, wanted),
+        seconds=round(time.monotonic() - started, 1),
+    )
+    (folder / "report.json").write_text(json.dumps(asdict(report), indent=2) + "\n")
+    return report
+
+
+def _make_topics(servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    apply(Cluster(admin), Names(), PlanOptions(partitions=_PARTITIONS))
+    admin.create_topics([NewTopic(TOPIC, _PARTITIONS, 1)])[TOPIC].result(_ADMIN_TIMEOUT_S)
+
+
+def _run_flights(
+    servers: str,
+    listener: FlightLog,
+    reader: CountingReader,
+    replace_worker: Callable[[], None],
+    progress: Progress,
+    wanted: Expected,
+    limit: int | None,
+) -> float:
+    """Send every flight, kill a worker on the way, wait until all is delivered; returns the seconds it took."""
+    sending = progress.add_task("prepared and decided", total=wanted.transactions)
+    delivered = progress.add_task("seen by a reader", total=wanted.delivered)
+    started = time.monotonic()
+    with TransactionProducer("flights", listener, {"bootstrap.servers": servers}) as producer:
+        flights, lock = read_flights(limit), threading.Lock()
+        sent = itertools.count(1)
+        done = 0
+
+        def send() -> None:
+            nonlocal done
+            while True:
+                with lock:
+                    flight = next(flights, None)
+                if flight is None:
+                    return
+                producer.send_message_in_transaction(Message(TOPIC, flight.value, key=flight.key), flight)
+                done = max(done, next(sent))
+
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="demo-sender") as senders:
+            running = [senders.submit(send) for _ in range(_THREADS)]
+            killed = False
+            while not all(one.done() for one in running):
+                progress.update(sending, completed=done)
+                progress.update(delivered, completed=reader.delivered)
+                if not killed and done >= wanted.transactions * _KILL_AT:
+                    replace_worker()
+                    killed = True
+                time.sleep(_SHOW_EVERY_S)
+            for one in running:
+                one.result()
+        progress.update(sending, completed=done)
+        # The producer stays: it has checks to answer.
+        while reader.delivered < wanted.delivered:
+            progress.update(delivered, completed=reader.delivered)
+            if time.monotonic() - reader.last_seen > _STALLED_S:
+                missing = wanted.delivered - reader.delivered
+                raise DemoStalledError(
+                    f"{missing} committed flights did not arrive; see the workers' logs in the folder"
+                )
+            time.sleep(_SHOW_EVERY_S)
+        progress.update(delivered, completed=reader.delivered)
+        seconds = reader.last_seen - started
+        # Rollbacks are not seen by a reader: wait until the last decision has surely been applied.
+        producer.flush()
+    return seconds
+
+
+def _matches(audit: AuditReport, reader: CountingReader, wanted: Expected) -> bool:
+    """What the audit and the reader saw is what the data says."""
+    return (
+        audit.transactions == wanted.transactions
+        and audit.delivered == reader.delivered == wanted.delivered
+        and audit.rolled_back == wanted.rolled_back
+        and audit.answered_by_check == wanted.answered_by_check
+    )
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:22}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def print_summary(report: DemoReport, folder: Path, console: Console) -> None:
+    """The table at the end."""
+    table = Table("what", "expected", "found", title="flights.departures, 2013")
+    wanted = report.expected
+    for what, expected_count, found in (
+        ("transactions", wanted["transactions"], report.transactions),
+        ("delivered exactly once (audit)", wanted["delivered"], report.delivered),
+        ("seen by a read_committed reader", wanted["delivered"], report.seen_by_reader),
+        ("delivered more than once", 0, report.delivered_more_than_once),
+        ("rolled back", wanted["rolled_back"], report.rolled_back),
+        ("rolled back but visible", 0, report.rolled_back_but_visible),
+        ("answered by a check", wanted["answered_by_check"], report.answered_by_check),
+        ("violations", 0, report.violations),
+    ):
+        style = "" if expected_count == found else "bold red"
+        table.add_row(what, f"{expected_count:,}", f"{found:,}", style=style)
+    console.print(table)
+    console.print(
+        f"{report.committed_per_second:,} committed transactions a second, with a worker killed on the way; "
+        f"{report.seconds} s in all, audit included",
+    )
+    console.print(f"report: {folder / 'report.json'}")
+    console.print("[green]clean[/green]" if report.clean else "[bold red]NOT clean[/bold red]")
