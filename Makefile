@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup check format lock demo test clean
+.PHONY: setup check format lock demo test broken clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ demo: setup
 
 test: setup check
 	$(PYTEST) tests
+
+# Break the code once for each promise: a test named after the promise must notice.
+broken: setup
+	$(BIN)/python tests/broken_on_purpose.py
 
 clean:
 	rm -rf build .venv

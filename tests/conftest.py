@@ -26,6 +26,6 @@ def own_kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def bridge(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[Bridge]:
-    """Topics of a fresh namespace with two partitions, and ways to start workers, write and read. Cleans up after itself."""
+    """Topics of a fresh namespace with two partitions, and ways to start workers, write and read."""
     with Bridge(kafka.bootstrap_servers, request.node.name) as made:
         yield made

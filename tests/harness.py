@@ -7,6 +7,7 @@ client would.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import secrets
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,7 +27,13 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from txbridge.core.names import Names
+from txbridge.broker.owner import PartitionOwner
+from txbridge.broker.state import PartitionContext
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Headers, Names
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import Action, PlanOptions
+from txbridge.topics_plan import apply as apply_plan
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
@@ -98,6 +106,22 @@ class WorkerProcess:
     def wait_logged(self, text: str, timeout: float = 30.0) -> None:
         eventually(lambda: text in self.log, timeout, f"{text!r} was not logged")
 
+    def events(self, name: str) -> list[dict[str, object]]:
+        """What it has logged under this event name, oldest first."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{") and line.endswith("}")]
+        return [line for line in lines if line["event"] == name]
+
+    def owned(self) -> set[int]:
+        """The partitions that the group has assigned to it last."""
+        assignments = self.events("partitions_assigned")
+        return set(assignments[-1]["partitions"]) if assignments else set()  # type: ignore[arg-type]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time it has used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     @property
     def returncode(self) -> int | None:
         return self._process.poll()
@@ -124,6 +148,88 @@ class WorkerProcess:
         return self._process.wait(30)
 
 
+class CheckMember:
+    """A live member of a producer group, as far as Kafka's group membership goes, that reads the group's checks."""
+
+    def __init__(self, bootstrap_servers: str, names: Names, group: str) -> None:
+        self._checks: list[Message] = []
+        self._joined, self._left = threading.Event(), threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": names.check(group),
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 3_000,
+                "heartbeat.interval.ms": 500,
+            },
+        )
+        self._consumer.subscribe([names.check(group)], on_assign=lambda *_: self._joined.set())
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._joined.wait(30), f"nobody could join the group {names.check(group)}"
+
+    def _run(self) -> None:
+        while not self._left.is_set():
+            message = self._consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                self._checks.append(message)
+        self._consumer.close()
+
+    def checks(self, prepared: Prepared) -> list[dict[str, bytes]]:
+        """Headers of the checks of this half message that have come in."""
+        where = f"{prepared.partition}:{prepared.offset}".encode()
+        found = [dict(message.headers() or ()) for message in list(self._checks)]
+        return [headers for headers in found if headers["TXB_HALF"] == where]
+
+    def leave(self) -> None:
+        self._left.set()
+        self._thread.join(20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+
+class LocalOwner:
+    """The owner of one partition in this process: no Faust, so END events come only from `offer`, if at all."""
+
+    def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
+        self.owner = PartitionOwner(context, partition, confirm)
+        self.owner.start()
+
+    def wait_serving(self, timeout: float = 30.0) -> Self:
+        eventually(lambda: self.owner.status.serving, timeout, f"not serving: {self.owner.status.error}")
+        return self
+
+    def wait_error(self, *texts: str, timeout: float = 60.0) -> str:
+        """Wait until its error names all of these."""
+        eventually(
+            lambda: all(text in (self.owner.status.error or "") for text in texts),
+            timeout,
+            f"no error with {texts}, but {self.owner.status}",
+        )
+        return self.owner.status.error or ""
+
+    def stop(self) -> None:
+        self.owner.stop()
+        self.owner.join(30)
+        assert not self.owner.is_alive()
+
+    def __enter__(self) -> Self:
+        return self.wait_serving()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
 @dataclass
 class Bridge:
     """A namespace on a running Kafka."""
@@ -145,15 +251,12 @@ class Bridge:
         self._log_number = itertools.count(1)
 
     def __enter__(self) -> Self:
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "txbridge.admin.cli", "topics", "apply"),
-                *("--bootstrap-servers", self.bootstrap_servers, "--namespace", self.namespace),
-                *("--partitions", str(self.partitions)),
-            ],
-            check=True,
-            capture_output=True,
+        plans = apply_plan(
+            Cluster.connect({"bootstrap.servers": self.bootstrap_servers}),
+            self.names,
+            PlanOptions(partitions=self.partitions),
         )
+        assert all(plan.action is not Action.REFUSED for plan in plans), plans
         return self
 
     def __exit__(
@@ -194,6 +297,29 @@ class Bridge:
             worker.wait_serving(wait)
         return worker
 
+    def local_owner(
+        self, partition: int = 0, confirm: Callable[[int], bool] = lambda _: True, **options: int
+    ) -> LocalOwner:
+        """An owner in this process; options are those of CheckPolicy, commit_timeout and payload_memory."""
+        settings = {name: value for name, value in FAST.items() if name != "session_timeout"} | options
+        context = PartitionContext(
+            kafka={"bootstrap.servers": self.bootstrap_servers},
+            admin=self.admin,
+            names=self.names,
+            commit_timeout_ms=settings.pop("commit_timeout", 10_000),
+            payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),
+            check_rate=1_000,
+            policy=CheckPolicy(**settings),
+        )
+        return LocalOwner(context, partition, confirm)
+
+    def member(self, group: str = "group") -> CheckMember:
+        """Somebody who is alive in a producer group; makes its check topic if need be."""
+        topic = self.names.check(group)
+        if topic not in self.admin.list_topics(timeout=10).topics:
+            self.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+        return CheckMember(self.bootstrap_servers, self.names, group)
+
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int = 2, **config: str) -> str:
@@ -201,7 +327,15 @@ class Bridge:
         name = f"{self.namespace}.{topic}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(10)
+        eventually(lambda: self._is_readable(name), 20, f"{name} got no leader")
         return name
+
+    def _is_readable(self, topic: str) -> bool:
+        try:
+            self.read(topic)
+        except KafkaException:
+            return False
+        return True
 
     def produce(self, topic: str, **arguments: object) -> Message:
         """Produce one record, whatever it is, and return its acknowledgement."""
@@ -268,6 +402,26 @@ class Bridge:
         self._producer.flush(30)
         return [result for result in results if result is not None]
 
+    def produce_together(
+        self, topic: str, records: Sequence[tuple[bytes | None, Headers]], *, partition: int
+    ) -> list[Message]:
+        """Produce values with headers as one batch, so that they are also read together."""
+        acknowledged: list[Message] = []
+
+        def report(error: object, message: Message) -> None:
+            assert error is None, error
+            acknowledged.append(message)
+
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 10_000})
+        for value, headers in records:
+            producer.produce(topic, value=value, headers=list(headers), partition=partition, on_delivery=report)
+        producer.flush(20)
+        assert len(acknowledged) == len(records)
+        return acknowledged
+
+    def end_headers(self, group: str = "group", source: str = "client") -> list[tuple[str, bytes]]:
+        return [("TXB_V", b"1"), ("PGROUP", group.encode()), ("SOURCE", source.encode())]
+
     def end(
         self,
         entries: Sequence[str],
@@ -277,7 +431,7 @@ class Bridge:
         source: str = "client",
     ) -> int:
         """Write one END record and return its offset."""
-        headers = [("TXB_V", b"1"), ("PGROUP", group.encode()), ("SOURCE", source.encode())]
+        headers = self.end_headers(group, source)
         message = self.produce(self.names.end, value="\n".join(entries).encode(), headers=headers, partition=partition)
         return message.offset()
 
@@ -290,7 +444,7 @@ class Bridge:
         by_partition: dict[int, list[str]] = {}
         for one in prepared:
             by_partition.setdefault(one.partition, []).append(one.entry(decision))
-        headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
+        headers = self.end_headers()
         for partition, entries in by_partition.items():
             for start in range(0, len(entries), batch):
                 value = "\n".join(entries[start : start + batch]).encode()
@@ -309,6 +463,8 @@ class Bridge:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
+                # A short read: do not let the broker wait for more at the end of the log.
+                "fetch.wait.max.ms": 10,
             },
         )
         try:
@@ -349,6 +505,25 @@ class Bridge:
         eventually(
             lambda: wanted <= set(self.visible(topic)), timeout, f"not all of {len(wanted)} values became visible"
         )
+
+    def ledger(self, partition: int) -> dict[bytes, dict[str, object]]:
+        """What OFFSET holds for a partition after compaction: progress and parked entries by key."""
+        found: dict[bytes, dict[str, object]] = {}
+        for message in self.read(self.names.offset):
+            if message.partition() != partition:
+                continue
+            if message.value() is None:
+                found.pop(message.key(), None)
+            else:
+                found[message.key()] = json.loads(message.value())
+        return found
+
+    def progress(self, partition: int) -> dict[str, object]:
+        return self.ledger(partition).get(self.names.progress_key(partition), {})
+
+    def parked_states(self, partition: int) -> list[object]:
+        """The states of the parked entries of a partition."""
+        return [entry["state"] for entry in self.ledger(partition).values() if "state" in entry]
 
     def discarded(self) -> list[dict[str, object]]:
         """Records of the discard topic as header mappings (last of a name), with key and value."""

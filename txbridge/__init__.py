@@ -1,1 +1,25 @@
 """RocketMQ-style transactional messages on Apache Kafka."""
+
+from txbridge.client.errors import EndTransactionError, PrepareError
+from txbridge.client.listener import LocalTransactionState, TransactionListener
+from txbridge.client.message import Message, MessageExt
+from txbridge.client.producer import TransactionProducer
+from txbridge.client.result import SendStatus, TransactionSendResult
+from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
+from txbridge.topics import LayoutError
+
+__all__ = [
+    "EndTransactionError",
+    "EnvironmentProblemError",
+    "LayoutError",
+    "LocalTransactionState",
+    "Message",
+    "MessageExt",
+    "PrepareError",
+    "SendStatus",
+    "TransactionListener",
+    "TransactionProducer",
+    "TransactionSendResult",
+    "TxBridgeError",
+    "UsageError",
+]

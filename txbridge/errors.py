@@ -15,4 +15,4 @@ class UsageError(TxBridgeError, ValueError):
 
 
 class EnvironmentProblemError(TxBridgeError):
-    """The machine or the cluster lacks something: no Java, a taken port, no disk space, no connection, a missing right."""
+    """The machine or the cluster lacks something: no Java, a taken port, no disk space, no connection, no right."""

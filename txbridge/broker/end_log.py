@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from txbridge.broker.cycle import Waiting
+from txbridge.broker.errors import LogGoneError
 from txbridge.broker.inbox import EndEvent, EndInbox
-from txbridge.broker.payloads import headers_of, offset_of
-from txbridge.broker.takeover import PartitionState
-from txbridge.broker.writer import MalformedRecord
+from txbridge.broker.payloads import copyable_headers, headers_of, offset_of
+from txbridge.broker.state import PartitionState
+from txbridge.broker.transaction import MalformedRecord
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 
-#: Records of END that may wait for their transaction: enough for several batches, little enough to hold in memory.
+#: Records of END, and bytes of their values, that may wait for their transaction: enough for several batches, little
+#: enough to hold in memory.
 _WAITING = 2_000
+_WAITING_BYTES = 16 * 1024 * 1024
 #: How often the end of END is compared with what the events told: Faust may have skipped the last one, after which
 #: nothing would wake us.
 _COMPARE_EVERY_S = 1.0
@@ -24,21 +28,29 @@ class EndLog:
     """What of END is read and waits to be applied, in `waiting`; the cycle takes it from the left."""
 
     def __init__(self, names: Names, state: PartitionState, inbox: EndInbox) -> None:
-        self.waiting: deque[EndRecord | MalformedRecord] = deque()
+        self.waiting: Waiting = deque()
+        #: END offset behind the last that was read, and behind markers that follow it.
+        self.position = state.queue.next_end
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
         self._topic = names.end
         self._partition = state.partition
         self._reader = state.end_reader
         self._inbox = inbox
-        self._next = state.queue.next_end
         self._reading = False
         self._compared = 0.0
         # What was decided while nobody owned the partition came with no event.
         inbox.clear()
 
     def fill(self, timeout: float) -> None:
-        """Take what is there; waits at most `timeout` seconds when nothing waits already. Raises KafkaException."""
+        """Take what is there; waits at most `timeout` seconds when nothing waits already.
+
+        Raises LogGoneError, KafkaException.
+        """
+        while len(self._sizes) > len(self.waiting):
+            self._bytes -= self._sizes.popleft()
         room = _WAITING - len(self.waiting)
-        if room <= 0:
+        if room <= 0 or self._bytes >= _WAITING_BYTES:
             return
         if self.waiting:
             timeout = 0.0
@@ -47,36 +59,57 @@ class EndLog:
             return
         for event in self._inbox.take(room, timeout):
             self._add(event)
-        if time.monotonic() - self._compared > _COMPARE_EVERY_S:
-            self._compared = time.monotonic()
-            if not self.waiting and self._reader.watermarks()[1] > self._next:
-                self._inbox.unlevel()
+        if time.monotonic() - self._compared > _COMPARE_EVERY_S and not self.waiting:
+            self._compare()
+
+    def _compare(self) -> None:
+        self._compared = time.monotonic()
+        end = self._reader.watermarks()[1]
+        if end > self.position:
+            self._inbox.unlevel()
+        elif end < self.position:
+            raise LogGoneError(
+                f"{self._topic}[{self._partition}] ends at offset {end}, below {self.position} that was reached "
+                f"already: it was cut, or deleted and created anew",
+            )
 
     def _read(self, room: int, timeout: float) -> None:
         """Read END ourselves until Faust's events are level with us; without them this is how END is read."""
         if not self._reading:
-            self._reader.start(self._next)
+            self._reader.start(self.position)
             self._reading = True
         for message in self._reader.poll(room, timeout):
-            self._add(EndEvent(offset_of(message), message.key(), message.value(), headers_of(message)))
-        self._next = max(self._next, self._reader.position)
-        if self._inbox.try_level(self._next):
+            try:
+                headers = headers_of(message)
+            except MalformedRecordError as error:
+                event = EndEvent(offset_of(message), message.key(), message.value(), copyable_headers(message))
+                self._append(event, self._as_malformed(event, str(error)))
+            else:
+                self._add(EndEvent(offset_of(message), message.key(), message.value(), headers))
+        self.position = max(self.position, self._reader.position)
+        if self._inbox.try_level(self.position):
             self._reader.stop()
             self._reading = False
 
     def _add(self, event: EndEvent) -> None:
-        self._next = event.offset + 1
         try:
-            self.waiting.append(parse_end(event.offset, event.value, event.headers))
+            self._append(event, parse_end(event.offset, event.value, event.headers))
         except MalformedRecordError as error:
-            self.waiting.append(
-                MalformedRecord(
-                    topic=self._topic,
-                    partition=self._partition,
-                    offset=event.offset,
-                    key=event.key,
-                    value=event.value,
-                    headers=event.headers,
-                    error=str(error),
-                ),
-            )
+            self._append(event, self._as_malformed(event, str(error)))
+
+    def _append(self, event: EndEvent, record: EndRecord | MalformedRecord) -> None:
+        self.waiting.append(record)
+        self._sizes.append(len(event.value or b""))
+        self._bytes += self._sizes[-1]
+        self.position = event.offset + 1
+
+    def _as_malformed(self, event: EndEvent, error: str) -> MalformedRecord:
+        return MalformedRecord(
+            topic=self._topic,
+            partition=self._partition,
+            offset=event.offset,
+            key=event.key,
+            value=event.value,
+            headers=event.headers,
+            error=error,
+        )

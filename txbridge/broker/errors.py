@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from txbridge.errors import TxBridgeError
 
@@ -23,15 +24,47 @@ class LogGoneError(TxBridgeError):
     """The log was cut, recreated or emptied below a reader."""
 
 
+class HangingTransactionError(TxBridgeError):
+    """A Kafka transaction was left open in a topic of ours and hides what stands behind it."""
+
+
+class StoppedError(TxBridgeError):
+    """The owner was told to stop while it waited for Kafka."""
+
+
+class AbortedError(TxBridgeError):
+    """The Kafka transaction was aborted and nothing of it is visible; it can be tried again."""
+
+
+class RecordKind(Enum):
+    """What a record is to the Kafka transaction that writes it."""
+
+    #: A user's message for its real topic.
+    REAL = auto()
+    #: A check request for a producer group.
+    CHECK = auto()
+    #: A discarded or malformed record.
+    DISCARD = auto()
+    #: OP, parked entries, progress: without them nothing can be committed.
+    LEDGER = auto()
+
+
+#: Which record: a half offset, or topic and offset of a malformed one; None for the ledger.
+RecordName = int | tuple[str, int] | None
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFailure:
-    """A record that Kafka did not take. `half_offset` is None when it was not a real record."""
+    """A record that Kafka did not take."""
 
-    half_offset: int | None
+    kind: RecordKind
     topic: str
+    which: RecordName
     reason: str
-    #: Whether nobody answered at all, which says more about the topic than about the record.
-    timed_out: bool = False
+    #: Whether nothing for this topic would be taken now: nobody answered, it is gone, it is forbidden.
+    whole_topic: bool
+    #: Whether this very record is at fault. Kafka refuses a whole batch for one bad record.
+    alone: bool
 
 
 class RecordsRefusedError(TxBridgeError):
@@ -41,7 +74,3 @@ class RecordsRefusedError(TxBridgeError):
         self.failures = failures
         first = failures[0]
         super().__init__(f"{len(failures)} record(s) were not taken, the first for {first.topic}: {first.reason}")
-
-
-class AbortedError(TxBridgeError):
-    """The Kafka transaction was aborted and nothing of it is visible; it can be tried again."""

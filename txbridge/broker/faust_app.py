@@ -6,6 +6,7 @@ What Faust has committed is never believed: the progress in OFFSET is the truth 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -21,19 +22,23 @@ from faust.types import TP
 from yarl import URL
 
 from txbridge.broker.faust_credentials import credentials
+from txbridge.broker.faust_transport import TolerantTransport
 from txbridge.broker.inbox import EndEvent
-from txbridge.broker.takeover import PartitionContext
+from txbridge.broker.quiet import calm_down
+from txbridge.broker.state import PartitionContext
 from txbridge.broker.worker import Worker
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.kafka_config import admin_config, create
 from txbridge.log import get_logger, librdkafka_logger
 from txbridge.settings import WorkerSettings
-from txbridge.topics import check_layout
+from txbridge.topics import KafkaUnreachableError, Layout, check_layout
 
-#: Back-off while Kafka can not be reached at start.
+#: Back-off while Kafka can not be reached at start, and after a crash of Faust.
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 10.0
+#: After this long without a crash the next one is a new one.
+_RAN_WELL_S = 60.0
 #: One metadata answer of a healthy cluster takes milliseconds.
 _PROBE_TIMEOUT_S = 5.0
 #: Heartbeats: a third of the session, as Kafka advises, but at most every two seconds.
@@ -49,6 +54,9 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         super().__init__(*args, **kwargs)
         self.settings = settings
         self.worker: Worker | None = None
+
+    def _new_transport(self) -> Any:
+        return TolerantTransport(self.conf.broker_consumer, self)
 
     async def on_start(self) -> None:
         """Before anything is consumed: Kafka answers, and the topics are as they must be."""
@@ -67,8 +75,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         settings = self.settings
         names = Names(settings.namespace)
         admin = create(AdminClient, {**admin_config(settings.librdkafka), "logger": librdkafka_logger()})
-        _wait_for_kafka(admin, settings.bootstrap_servers)
-        layout = check_layout(admin, names)
+        layout = _wait_for_layout(admin, names, settings)
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,
@@ -150,34 +157,55 @@ def create_app(settings: WorkerSettings) -> BridgeApp:
     return app
 
 
-def _wait_for_kafka(admin: AdminClient, servers: str) -> None:
+def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings) -> Layout:
+    """Wait until Kafka answers, then check the topics. Raises LayoutError, EnvironmentProblemError."""
     pause, told = _FIRST_RETRY_S, False
     while True:
         try:
             admin.list_topics(timeout=_PROBE_TIMEOUT_S)
-        except KafkaException as error:
+            layout = check_layout(admin, names, transaction_max_age_ms=settings.transaction_max_age)
+        except (KafkaException, KafkaUnreachableError) as error:
             if not told:
-                _log.warning("kafka_unreachable", servers=servers, error=error.args[0].str(), note="will keep trying")
+                text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+                servers = settings.bootstrap_servers
+                _log.warning("kafka_unreachable", servers=servers, error=text, note="will keep trying")
                 told = True
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_RETRY_S)
         else:
             if told:
-                _log.info("kafka_reachable", servers=servers)
-            return
+                _log.info("kafka_reachable", servers=settings.bootstrap_servers)
+            return layout
 
 
 def run(settings: WorkerSettings) -> None:
-    """Run a worker until a signal ends it. Raises TxBridgeError before anything was consumed, SystemExit at the end."""
-    app = create_app(settings)
-    app.prepare()
-    worker = faust.Worker(
-        app,
-        quiet=True,
-        redirect_stdouts=False,
-        override_logging=False,
-        loglevel=settings.log_level.upper(),
-    )
-    # Faust's progress spinner draws on stdout.
-    worker.spinner = None
-    worker.execute_from_commandline()
+    """Run a worker until a signal ends it. Raises TxBridgeError before anything was consumed, SystemExit at the end.
+
+    When Faust crashes it is started anew: an error that passes must not need a supervisor.
+    """
+    calm_down(logging.getLogger().handlers)
+    pause = _FIRST_RETRY_S
+    while True:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        app = create_app(settings)
+        app.prepare()
+        started = time.monotonic()
+        worker = faust.Worker(
+            app,
+            quiet=True,
+            redirect_stdouts=False,
+            override_logging=False,
+            loglevel=settings.log_level.upper(),
+        )
+        # Faust's progress spinner draws on stdout.
+        worker.spinner = None
+        try:
+            worker.execute_from_commandline()
+        except SystemExit:
+            if worker.crash_reason is None:
+                raise
+        if time.monotonic() - started > _RAN_WELL_S:
+            pause = _FIRST_RETRY_S
+        _log.error("faust_crashed", error=repr(worker.crash_reason), retry_seconds=pause)
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_RETRY_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -11,6 +11,8 @@ from txbridge.broker.errors import FencedError
 from txbridge.kafka_config import create, transactional_producer_config
 from txbridge.log import librdkafka_logger
 
+#: Kafka does not answer: said soon, and tried again by the caller.
+_CONNECT_TIMEOUT_S = 5.0
 #: InitProducerId waits for the coordinator to finish our predecessor's transaction; that takes milliseconds, or the
 #: coordinator's own recovery after a broker restart.
 _INIT_TIMEOUT_S = 30.0
@@ -30,6 +32,31 @@ FENCED_CODES = frozenset(
 )
 
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def guarded(
+    call: Callable[_Arguments, _Result],
+    *arguments: _Arguments.args,
+    **keywords: _Arguments.kwargs,
+) -> _Result:
+    """Call a producer's method that serves callbacks.
+
+    confluent-kafka raises a fatal error, that of being fenced, from within the call, but may run more callbacks first;
+    what they call then fails with a SystemError, which hides the error. Raises KafkaException.
+    """
+    try:
+        return call(*arguments, **keywords)
+    except SystemError as error:
+        hidden: BaseException | None = error
+        while hidden is not None and not isinstance(hidden, KafkaException):
+            hidden = hidden.__cause__ or hidden.__context__
+        if hidden is None:
+            raise
+        raise hidden from None
+
+
 def is_fenced(error: KafkaException) -> bool:
     return error.args[0].code() in FENCED_CODES
 
@@ -37,6 +64,7 @@ def is_fenced(error: KafkaException) -> bool:
 def open_fence(
     kafka: Mapping[str, Any],
     transactional_id: str,
+    topic: str,
     commit_timeout_ms: int,
     on_trouble: Callable[[KafkaError], None],
 ) -> Producer:
@@ -45,7 +73,7 @@ def open_fence(
     Kafka aborts an open transaction of the previous owner, completes one that was being committed, and refuses every
     later request of that owner (KIP-98). Raises FencedError when another came in meanwhile, KafkaException otherwise.
 
-    `on_trouble` is called with every error of the connection; it must not raise.
+    `topic` is any that exists; `on_trouble` is called with every error of the connection; it must not raise.
     """
     config = transactional_producer_config(
         kafka,
@@ -56,6 +84,8 @@ def open_fence(
     config.setdefault("linger.ms", _LINGER_MS)
     config.setdefault("compression.type", "lz4")
     producer = create(Producer, {**config, "error_cb": on_trouble, "logger": librdkafka_logger()})
+    # With no connection yet, init_transactions would look for its coordinator again only after half a second.
+    producer.list_topics(topic, _CONNECT_TIMEOUT_S)
     try:
         producer.init_transactions(_INIT_TIMEOUT_S)
     except KafkaException as error:

@@ -4,43 +4,77 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names
 
-#: A membership is believed this long. A dead member stays one for its session time-out anyway.
-_FRESH_S = 1.0
+#: A group is asked about this often while checks of it are due.
+_ASK_EVERY_S = 1.0
+#: An answer is believed this long. A dead member stays one for its session time-out anyway.
+_FRESH_S = 2.0
+#: Groups asked about at the same time: each costs two requests, and whoever can write to HALF can invent groups. With
+#: more than these, all dead, each is asked about less often.
+_MOST_ASKED = 50
 _REQUEST_TIMEOUT_S = 5.0
 
 
+@dataclass(slots=True)
+class _Group:
+    asked: float = float("-inf")
+    answer: Future[Any] | None = None
+    answered: float = float("-inf")
+    alive: bool = False
+
+
 class GroupDirectory:
-    """Answers from memory; `refresh` asks Kafka beforehand. Not thread-safe."""
+    """Answers from memory and asks Kafka in the background: a slow coordinator delays no decision. Not thread-safe."""
 
     def __init__(self, admin: AdminClient, names: Names) -> None:
         self._admin = admin
         self._names = names
-        self._alive: dict[str, tuple[float, bool]] = {}
+        self._groups: dict[str, _Group] = {}
 
     def refresh(self, groups: Iterable[str]) -> None:
-        """Ask Kafka about groups whose answer is old. No answer counts as nobody alive: no check is burned."""
+        """Ask about groups whose answer is old; what has come in meanwhile is taken in. Raises KafkaException."""
         now = time.monotonic()
-        old = [group for group in groups if group not in self._alive or self._alive[group][0] <= now]
-        if not old:
+        wanted = {name: self._groups.get(name) or _Group() for name in groups}
+        # What nobody wants to know any more is forgotten, unless its answer is on the way.
+        self._groups = {name: group for name, group in self._groups.items() if group.answer is not None} | wanted
+        waiting = 0
+        for group in self._groups.values():
+            if group.answer is not None:
+                self._take_in(group, now)
+                waiting += group.answer is not None
+        old = [name for name, group in wanted.items() if group.answer is None and group.asked + _ASK_EVERY_S <= now]
+        old.sort(key=lambda name: wanted[name].asked)
+        asked = old[: max(0, _MOST_ASKED - waiting)]
+        if not asked:
             return
         answers = self._admin.describe_consumer_groups(
-            [self._names.check(group) for group in old],
+            [self._names.check(name) for name in asked],
             request_timeout=_REQUEST_TIMEOUT_S,
         )
-        for group in old:
-            try:
-                description = answers[self._names.check(group)].result(_REQUEST_TIMEOUT_S)
-                alive = len(description.members) > 0
-            except KafkaException:
-                alive = False
-            self._alive[group] = (now + _FRESH_S, alive)
+        for name in asked:
+            wanted[name].asked, wanted[name].answer = now, answers[self._names.check(name)]
 
-    def is_alive(self, group: str) -> bool:
-        """Whether the group had a member when it was last asked about."""
-        return self._alive.get(group, (0.0, False))[1]
+    def is_alive(self, name: str) -> bool:
+        """Whether the group had a member when it last answered. No answer is no: then no check is burned."""
+        group = self._groups.get(name)
+        return group is not None and group.alive and group.answered + _FRESH_S > time.monotonic()
+
+    @staticmethod
+    def _take_in(group: _Group, now: float) -> None:
+        answer = group.answer
+        if answer is None or not answer.done():
+            return
+        group.answer = None
+        try:
+            group.alive = len(answer.result().members) > 0
+        except KafkaException:
+            group.alive = False
+        group.answered = now

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from txbridge.core.names import Headers
 
-#: Events that may wait. More, and the owner reads them itself when it has time: that is the back-pressure.
+#: Events, and bytes of their values, that may wait. With more, the owner reads them itself when it has time: that is
+#: the back-pressure.
 CAPACITY = 2_000
+CAPACITY_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class EndInbox:
         self._capacity = capacity
         self._changed = threading.Condition()
         self._events: deque[EndEvent] = deque()
+        self._bytes = 0
         self._expected = 0
         self._last_offered: int | None = None
         self._level = False
@@ -44,12 +47,15 @@ class EndInbox:
 
     def offer(self, event: EndEvent) -> None:
         """Take the event if it is the next one. Never blocks."""
+        size = len(event.value or b"")
         with self._changed:
             self._last_offered = event.offset
             if not self._level or event.offset < self._expected:
                 return
-            if event.offset == self._expected and len(self._events) < self._capacity:
+            fits = len(self._events) < self._capacity and self._bytes + size <= CAPACITY_BYTES
+            if event.offset == self._expected and (fits or not self._events):
                 self._events.append(event)
+                self._bytes += size
                 self._expected += 1
             else:
                 self._level = False
@@ -72,6 +78,7 @@ class EndInbox:
         """Forget what was kept."""
         with self._changed:
             self._events.clear()
+            self._bytes = 0
             self._level = False
 
     @property
@@ -92,4 +99,6 @@ class EndInbox:
             if not self._events and not self._woken and self._level and timeout > 0:
                 self._changed.wait(timeout)
             self._woken = False
-            return [self._events.popleft() for _ in range(min(limit, len(self._events)))]
+            taken = [self._events.popleft() for _ in range(min(limit, len(self._events)))]
+            self._bytes -= sum(len(event.value or b"") for event in taken)
+            return taken

@@ -11,20 +11,27 @@ from confluent_kafka import KafkaException
 
 from txbridge.broker.cycle import Cycle
 from txbridge.broker.end_log import EndLog
-from txbridge.broker.errors import FencedError, LogGoneError, TakeOverRefusedError
+from txbridge.broker.errors import (
+    FencedError,
+    HangingTransactionError,
+    LogGoneError,
+    StoppedError,
+    TakeOverRefusedError,
+)
 from txbridge.broker.inbox import EndInbox
-from txbridge.broker.takeover import PartitionContext, PartitionState, close, take_over
+from txbridge.broker.state import PartitionContext, PartitionState
+from txbridge.broker.takeover import take_over
 from txbridge.errors import TxBridgeError
 from txbridge.log import get_logger
 
-#: Back-off of a take-over that failed for want of Kafka: at once, then up to this. A broker restart takes seconds.
+#: Back-off of a take-over: after being fenced, because two apps on the same topics fence each other and must leave each
+#: other time to work; after a failure, because a broker restart takes seconds. Doubled each time, and small again for a
+#: partition that was served this long.
+_FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 10.0
-#: A refused take-over needs a person; it is tried again so that no restart is needed once the person has acted.
-_REFUSED_RETRY_S = 30.0
-#: Between two take-overs after being fenced: two apps on the same topics fence each other, and must leave each other
-#: time to work. Doubled each time, reset by a partition that was served this long.
-_FIRST_FENCED_RETRY_S = 0.5
 _SERVED_WELL_S = 30.0
+#: A refused take-over needs a person; it is tried again so that no restart is needed once the person has acted.
+REFUSED_RETRY_S = 30.0
 
 _log = get_logger("txbridge.broker")
 
@@ -48,6 +55,8 @@ class PartitionOwner(threading.Thread):
         self._context = context
         self._confirm = confirm
         self._stopping = threading.Event()
+        self._retry = _FIRST_RETRY_S
+        self._must_confirm = False
         self._serving = False
         self._error: str | None = None
 
@@ -62,51 +71,61 @@ class PartitionOwner(threading.Thread):
 
     def run(self) -> None:
         """Take over, serve, and after whatever went wrong do it again, until stopped."""
-        retry = fenced_retry = _FIRST_FENCED_RETRY_S
         while not self._stopping.is_set():
             started = time.monotonic()
             try:
-                self._own()
-            except FencedError as error:
-                if time.monotonic() - started > _SERVED_WELL_S:
-                    fenced_retry = _FIRST_FENCED_RETRY_S
-                self._report("fenced", error, warn=True)
-                self._stopping.wait(fenced_retry)
-                fenced_retry = min(fenced_retry * 2, _LONGEST_RETRY_S)
                 self._wait_for_confirmation()
-            except (TakeOverRefusedError, LogGoneError) as error:
-                self._report("refused", error)
-                self._stopping.wait(_REFUSED_RETRY_S)
-            except (KafkaException, TimeoutError, TxBridgeError) as error:
+                self._own()
+            except Exception as error:  # noqa: BLE001 - nothing may end the partition silently, a defect of ours included
                 if time.monotonic() - started > _SERVED_WELL_S:
-                    retry = _FIRST_FENCED_RETRY_S
-                self._report("kafka_unavailable", error, warn=True)
-                self._stopping.wait(retry)
-                retry = min(retry * 2, _LONGEST_RETRY_S)
-            except Exception as error:  # noqa: BLE001 - a defect of ours must not end the partition silently
-                self._error = repr(error)
-                _log.exception("unexpected_error", partition=self.partition)
-                self._stopping.wait(_LONGEST_RETRY_S)
+                    self._retry = _FIRST_RETRY_S
+                pause = self._explain(error)
+                # The state goes before the pause, and with it all that the traceback holds.
+                error.__traceback__ = None
+                self._stopping.wait(pause)
 
-    def _report(self, event: str, error: Exception, *, warn: bool = False) -> None:
-        text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+    def _explain(self, error: Exception) -> float:
+        """Log what went wrong, once; returns the seconds until the next attempt."""
+        pause = self._retry
+        self._retry = min(pause * 2, _LONGEST_RETRY_S)
+        match error:
+            case StoppedError():
+                return 0.0
+            case FencedError():
+                self._must_confirm = True
+                self._report("fenced", str(error), warn=True)
+            case TakeOverRefusedError() | LogGoneError():
+                self._report("refused", str(error))
+                return REFUSED_RETRY_S
+            case HangingTransactionError():
+                self._report("hanging_transaction", str(error))
+            case KafkaException():
+                self._report("kafka_unavailable", error.args[0].str(), warn=True)
+            case TimeoutError() | TxBridgeError():
+                self._report("kafka_unavailable", str(error) or repr(error), warn=True)
+            case _:
+                self._error = repr(error)
+                _log.error("unexpected_error", partition=self.partition, exc_info=error)
+        return pause
+
+    def _report(self, event: str, text: str, *, warn: bool = False) -> None:
         if text != self._error:
             (_log.warning if warn else _log.error)(event, partition=self.partition, error=text)
         self._error = text
 
     def _wait_for_confirmation(self) -> None:
-        """After being fenced, own again only what the group says is ours."""
-        while not self._stopping.is_set():
-            try:
-                if self._confirm(self.partition):
-                    return
-            except KafkaException as error:
-                self._report("kafka_unavailable", error, warn=True)
-            self._stopping.wait(_FIRST_FENCED_RETRY_S)
+        """After being fenced, own again only what the group says is ours. Raises KafkaException, TimeoutError."""
+        while self._must_confirm:
+            if self._stopping.is_set():
+                raise StoppedError("told to stop")
+            if self._confirm(self.partition):
+                self._must_confirm = False
+            else:
+                self._stopping.wait(_FIRST_RETRY_S)
 
     def _own(self) -> None:
         started = time.monotonic()
-        state = take_over(self._context, self.partition)
+        state = take_over(self._context, self.partition, self._stopping.is_set)
         try:
             cycle = Cycle(self._context, state)
             cycle.prove_ownership()
@@ -114,7 +133,7 @@ class PartitionOwner(threading.Thread):
                 "partition_taken_over",
                 partition=self.partition,
                 seconds=round(time.monotonic() - started, 3),
-                pending=sum(state.queue.counts().values()),
+                open=sum(state.queue.counts().values()),
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
@@ -123,10 +142,13 @@ class PartitionOwner(threading.Thread):
         finally:
             self._serving = False
             self.inbox.clear()
-            close(state)
+            state.close()
 
     def _serve(self, state: PartitionState, cycle: Cycle) -> None:
         end_log = EndLog(self._context.names, state, self.inbox)
         while not self._stopping.is_set():
-            end_log.fill(cycle.idle_for())
-            cycle.run(end_log.waiting)
+            if cycle.pause:
+                self._stopping.wait(cycle.pause)
+                continue
+            end_log.fill(cycle.idle)
+            cycle.run(end_log.waiting, end_log.position)

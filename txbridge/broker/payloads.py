@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from confluent_kafka import Message
 
+from txbridge.broker.errors import LogGoneError
 from txbridge.broker.reader import PartitionReader
 from txbridge.core.half_message import HalfMessage, parse_half
+from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers, Names
 
 #: A wanted offset this near is reached sooner by reading on than by a new fetch position.
@@ -25,8 +27,20 @@ def offset_of(message: Message) -> int:
 
 
 def headers_of(message: Message) -> Headers:
-    """Headers of a consumed record; librdkafka gives them as a list of bytes or null."""
-    return cast("Headers", message.headers() or ())
+    """Headers of a consumed record. Raises MalformedRecordError when they can not be had."""
+    try:
+        return cast("Headers", message.headers() or ())
+    except (SystemError, UnicodeDecodeError):
+        # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
+        raise MalformedRecordError("the name of a header is not UTF-8; the headers can not be copied") from None
+
+
+def copyable_headers(message: Message) -> Headers:
+    """Headers of a malformed record, as far as they can be had."""
+    try:
+        return headers_of(message)
+    except MalformedRecordError:
+        return ()
 
 
 def to_half(message: Message, names: Names) -> HalfMessage:
@@ -69,7 +83,7 @@ class PayloadStore:
     def load(self, offsets: Iterable[int]) -> dict[int, HalfMessage]:
         """Bodies of these half messages; one that is missing in the answer is gone from HALF.
 
-        What is not in memory is read in the order of offsets, and not kept. Raises LogGoneError, KafkaException.
+        What is not in memory is read in the order of offsets, and not kept. Raises TimeoutError, KafkaException.
         """
         bodies: dict[int, HalfMessage] = {}
         missing: list[int] = []
@@ -80,22 +94,28 @@ class PayloadStore:
             else:
                 bodies[offset] = half
         if missing:
-            self._read_back(sorted(missing), bodies)
+            for message in self.read_back(missing):
+                bodies[offset_of(message)] = to_half(message, self._names)
         return bodies
 
-    def _read_back(self, wanted: list[int], bodies: dict[int, HalfMessage]) -> None:
+    def read_back(self, offsets: Iterable[int]) -> Iterator[Message]:
+        """These records of HALF, in the order of their offsets; those that retention has eaten are left out."""
         reader = self._reader
         low, _ = reader.watermarks()
         reader.position = -1
-        for offset in wanted:
+        for offset in sorted(offsets):
             if offset < low:
                 continue
-            if not reader.position <= offset <= reader.position + _READ_ON or reader.position < 0:
+            if not 0 <= reader.position <= offset <= reader.position + _READ_ON:
                 reader.start(offset)
-            while reader.position <= offset:
-                messages = reader.poll(1, _READ_TIMEOUT_S)
-                if not messages:
-                    raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
-                if messages[0].offset() == offset:
-                    bodies[offset] = to_half(messages[0], self._names)
+            try:
+                while reader.position <= offset:
+                    messages = reader.poll(1, _READ_TIMEOUT_S)
+                    if not messages and reader.position <= offset:
+                        raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
+                    if messages and messages[0].offset() == offset:
+                        yield messages[0]
+            except LogGoneError:
+                # Retention came by just now.
+                reader.position = -1
         reader.stop()

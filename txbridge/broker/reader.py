@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from txbridge.broker.errors import LogGoneError
+from txbridge.broker.errors import HangingTransactionError, LogGoneError, StoppedError
 from txbridge.kafka_config import create, reader_config
 from txbridge.log import librdkafka_logger
 
@@ -16,9 +16,12 @@ from txbridge.log import librdkafka_logger
 _REQUEST_TIMEOUT_S = 5.0
 #: How long the last stable offset may lag behind: the coordinator aborts a transaction whose owner is gone after its
 #: transaction.timeout.ms (10 s by default for ours), and looks every 10 s.
-_STABLE_TIMEOUT_S = 30.0
+STABLE_TIMEOUT_S = 30.0
 #: Bytes a consumer fetches ahead. Two readers a partition; the default of 64 MiB each would not fit many partitions.
 _FETCH_AHEAD_KIB = 16_384
+#: Readers of committed records read to the end, once. Only an empty answer tells that the end is reached, and a broker
+#: keeps that back for so long, in case that records come (500 ms by default).
+_END_WAIT_MS = 10
 #: librdkafka wants a group; nothing is ever joined or committed under this name.
 _READER_NAME = "txbridge-reader"
 
@@ -32,6 +35,8 @@ class PartitionReader:
         config = reader_config(kafka, group=_READER_NAME, read_committed=committed)
         config.setdefault("queued.max.messages.kbytes", _FETCH_AHEAD_KIB)
         config.setdefault("logger", librdkafka_logger())
+        if committed:
+            config["fetch.wait.max.ms"] = _END_WAIT_MS
         self._consumer = create(Consumer, config)
         #: Offset of the next record, as far as this reader has come.
         self.position = -1
@@ -48,10 +53,13 @@ class PartitionReader:
     def close(self) -> None:
         self._consumer.close()
 
-    def watermarks(self) -> tuple[int, int]:
-        """Log start and end. Only a reader of uncommitted records sees the true end; raises KafkaException."""
+    def watermarks(self, topic: str | None = None) -> tuple[int, int]:
+        """Log start and end of this partition, or of the one with its number in another topic.
+
+        Only a reader of uncommitted records sees the true end. Raises KafkaException.
+        """
         low, high = self._consumer.get_watermark_offsets(
-            TopicPartition(self.topic, self.partition),
+            TopicPartition(topic or self.topic, self.partition),
             timeout=_REQUEST_TIMEOUT_S,
         )
         return low, high
@@ -75,30 +83,34 @@ class PartitionReader:
                 self.position = max(self.position, offset)
             elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                 raise LogGoneError(
-                    f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}"
+                    f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}",
                 )
             elif not error.retriable() and error.code() not in _PASSING:
                 raise KafkaException(error)
         return records
 
-    def read_to(self, end: int, batch: int = 5_000) -> Iterator[Message]:
+    def read_to(self, end: int, stopping: Callable[[], bool], batch: int = 5_000) -> Iterator[Message]:
         """Every record below `end`, until the reader stands there.
 
         For a reader of committed records "there" is the EOF event at or past `end`: the last record may be a marker.
-        Raises TimeoutError when the last stable offset stays below `end`.
+        Raises HangingTransactionError when the last stable offset stays below `end`, StoppedError, KafkaException.
         """
-        deadline = time.monotonic() + _STABLE_TIMEOUT_S
+        deadline = time.monotonic() + STABLE_TIMEOUT_S
         while self.position < end:
-            records = self.poll(batch, 0.2)
-            if records:
-                deadline = time.monotonic() + _STABLE_TIMEOUT_S
+            before = self.position
+            yield from self.poll(batch, 0.2)
+            if stopping():
+                raise StoppedError("told to stop while reading")
+            if self.position > before:
+                deadline = time.monotonic() + STABLE_TIMEOUT_S
             elif time.monotonic() > deadline:
-                raise TimeoutError(
+                # Is it Kafka that does not answer? Then this says so.
+                self.watermarks()
+                raise HangingTransactionError(
                     f"{self.topic}[{self.partition}] can be read up to {self.position} only, not to its end {end}: "
                     f"a Kafka transaction hangs there. Find it: kafka-transactions.sh --bootstrap-server ... "
                     f"find-hanging --topic {self.topic} --partition {self.partition}",
                 )
-            yield from records
 
 
 #: Errors that librdkafka reports and then mends by itself.

@@ -1,25 +1,37 @@
-"""What is known about the topics that a worker writes to: there or not, allowed or not. Never creates one."""
+"""What is known about the topics that a worker writes to: there or not, allowed or not, and what they refused."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
+from txbridge.broker.errors import RecordFailure
+from txbridge.core.draft import FULL
 from txbridge.core.half_queue import HalfEntry
+from txbridge.core.states import TransactionState
 
 #: A topic that was fine is believed for a minute: if it is deleted meanwhile, the write fails and it is asked again.
 _GOOD_FOR_S = 60.0
 #: One that was not is asked again at every attempt of its held messages, which back off by themselves.
 _BAD_FOR_S = 0.9
 _REQUEST_TIMEOUT_S = 5.0
-#: Back-off of a topic that does not acknowledge in time.
+#: Back-off of a topic that takes nothing.
 _FIRST_BLOCK_S = 2.0
 _LONGEST_BLOCK_S = 60.0
-#: How long a single record that Kafka refused is not offered again.
-_RECORD_BLOCK_S = 0.9
+#: Bytes that go together to a topic that has refused a batch: below librdkafka's batch.size at first, and then less
+#: until it is known which records are at fault, or that the topic's max.message.bytes is that small.
+_FIRST_LIMIT = 256 * 1024
+_LEAST_LIMIT = 16 * 1024
+#: Refused batches of one topic in a row, after which all its messages at hand are held: the others must not wait.
+_MOST_REFUSALS = 4
+#: Held messages that go alone, in one Kafka transaction: 200 flushes take half a second.
+_MOST_ALONE = 200
+#: After a held message was refused again, those of its topic that wait for their turn leave the others this time.
+_REST_S = 0.5
 
 
 class RealTopics:
@@ -27,14 +39,20 @@ class RealTopics:
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
+        #: Until when it is believed, and the problem.
         self._topics: dict[str, tuple[float, str | None]] = {}
-        self._records: dict[int, tuple[float, str]] = {}
-        self._blocks: dict[str, int] = {}
-        #: Topics of which a batch was refused: their records are sent one by one, to find the one that is at fault.
-        self.careful: set[str] = set()
+        self._blocks: Counter[str] = Counter()
+        #: Messages that their topic refused, until they are held.
+        self._refused: dict[int, str] = {}
+        self._refusals: Counter[str] = Counter()
+        self._resting: dict[str, tuple[float, str]] = {}
+        self._limits: dict[str, int] = {}
+        self._alone_left = _MOST_ALONE
+
+    # --- asking Kafka -----------------------------------------------------------------------------------------------
 
     def look_up(self, topics: Iterable[str]) -> None:
-        """Ask Kafka about the topics whose answer is old. Raises KafkaException when there is no answer."""
+        """Ask Kafka about the topics whose answer is old. Never creates one. Raises KafkaException, TimeoutError."""
         now = time.monotonic()
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic][0] <= now}
         if not unknown:
@@ -61,34 +79,78 @@ class RealTopics:
         known = self._topics.get(topic)
         return None if known is None else known[1]
 
-    def obstacle(self, entry: HalfEntry) -> str | None:
-        """Why this message can not be delivered now."""
-        refused = self._records.get(entry.offset)
-        if refused is not None:
-            if refused[0] > time.monotonic():
-                return refused[1]
-            del self._records[entry.offset]
-        return self.problem_of(entry.real_topic)
+    # --- for a draft ------------------------------------------------------------------------------------------------
 
-    def block_record(self, half_offset: int, reason: str) -> None:
-        """Kafka refused this record: let the others pass."""
-        self._records[half_offset] = (time.monotonic() + _RECORD_BLOCK_S, reason)
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Bytes that may go together, of topics that have refused a batch."""
+        return self._limits
+
+    def begin_draft(self) -> None:
+        self._alone_left = _MOST_ALONE
+
+    def obstacle(self, entry: HalfEntry) -> str | None:
+        """Why a message whose commit has just come can not be delivered now."""
+        return self._refused.get(entry.offset) or self.problem_of(entry.real_topic)
+
+    def obstacle_of_held(self, entry: HalfEntry) -> str | None:
+        """Why a held message can not be delivered now."""
+        topic = entry.real_topic
+        why = self._refused.pop(entry.offset, None) or self.problem_of(topic)
+        if why is None and topic in self._resting:
+            until, why = self._resting[topic]
+            if until <= time.monotonic():
+                del self._resting[topic]
+                why = None
+        if why is None and entry.attempts and topic in self._limits:
+            if self._alone_left == 0:
+                return FULL
+            self._alone_left -= 1
+        return why
+
+    # --- what became of it ------------------------------------------------------------------------------------------
+
+    def guilty(self, topic: str, failures: Sequence[RecordFailure]) -> Sequence[RecordFailure] | None:
+        """Which of the refused records of a topic are to be held. None: all that are at hand for this topic.
+
+        A batch is refused as a whole for one bad record: smaller ones are tried until it is found.
+        """
+        self._refusals[topic] += 1
+        limit = self._limits.get(topic)
+        if alone := [failure for failure in failures if failure.alone]:
+            self._limits.setdefault(topic, _FIRST_LIMIT)
+            return alone
+        if self._refusals[topic] > _MOST_REFUSALS:
+            return None
+        if limit is not None and limit <= _LEAST_LIMIT:
+            return failures
+        self._limits[topic] = _FIRST_LIMIT if limit is None else limit // 4
+        return ()
+
+    def refuse(self, entry: HalfEntry, reason: str) -> None:
+        """Let the others pass: this one will be held."""
+        self._refused[entry.offset] = reason
+        if entry.state is TransactionState.HELD:
+            self._resting[entry.real_topic] = (time.monotonic() + _REST_S, reason)
+
+    def held(self, entry: HalfEntry) -> None:
+        """It is held now, in Kafka too."""
+        self._refused.pop(entry.offset, None)
 
     def block_topic(self, topic: str, reason: str) -> None:
-        """Kafka did not acknowledge records of this topic in time: nothing is offered to it for a while.
+        """Nothing is offered to this topic for a while.
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
-        blocks = self._blocks.get(topic, 0)
-        self._blocks[topic] = blocks + 1
-        pause = min(_FIRST_BLOCK_S * 2**blocks, _LONGEST_BLOCK_S)
+        pause = min(_FIRST_BLOCK_S * 2 ** min(self._blocks[topic], 10), _LONGEST_BLOCK_S)
+        self._blocks[topic] += 1
         self._topics[topic] = (time.monotonic() + pause, reason)
 
     def worked(self, topics: Iterable[str]) -> None:
         """Records of these topics were committed."""
         for topic in topics:
             self._blocks.pop(topic, None)
-            self.careful.discard(topic)
+            self._refusals.pop(topic, None)
 
     def forget(self) -> None:
         """A write was refused for a reason that names no record: believe nothing."""
@@ -96,11 +158,12 @@ class RealTopics:
 
 
 def _problem(topic: str, error: KafkaError) -> str | None:
-    """The error as a reason to wait, or None when it says nothing about the topic."""
+    """The error as a reason to wait, or None when Kafka did not answer, which says nothing about the topic."""
     if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
         return f"topic {topic} does not exist"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"no right to DESCRIBE topic {topic}"
     if error.code() == KafkaError.TOPIC_EXCEPTION:
         return f"topic {topic} is not a legal name"
-    return None
+    # librdkafka's own errors are negative; a broker's tell about this topic only and must not stop the others.
+    return f"topic {topic}: {error.str()}" if error.code() > 0 else None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 
 from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.inbox import EndEvent
 from txbridge.broker.owner import OwnerStatus, PartitionOwner
-from txbridge.broker.takeover import PartitionContext
+from txbridge.broker.state import PartitionContext
 
-#: An owner ends after the Kafka transaction at hand, which its commit time-out bounds (10 s by default).
+#: All owners end after the Kafka transaction at hand, which its commit time-out bounds (10 s by default).
 _STOP_TIMEOUT_S = 15.0
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -49,7 +50,10 @@ class Worker:
             owner.inbox.offer(event)
 
     def is_assigned(self, partition: int) -> bool:
-        """Whether the group's coordinator says that this process has the partition. Raises KafkaException."""
+        """Whether the group's coordinator says that this process has the partition.
+
+        Raises KafkaException, TimeoutError.
+        """
         answer = self._admin.describe_consumer_groups([self._group], request_timeout=_REQUEST_TIMEOUT_S)[self._group]
         end = self._context.names.end
         return any(
@@ -69,5 +73,6 @@ class Worker:
             self._owners.clear()
         for owner in owners:
             owner.stop()
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
         for owner in owners:
-            owner.join(_STOP_TIMEOUT_S)
+            owner.join(max(0.0, deadline - time.monotonic()))

@@ -49,6 +49,7 @@ class Draft:
         #: END offset from which the next transaction goes on.
         self.next_end = queue.next_end
         self.watermark = queue.watermark
+        #: Of the messages to deliver; max_bytes or more as soon as one did not fit.
         self.bytes = 0
         self.deliver: list[HalfEntry] = []
         self.rolled_back: list[HalfEntry] = []
@@ -103,7 +104,7 @@ class Draft:
         state = self._final_state(offset)
         if isinstance(state, RefusalReason):
             return state
-        if state is TransactionState.DISCARDED and event is Event.RESUME:
+        if state is TransactionState.DISCARDED:
             # Malformed, or discarded so long ago that it is not kept any more: there is no way back.
             return RefusalReason.LATE
         return TRANSITIONS[state, event].refused
@@ -113,6 +114,7 @@ class Draft:
         if why is None and self.deliver and self.bytes + entry.size > self._max_bytes:
             # From here on for all: a small one must not overtake a large one.
             self._full = True
+            self.bytes = max(self.bytes, self._max_bytes)
         return FULL if why is None and self._full else why
 
     def _move(self, entry: HalfEntry, state: TransactionState, record: EndRecord, why: str | None) -> None:
@@ -194,9 +196,9 @@ class Draft:
         changed.reason = reason
         self.discards.append(changed)
 
-    def set_aside_malformed(self) -> None:
-        """Copy malformed records of HALF to the discard topic."""
-        self.malformed = sorted(self._queue.malformed)
+    def set_aside_malformed(self, limit: int | None = None) -> None:
+        """Copy malformed records of HALF, the first `limit` of them, to the discard topic."""
+        self.malformed = sorted(self._queue.malformed)[:limit]
 
     def park(self, limit: int) -> None:
         """Park what holds the low watermark back too far, and work out where the watermark will stand."""
@@ -211,12 +213,8 @@ class Draft:
                     watermark = offset
                     break
             elif not entry.parked and offset not in self._changed:
-                lags = (
-                    queue.half_position - offset > policy.park_after_records
-                    or queue.window_bytes - passed_bytes > policy.park_after_bytes
-                    or self._now - entry.born >= policy.effective_park_after
-                )
-                if not lags or parked == limit:
+                old = self._now - entry.born >= policy.effective_park_after
+                if parked == limit or not (old or queue.lags_behind(offset, passed_bytes)):
                     watermark = offset
                     break
                 self.parked.append(self._change(entry, entry.state, entry.next_due))

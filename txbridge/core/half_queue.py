@@ -134,13 +134,12 @@ class HalfQueue:
             self._schedule_expiry(entry)
 
     def restore_op(self, op_offset: int, outcome: Outcome, half_offsets: Iterable[int]) -> None:
-        """Take in one OP record, in the order of OP, before anything is read."""
+        """Take in one OP record, in the order of OP, after the parked entries and before anything is read."""
         watermark = self.half_position
         named = [offset for offset in half_offsets if offset >= watermark]
         for offset in named:
-            entry = self._entries.get(offset)
-            # One that was resumed after this discard is open again: its parked entry is the later word.
-            if entry is None or entry.state is TransactionState.DISCARDED:
+            # A discarded message is open, if only for a resume: its parked entry is the last word.
+            if offset not in self._entries:
                 self._outcomes[offset] = outcome
         if named:
             self._ops.append((op_offset, max(named)))
@@ -207,7 +206,7 @@ class HalfQueue:
         return self._entries.get(offset)
 
     def outcome(self, offset: int) -> Outcome | None:
-        """How a message at or above the watermark was finished."""
+        """How a message at or above the watermark was finished; None for an open one."""
         return self._outcomes.get(offset)
 
     def open_entries(self) -> Iterator[HalfEntry]:
@@ -225,6 +224,13 @@ class HalfQueue:
     @property
     def window_bytes(self) -> int:
         return self._window_bytes
+
+    def lags_behind(self, watermark: int, passed_bytes: int) -> bool:
+        """Whether the watermark must not stand here, so many bytes into the window: too much would be read again."""
+        return (
+            self.half_position - watermark > self.policy.park_after_records
+            or self._window_bytes - passed_bytes > self.policy.park_after_bytes
+        )
 
     def counts(self) -> Mapping[TransactionState, int]:
         """Open messages by state."""
@@ -333,11 +339,8 @@ class HalfQueue:
 
     def topics_of_due_retries(self, now: int, limit: int) -> set[str]:
         """Real topics of the held messages that `take_timers_due` would yield."""
-        if not self._timers or self._timers[0][0] > now:
-            return set()
-        due = heapq.nsmallest(limit, (item for item in self._timers if item[0] <= now))
-        entries = (self._entries.get(offset) for _, offset in due)
-        return {entry.real_topic for entry in entries if entry is not None and entry.state is TransactionState.HELD}
+        entries = (self._entries[offset] for offset in self._timers.peek(now, limit))
+        return {entry.real_topic for entry in entries if entry.state is TransactionState.HELD}
 
     def postpone_held(self, entry: HalfEntry, now: int, error: str) -> None:
         """A held message is still not deliverable: try later. Only this process needs to know; nothing is written."""
@@ -347,17 +350,20 @@ class HalfQueue:
         self._schedule(entry)
 
     def next_due(self) -> int | None:
-        """The earliest time at which something is due; None when nothing is scheduled. May be too early, never late."""
+        """The earliest time at which something is due, or None. Checks of a dead group are due all the same."""
         if self._malformed:
             return 0
         schedules = (*self._checks.values(), self._exhausted, self._timers, self._by_age)
-        heads = [head for schedule in schedules if (head := schedule.head) is not None]
+        heads = [due for schedule in schedules if (due := schedule.next_due()) is not None]
         # The first one that holds the watermark back is due to be parked, and those behind it follow.
-        first = next(
-            (entry for offset, _ in self._window if (entry := self._entries.get(offset)) and not entry.parked), None
-        )
-        if first is not None:
-            heads.append(first.born + self.policy.effective_park_after)
+        passed_bytes = 0
+        for offset, size in self._window:
+            entry = self._entries.get(offset)
+            if entry is not None and not entry.parked:
+                lags = self.lags_behind(offset, passed_bytes)
+                heads.append(0 if lags else entry.born + self.policy.effective_park_after)
+                break
+            passed_bytes += size
         return min(heads, default=None)
 
     # --- applying what Kafka has committed --------------------------------------------------------------------------
@@ -376,20 +382,17 @@ class HalfQueue:
         self._entries[entry.offset] = entry
         if before is None or not before.parked or before.state is not entry.state:
             self._schedule_expiry(entry)
-        if entry.state is TransactionState.DISCARDED:
-            if entry.offset >= self.watermark:
-                self._outcomes[entry.offset] = Outcome.DISCARD
-        else:
-            self._outcomes.pop(entry.offset, None)
         self._schedule(entry)
 
     def note_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
         """Where an OP record of ours landed; negative when the producer was not told. To be called before `advance`."""
         if op_offset < 0:
-            # Not below what we know of: a take-over then replays a little more.
-            op_offset = self._next_op
+            # At the earliest behind the last one that we know of; a take-over then replays a little more.
+            op_offset = max(self._next_op - 1, 0)
         self._ops.append((op_offset, max(half_offsets)))
-        self._next_op = max(self._next_op, op_offset + 1)
+        # Its transaction is committed, so that the marker takes an offset behind it, and our next one lands above that.
+        # To count it makes a difference when all of OP has expired and the log begins behind the marker.
+        self._next_op = max(self._next_op, op_offset + 2)
 
     def advance(self) -> None:
         """Move the low watermark over everything finished or parked, and forget what lies below it."""

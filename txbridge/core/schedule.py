@@ -35,16 +35,11 @@ class Schedule:
             heapq.heapify(self._heap)
             self._clean_at = max(_SMALL, 2 * len(self._heap))
 
-    @property
-    def head(self) -> int | None:
-        """When the first item is due, be it current or not."""
-        return self._heap[0][0] if self._heap else None
-
     def next_due(self) -> int | None:
         """When the first current item is due."""
         while self._heap and not self._is_current(*self._heap[0]):
             heapq.heappop(self._heap)
-        return self.head
+        return self._heap[0][0] if self._heap else None
 
     def take(self, now: int, limit: int) -> list[int]:
         """Remove up to `limit` current items that are due, earliest first; their half offsets."""
@@ -54,3 +49,17 @@ class Schedule:
             if self._is_current(due, offset):
                 taken[offset] = None
         return list(taken)
+
+    def peek(self, now: int, limit: int) -> list[int]:
+        """What `take` would remove. Costs as much as that, however long the heap is."""
+        heap = self._heap
+        found: dict[int, None] = {}
+        # In a heap what comes next is a child of what has come: a second, small heap of those.
+        frontier = [(heap[0], 0)] if heap else []
+        while frontier and frontier[0][0][0] <= now and len(found) < limit:
+            (due, offset), index = heapq.heappop(frontier)
+            if self._is_current(due, offset):
+                found[offset] = None
+            for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
+                heapq.heappush(frontier, (heap[child], child))
+        return list(found)

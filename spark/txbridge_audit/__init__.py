@@ -1,0 +1,12 @@
+"""The audit: what became of every transactional message, recomputed from the Kafka topics alone with PySpark.
+
+It shares the names of topics and headers with txbridge and no code besides. See docs/audit.md.
+"""
+
+from __future__ import annotations
+
+from txbridge_audit.audit import run_audit
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.report import AuditReport, Entry, Place, Tally
+
+__all__ = ["AuditReport", "CouldNotAuditError", "Entry", "Place", "Tally", "run_audit"]

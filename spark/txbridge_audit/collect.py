@@ -1,0 +1,185 @@
+"""From the judged ledger to the report: everything is counted, the first of each kind are listed with coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names, short_id
+from txbridge_audit import findings, verdicts
+from txbridge_audit.records import ROLLBACK
+from txbridge_audit.report import Entry, Place
+
+#: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.
+VIOLATIONS_LISTED, FINDINGS_LISTED = 10_000, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sums over the ledger."""
+
+    transactions: int
+    fates: Mapping[str, int]
+    pending_states: Mapping[str, int]
+    #: Kinds that occur, in the order of findings.RULES.
+    findings: Mapping[str, int]
+    delivered_more_than_once: int
+    rolled_back_but_visible: int
+    answered_by_check: int
+    #: Copies below the earlier cut that match no half message.
+    strays: int
+    #: Half messages, ENDs and OP records that can not be read.
+    malformed: int
+    bad_ops: int
+
+
+def counts(judged: DataFrame) -> Counts:
+    """Sums over the judged ledger, in one job."""
+    rolled_back = F.col("winner.decision").eqNullSafe(ROLLBACK) | (
+        F.col("op_rollback").isNotNull() & F.col("op_commit").isNull()
+    )
+    valid = F.col("valid")
+    rows = (
+        judged.groupBy("fate", "pending_state")
+        .agg(
+            F.count("*").alias("n"),
+            F.count_if(valid & (F.col("copies") > 1)).alias("doubled"),
+            F.count_if(valid & rolled_back & (F.col("copies") > 0)).alias("leaked"),
+            F.count_if(valid & (F.col("winner.source") == "check")).alias("by_check"),
+            F.sum("strays").alias("strays"),
+            (F.sum("bad_ends") + F.count_if(F.col("present") & ~valid)).alias("malformed"),
+            F.sum("bad_ops").alias("bad_ops"),
+            *(F.count_if(F.array_contains("findings", rule.kind)).alias(rule.kind) for rule in findings.RULES),
+        )
+        .collect()
+    )
+    fates = dict.fromkeys(verdicts.FATES, 0)
+    states = dict.fromkeys(verdicts.PENDING_STATES, 0)
+    for row in rows:
+        if row.fate is not None:
+            fates[row.fate] += row.n
+        if row.pending_state is not None:
+            states[row.pending_state] += row.n
+
+    def total(name: str) -> int:
+        return sum(row[name] for row in rows)
+
+    return Counts(
+        transactions=sum(fates.values()),
+        fates=fates,
+        pending_states=states,
+        findings={rule.kind: total(rule.kind) for rule in findings.RULES if total(rule.kind)},
+        delivered_more_than_once=total("doubled"),
+        rolled_back_but_visible=total("leaked"),
+        answered_by_check=total("by_check"),
+        strays=total("strays"),
+        malformed=total("malformed"),
+        bad_ops=total("bad_ops"),
+    )
+
+
+def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Entry]:
+    """Violations and findings of the ledger's rows, the first of each kind by half coordinates."""
+    violations = [kind for kind in verdicts.VIOLATIONS if counted.fates.get(kind)]
+    if not violations and not counted.findings:
+        return []
+    kinds = F.concat("findings", F.when(F.col("fate").isin(*violations), F.array("fate")).otherwise(F.array()))
+    limit = F.when(F.col("kind").isin(*verdicts.VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
+    order = Window.partitionBy("kind").orderBy("partition", "half")
+    rows = (
+        judged.where((F.size("findings") > 0) | F.col("fate").isin(*violations))
+        .withColumn("kind", F.explode(kinds))
+        .withColumn("number", F.row_number().over(order))
+        .where(F.col("number") <= limit)
+        .collect()
+    )
+    places = {kind: place for place, kind in enumerate((*verdicts.VIOLATIONS, *findings.SAYS))}
+    rows.sort(key=lambda row: (places[row.kind], row.number))
+    return [_entry(names, row) for row in rows]
+
+
+def strays(labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
+    """Visible records that match no half message (persisted): how many of each kind, and the first of each."""
+    counted = {row["kind"]: row["count"] for row in labelled.groupBy("kind").count().collect()}
+    entries: list[Entry] = []
+    for kind in sorted(counted):
+        limit = VIOLATIONS_LISTED if kind == verdicts.PHANTOM else FINDINGS_LISTED
+        chosen = labelled.where(F.col("kind") == kind).orderBy("topic", "copy_partition", "copy_at").limit(limit)
+        says = findings.SAYS.get(kind, "visible without a half message")
+        entries += [
+            Entry(
+                kind,
+                says,
+                transaction=None if row.id is None else short_id(row.id),
+                real_topic=row.topic,
+                evidence=(Place("copy", row.topic, row.copy_partition, row.copy_at),),
+            )
+            for row in chosen.collect()
+        ]
+    return counted, entries
+
+
+def malformed(names: Names, records: DataFrame) -> tuple[int, list[Entry]]:
+    """Malformed records (findings.malformed, persisted): how many, and the first."""
+    rows = records.orderBy("source_topic", "partition", "source_offset").limit(FINDINGS_LISTED).collect()
+    roles = {names.half: "half", names.end: "end"}
+    return records.count(), [
+        Entry(
+            findings.MALFORMED,
+            row.says,
+            evidence=(
+                Place(roles.get(row.source_topic, "record"), row.source_topic, row.partition, row.source_offset),
+                *_places("discard", names.discard, [row.set_aside] if row.set_aside else []),
+            ),
+        )
+        for row in rows
+    ]
+
+
+def unreadable(names: Names, outcomes: DataFrame) -> list[Entry]:
+    """The first OP records that can not be read."""
+    chosen = outcomes.where(F.col("fault").isNotNull()).orderBy("partition", "op_at").limit(FINDINGS_LISTED)
+    return [
+        Entry(findings.UNREADABLE_OP, row.fault, evidence=(Place("op", names.op, row.partition, row.op_at),))
+        for row in chosen.collect()
+    ]
+
+
+def _entry(names: Names, row: Row) -> Entry:
+    return Entry(
+        row.kind,
+        verdicts.RULES[row.rule].says if row.kind in verdicts.VIOLATIONS else findings.SAYS[row.kind],
+        transaction=None if row.id is None else short_id(row.id),
+        group=row.group,
+        real_topic=row.real_topic,
+        evidence=tuple(_evidence(names, row)),
+    )
+
+
+def _evidence(names: Names, row: Row) -> Iterable[Place]:
+    """Every record that the row knows of; of refused ENDs the one that the kind is about."""
+    if row.present:
+        yield Place("half", names.half, row.partition, row.half)
+    refused = {
+        "LATE": row.late_at,
+        "REPEAT": row.last_decision_at,
+        "WRONG_TRANSACTION_ID": row.wrong_id_at,
+        "WRONG_GROUP": row.wrong_group_at,
+        "NO_HALF_MESSAGE": row.named_at,
+    }
+    deciding = (entry.end_at for entry in (row.winner, row.contrary) if entry is not None)
+    ends = {*deciding, refused.get(row.kind)} - {None}
+    yield from (Place("end", names.end, row.partition, end) for end in sorted(ends))
+    outcomes = (at for at in (row.op_commit, row.op_rollback, row.op_discard) if at is not None)
+    yield from (Place("op", names.op, row.partition, at) for at in sorted(outcomes))
+    yield from _places("discard", names.discard, row.discarded_at)
+    for place in (*row.copied_to, *row.foreign_at):
+        yield Place("copy", place.topic, place.partition, place.offset)
+
+
+def _places(role: str, topic: str, places: Iterable[Any]) -> Iterable[Place]:
+    return (Place(role, topic, place.partition, place.offset) for place in places)

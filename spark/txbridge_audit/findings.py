@@ -1,0 +1,151 @@
+"""What is worth knowing beside the fate and breaks no promise: refusals that worked, odd records, missing traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit import verdicts
+from txbridge_audit.records import COMMIT, ROLLBACK
+
+#: Findings that do not come from a row of the ledger.
+MALFORMED, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "OTHER_NAMESPACE", "HALF_GONE"
+UNREADABLE_OP, OPEN_TRANSACTION = "UNREADABLE_OP", "OPEN_TRANSACTION"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A kind of finding, what it says, and for which rows of the judged ledger it holds (null counts as not)."""
+
+    kind: str
+    says: str
+    holds: Callable[[], Column]
+
+
+def _col(name: str) -> Column:
+    return F.col(name)
+
+
+def _lost_in_range() -> Column:
+    """Coordinates in the range that we read, where no half message is."""
+    return ~_col("present") & (F.coalesce(_col("half"), F.lit(0)) >= F.coalesce("half_start", F.lit(0)))
+
+
+def _recorded() -> Column:
+    return _col("op_commit").isNotNull() | _col("op_rollback").isNotNull() | _col("op_discard").isNotNull()
+
+
+def _unrecorded() -> Column:
+    decided, parked = _col("winner.decision"), _col("parked").isNotNull()
+    visible = (_col("copies_before") > 0) & decided.eqNullSafe(COMMIT)
+    rolled_back = decided.eqNullSafe(ROLLBACK) & _col("applied")
+    forgotten = _col("winner").isNull() & (_col("half") < _col("low"))
+    # The cuts: OP came after the earlier cut of the real topics and after OFFSET, and is settled.
+    return (
+        _col("valid")
+        & _col("op_settled")
+        & _col("history_known")
+        & ~_recorded()
+        & ~parked
+        & (visible | rolled_back | forgotten)
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "CONTRADICTION",
+        "a later decision said the opposite and was refused",
+        lambda: _col("contrary").isNotNull() & (_col("fate") != verdicts.WRONG_WINNER),
+    ),
+    Rule(
+        "REPEAT",
+        "the same decision was sent again and refused",
+        lambda: (_col("decisions") - F.when(_col("contrary").isNull(), 0).otherwise(1)) > 1,
+    ),
+    Rule("LATE", "decided after it had been discarded, and refused", lambda: _col("late") > 0),
+    Rule("WRONG_TRANSACTION_ID", "an END named it with another transaction id", lambda: _col("wrong_id") > 0),
+    Rule("WRONG_GROUP", "an END of another producer group named it", lambda: _col("wrong_group") > 0),
+    # HALF is cut after END, and a half message is acknowledged before anybody can name it.
+    Rule(
+        "NO_HALF_MESSAGE",
+        "an END names coordinates where no half message is",
+        lambda: _lost_in_range() & (_col("entries") > 0),
+    ),
+    Rule(
+        "OUTCOME_WITHOUT_HALF",
+        "OP names coordinates where no half message is",
+        lambda: _lost_in_range() & (_col("entries") == 0) & _recorded(),
+    ),
+    # END is cut after OP.
+    Rule(
+        "OUTCOME_WITHOUT_DECISION",
+        "OP names an outcome that nobody decided",
+        lambda: (
+            _col("valid")
+            & _col("history_known")
+            & _col("winner").isNull()
+            & (_col("op_commit").isNotNull() | _col("op_rollback").isNotNull())
+        ),
+    ),
+    Rule("UNRECORDED", "finished according to the progress or the real topic, but OP does not name it", _unrecorded),
+    Rule(
+        "DISCARDED_TWICE",
+        "more than one discard record, with no resume between",
+        lambda: (
+            _col("valid")
+            & (_col("discards") > 1)
+            & (_col("resumed_at").isNull() | (_col("resumed_at") < F.get("discard_ends", F.lit(0))))
+        ),
+    ),
+    Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: _col("foreign") > 0),
+)
+
+SAYS = {rule.kind: rule.says for rule in RULES} | {
+    MALFORMED: "a record of HALF or END that is not ours or breaks a rule; it has no effect",
+    OTHER_NAMESPACE: "a visible record that belongs to a half message of another namespace",
+    HALF_GONE: "a visible record whose half message retention has removed",
+    UNREADABLE_OP: "a record of OP that can not be read",
+    OPEN_TRANSACTION: "a Kafka transaction stayed open; what it may hide is not judged",
+}
+
+
+def find(judged: DataFrame) -> DataFrame:
+    """The judged ledger with `findings`: the kinds that hold, in the order of RULES."""
+    kinds = F.array(*(F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(rule.kind)) for rule in RULES))
+    return judged.withColumn("findings", F.array_compact(kinds))
+
+
+def malformed(halves: DataFrame, end_records: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:
+    """Malformed records of HALF and END (topic names given): source_topic, partition, source_offset, says, set_aside.
+
+    By our own reading, by the worker's (it set them aside), or both; the worker's words are preferred.
+    """
+
+    def ours(rows: DataFrame, topic: str, offset: str) -> DataFrame:
+        return rows.where(_col("fault").isNotNull()).select(
+            F.lit(topic).alias("source_topic"),
+            "partition",
+            _col(offset).alias("source_offset"),
+            "fault",
+        )
+
+    place = ["source_topic", "partition", "source_offset"]
+    read = ours(halves, half, "half").unionByName(ours(end_records, end, "end_at"))
+    aside = (
+        discards.where("malformed")
+        .groupBy(place)
+        .agg(
+            F.first("error", ignorenulls=True).alias("error"),
+            F.min(F.struct(_col("at_partition").alias("partition"), _col("at_offset").alias("offset"))).alias(
+                "set_aside"
+            ),
+        )
+    )
+    return read.join(aside, place, "full_outer").select(
+        *place,
+        F.coalesce("error", "fault", F.lit("set aside by the worker")).alias("says"),
+        "set_aside",
+    )

@@ -1,0 +1,105 @@
+"""The audit as a program, for `spark-submit job.py ...` and `python -m txbridge_audit.job ...`.
+
+spark-submit gives this file alone, not the package around it, and puts its folder first on the path, where our module
+names would hide other people's; both are put right before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if not __package__:
+    _HERE = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _HERE]
+    sys.path.insert(0, str(_HERE.parent))
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from txbridge_audit.audit import run_audit
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.settings import parse_options
+from txbridge_audit.table import print_report
+
+COULD_NOT_AUDIT = 2
+FORMATS = ("table", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one run is told."""
+
+    bootstrap_servers: str
+    namespace: str = ""
+    output: str = "table"
+    kafka_options: Mapping[str, str] = field(default_factory=dict)
+    real_topics: Sequence[str] = ()
+    report: Path | None = None
+
+
+def run(options: Options) -> int:
+    """Audit, print to stdout (progress to stderr) and return the exit code: 0 clean, 1 violations.
+
+    Raises CouldNotAuditError.
+    """
+    if options.report is not None and not options.report.absolute().parent.is_dir():
+        raise CouldNotAuditError(f"the folder of --report {options.report} does not exist")
+    notes = Console(stderr=True)
+    # A spinner where somebody watches, plain lines in a log.
+    with notes.status("connecting") as status:
+
+        def progress(text: str) -> None:
+            status.update(text)
+            if not notes.is_terminal:
+                notes.print(text, highlight=False)
+
+        report = run_audit(
+            options.bootstrap_servers,
+            namespace=options.namespace,
+            kafka_options=options.kafka_options,
+            real_topics=options.real_topics,
+            progress=progress,
+        )
+    if options.report is not None:
+        try:
+            options.report.write_text(report.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CouldNotAuditError(f"the report can not be written: {error}") from error
+    if options.output == "json":
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        print_report(report, Console())
+    return report.exit_code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the arguments and audit. Returns the exit code: 0 clean, 1 violations, 2 could not audit."""
+    parser = argparse.ArgumentParser(prog="txbridge_audit", description="Audit every transaction from Kafka alone.")
+    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
+    parser.add_argument("--namespace", default="", help="prefix of the internal topics")
+    parser.add_argument("--format", choices=FORMATS, default="table", dest="output")
+    parser.add_argument("--kafka", action="append", default=[], metavar="KEY=VALUE", help="librdkafka's names")
+    parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
+    given = parser.parse_args(arguments)
+    try:
+        options = Options(
+            given.bootstrap_servers,
+            given.namespace,
+            given.output,
+            parse_options(given.kafka),
+            given.real_topic,
+            given.report,
+        )
+        return run(options)
+    except CouldNotAuditError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return COULD_NOT_AUDIT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

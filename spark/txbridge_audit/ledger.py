@@ -1,0 +1,317 @@
+"""The ledger: one row per half message, with everything the topics say about it. Facts only; verdicts come after.
+
+Whatever mentions a half message is an *event* at its coordinates (partition, half). All events are joined with HALF and
+summed up in one pass: one shuffle, and a unique key, so nothing is skewed. Rows also exist for coordinates that are
+mentioned although no half message is there (`present` is false), and one per partition, with a null half, for records
+that name no coordinates at all: no mention is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names
+from txbridge_audit.cuts import TopicPartition
+from txbridge_audit.literals import frame
+from txbridge_audit.records import COMMIT, ROLLBACK, UNKNOWN, entries
+
+KEY = ["partition", "half"]
+
+#: Coordinates kept of each kind of evidence and transaction; the counts are exact.
+EVIDENCE_PER_ROW = 10
+
+#: Kinds of events, and what their columns hold.
+END, OP, COPY, PARKED, DISCARD = "end", "op", "copy", "parked", "discard"
+#: Half message set aside as malformed; END record that can not be read; OP record that can not be read.
+ASIDE, BAD_END, BAD_OP = "aside", "bad_end", "bad_op"
+_EVENT = (
+    "kind: string, partition: int, half: bigint, "
+    # Offset of the record, and its partition where that is not the half message's (COPY, DISCARD).
+    "at: bigint, place: int, "
+    # END: line in the record, decision. DISCARD: TXB_END.
+    "line: int, decision: int, discard_end: bigint, "
+    # END: source. OP: outcome. COPY: topic. PARKED: state, null for a tombstone.
+    "name: string, "
+    # END, COPY: as the record states them.
+    "id: string, group: string, "
+    # COPY: below the earlier cut.
+    "before: boolean"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Typed rows of each topic, as records.py gives them."""
+
+    halves: DataFrame
+    end_records: DataFrame
+    outcomes: DataFrame
+    parked: DataFrame
+    discards: DataFrame
+    copies: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What is known of one partition of HALF and those that belong to it."""
+
+    partition: int
+    #: Log start of HALF: coordinates below it are gone.
+    half_start: int
+    #: `end` and `half` of the last progress record; None when no worker ever wrote one.
+    applied_to: int | None = None
+    low: int | None = None
+    #: ms; END, OP and discard records of half messages born after this are all still there.
+    known_since: int = -1
+    #: Whether every Kafka transaction in the OFFSET cut is decided in the OP cut.
+    op_settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What is known of one real topic that exists."""
+
+    topic: str
+    #: Records may vanish by compaction. True also when we may not see the policy.
+    compacted: bool = False
+    #: Retention or DeleteRecords has removed a beginning of at least one partition.
+    truncated: bool = False
+    #: Whether every Kafka transaction in the OP cut is decided in the later cut.
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that is known besides records."""
+
+    partitions: Iterable[PartitionFacts]
+    topics: Iterable[TopicFacts]
+    #: The earlier cut of the real topics.
+    before: Mapping[TopicPartition, int]
+
+
+def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
+    """The ledger. Lazy; to be persisted before rules are applied to it."""
+    own = frames.halves.select(
+        *KEY,
+        "born",
+        F.col("fault").isNull().alias("well_formed"),
+        *(F.when(F.col("fault").isNull(), F.col(name)).alias(f"own_{name}") for name in ("id", "group", "real_topic")),
+    )
+    summed = _sum(own.join(_events(spark, names, frames, facts), KEY, "full_outer"))
+    known = (
+        _resolve(summed)
+        .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")
+        .join(F.broadcast(_topic_facts(spark, facts.topics)), "real_topic", "left")
+    )
+    return _derive(known)
+
+
+def copies_before(spark: SparkSession, copies: DataFrame, before: Mapping[TopicPartition, int]) -> DataFrame:
+    """The copies with `before`: whether they lie below the earlier cut."""
+    rows = [{"topic": topic, "copy_partition": number, "before_end": end} for (topic, number), end in before.items()]
+    cut = frame(spark, rows, "topic: string, copy_partition: int, before_end: bigint")
+    below = F.coalesce(F.col("copy_at") < F.col("before_end"), F.lit(False))
+    return copies.join(F.broadcast(cut), ["topic", "copy_partition"], "left").withColumn("before", below)
+
+
+def _events(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
+    aside = frames.discards.where("malformed").select("source_topic", "partition", "source_offset").distinct()
+    aside_ends = aside.where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
+    readable = entries(frames.end_records.join(aside_ends, ["partition", "end_at"], "left_anti"))
+    faulty_ends = frames.end_records.where(F.col("fault").isNotNull())
+    faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
+    discarded = frames.discards.where(~F.col("malformed"))
+    aside_halves = aside.where(F.col("source_topic") == names.half)
+    copies = copies_before(spark, frames.copies, facts.before)
+    tables = (
+        _as_events(readable, END, at="end_at", line="line", decision="decision", name="source", id="id", group="group"),
+        _as_events(faulty_ends, BAD_END, half=None, at="end_at"),
+        _as_events(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome"),
+        _as_events(faulty_outcomes, BAD_OP, half=None, at="op_at"),
+        _as_events(copies, COPY, at="copy_at", place="copy_partition", name="topic", id="id", before="before"),
+        _as_events(frames.parked, PARKED, at="at", name="state"),
+        _as_events(
+            discarded,
+            DISCARD,
+            half="source_offset",
+            at="at_offset",
+            place="at_partition",
+            discard_end="discard_end",
+        ),
+        _as_events(aside_halves, ASIDE, half="source_offset"),
+    )
+    return reduce(DataFrame.unionByName, tables)
+
+
+def _as_events(rows: DataFrame, kind: str, half: str | None = "half", **columns: str) -> DataFrame:
+    """The rows as events of one kind; columns that the kind does not have are null."""
+    given = {"partition": "partition", "half": half, **columns}
+
+    def column(name: str, of_type: str) -> Column:
+        if name == "kind":
+            return F.lit(kind).alias(name)
+        source = given.get(name)
+        return (F.lit(None) if source is None else F.col(source)).cast(of_type).alias(name)
+
+    fields = (field.split(": ") for field in _EVENT.split(", "))
+    return rows.select(*(column(name, of_type) for name, of_type in fields))
+
+
+def _sum(mentions: DataFrame) -> DataFrame:
+    """One row per coordinates. Every row of a group has the same half message, or none."""
+
+    def of(kind: str, holds: Column | None = None) -> Column:
+        return (F.col("kind") == kind) if holds is None else (F.col("kind") == kind) & holds
+
+    def count(condition: Column, name: str) -> Column:
+        return F.count_if(F.coalesce(condition, F.lit(False))).alias(name)
+
+    def first(condition: Column, name: str) -> Column:
+        return F.min(F.when(condition, F.col("at"))).alias(name)
+
+    def places(condition: Column, name: str, *columns: Column) -> Column:
+        return F.collect_list(F.when(condition, F.struct(*columns))).alias(name)
+
+    right_id = F.col("id") == F.col("own_id")
+    ours = right_id & (F.col("group") == F.col("own_group"))
+    decides = of(END, ours & F.col("decision").isin(COMMIT, ROLLBACK))
+    resumes = of(END, ours & (F.col("name") == "resume"))
+    entry = F.struct(F.col("at").alias("end_at"), "line", "decision", F.col("name").alias("source"))
+    home = right_id & (F.col("name") == F.col("own_real_topic"))
+    copied = (F.col("name").alias("topic"), F.col("place").alias("partition"), F.col("at").alias("offset"))
+    return mentions.groupBy(KEY).agg(
+        *(F.first(name).alias(name) for name in ("born", "own_id", "own_group", "own_real_topic", "well_formed")),
+        count(of(ASIDE), "set_aside"),
+        count(of(END), "entries"),
+        first(of(END), "named_at"),
+        F.min(F.when(decides & (F.col("decision") == COMMIT), entry)).alias("first_commit"),
+        F.min(F.when(decides & (F.col("decision") == ROLLBACK), entry)).alias("first_rollback"),
+        F.collect_list(F.when(decides | resumes, entry)).alias("deciding"),
+        count(decides, "decisions"),
+        F.max(F.when(decides, F.col("at"))).alias("last_decision_at"),
+        F.max(F.when(resumes, F.col("at"))).alias("resumed_at"),
+        count(of(END, ~right_id), "wrong_id"),
+        first(of(END, ~right_id), "wrong_id_at"),
+        count(of(END, right_id & ~ours), "wrong_group"),
+        first(of(END, right_id & ~ours), "wrong_group_at"),
+        *(first(of(OP, F.col("name") == name), f"op_{name}") for name in ("commit", "rollback", "discard")),
+        count(of(COPY, home), "copies"),
+        count(of(COPY, home & F.col("before")), "copies_before"),
+        count(of(COPY, right_id & ~home), "foreign"),
+        count(of(COPY, F.col("before")), "mentions_before"),
+        count(of(COPY, right_id & F.col("before")), "matches_before"),
+        places(of(COPY, home), "copied_to", *copied),
+        places(of(COPY, right_id & ~home), "foreign_at", *copied),
+        F.max_by(F.when(of(PARKED), F.col("name")), F.when(of(PARKED), F.col("at"))).alias("parked"),
+        count(of(DISCARD), "discards"),
+        F.sort_array(F.collect_list(F.when(of(DISCARD), F.col("discard_end")))).alias("discard_ends"),
+        places(of(DISCARD), "discarded_at", F.col("place").alias("partition"), F.col("at").alias("offset")),
+        count(of(BAD_END), "bad_ends"),
+        count(of(BAD_OP), "bad_ops"),
+    )
+
+
+def _resolve(summed: DataFrame) -> DataFrame:
+    """What follows from the sums: whether the half message is valid, and which decision won.
+
+    The protocol's rule: of the entries with the right transaction id and group, the first commit or rollback in the
+    order of END (offset, then line) decides (`winner`). After a discard nothing decides until a resume has reopened the
+    message; the discard's own END position says which entries came before it.
+    """
+    valid = F.coalesce(F.col("well_formed"), F.lit(False)) & (F.col("set_aside") == 0)
+    # Discards are rare; only for them the entries have to be looked at one by one.
+    discarded = F.col("discards") > 0
+    entered = F.filter("deciding", lambda entry: entry["decision"] != UNKNOWN)
+    in_time, late = F.filter(entered, _is_open), F.filter(entered, lambda entry: ~_is_open(entry))
+
+    def if_discarded(looked_at: Column, otherwise: Column) -> Column:
+        return F.when(discarded, looked_at).otherwise(otherwise)
+
+    def first(decision: int, summed_up: str) -> Column:
+        these = F.filter(in_time, lambda entry: entry["decision"] == decision)
+        return if_discarded(F.array_min(these), F.col(summed_up)).alias(summed_up)
+
+    def end_offsets(these: Column) -> Column:
+        return F.transform(these, lambda entry: entry["end_at"])
+
+    evidence = ("copied_to", "foreign_at", "discarded_at")
+    chosen = summed.select(
+        *KEY,
+        "born",
+        F.col("well_formed").isNotNull().alias("present"),
+        valid.alias("valid"),
+        *(F.when(valid, F.col(f"own_{name}")).alias(name) for name in ("id", "group", "real_topic")),
+        *("entries", "named_at", "wrong_id", "wrong_id_at", "wrong_group", "wrong_group_at", "resumed_at"),
+        first(COMMIT, "first_commit"),
+        first(ROLLBACK, "first_rollback"),
+        if_discarded(F.size(in_time), F.col("decisions")).alias("decisions"),
+        if_discarded(F.array_max(end_offsets(in_time)), F.col("last_decision_at")).alias("last_decision_at"),
+        if_discarded(F.size(late), F.lit(0)).alias("late"),
+        if_discarded(F.array_min(end_offsets(late)), F.lit(None)).alias("late_at"),
+        *("op_commit", "op_rollback", "op_discard", "copies", "copies_before", "foreign"),
+        (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
+        *("parked", "discards", "discard_ends", "bad_ends", "bad_ops"),
+        *(F.slice(F.sort_array(name), 1, EVIDENCE_PER_ROW).alias(name) for name in evidence),
+    )
+    both = F.col("first_commit").isNotNull() & F.col("first_rollback").isNotNull()
+    return chosen.withColumns(
+        {
+            "winner": F.least("first_commit", "first_rollback"),
+            "contrary": F.when(both, F.greatest("first_commit", "first_rollback")),
+        },
+    ).drop("first_commit", "first_rollback")
+
+
+def _is_open(entry: Column) -> Column:
+    """Whether the message was open to decisions at this entry: never discarded before it, or resumed since."""
+    last = F.array_max(F.filter("discard_ends", lambda position: position <= entry["end_at"]))
+    place = F.struct(entry["end_at"], entry["line"])
+    reopened = F.exists(
+        "deciding",
+        lambda other: (
+            (other["source"] == "resume")
+            & (other["end_at"] >= last)
+            & (F.struct(other["end_at"], other["line"]) < place)
+        ),
+    )
+    return last.isNull() | reopened
+
+
+def _derive(known: DataFrame) -> DataFrame:
+    """What the rules ask again and again."""
+    discard_known = F.col("op_discard").isNull() | (F.size("discard_ends") > 0)
+    resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
+    return known.withColumns(
+        {
+            # END, OP and discard still hold everything about the transaction. Not so for those born before retention's
+            # edge, and when OP names a discard whose record is gone: only its END position tells what came before it.
+            "history_known": F.coalesce((F.col("born") > F.col("known_since")) & discard_known, F.lit(False)),
+            # The worker's progress is past the END record that decided. Unread ENDs make nothing wrong.
+            "applied": F.coalesce(F.col("winner.end_at") < F.col("applied_to"), F.lit(False)),
+            # Resumed after its last discard, and the worker has applied the resume.
+            "reopened": F.coalesce(resume_seen, F.lit(False)),
+            "op_settled": F.coalesce("op_settled", F.lit(True)),
+            "topic_exists": F.coalesce("topic_exists", F.lit(False)),
+            "settled": F.coalesce("settled", F.lit(True)),
+        },
+    )
+
+
+def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:
+    fields = (
+        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, op_settled: boolean"
+    )
+    return frame(spark, map(dataclasses.asdict, facts), fields)
+
+
+def _topic_facts(spark: SparkSession, facts: Iterable[TopicFacts]) -> DataFrame:
+    rows = ({"real_topic": fact.topic, "topic_exists": True} | dataclasses.asdict(fact) for fact in facts)
+    fields = "real_topic: string, topic_exists: boolean, compacted: boolean, truncated: boolean, settled: boolean"
+    return frame(spark, rows, fields)

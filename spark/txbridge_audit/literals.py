@@ -1,0 +1,20 @@
+"""Small tables that the driver knows, as DataFrames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+
+def frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], fields: str) -> DataFrame:
+    """The rows as a DataFrame with the fields, given as `name: type, ...`; binary values as base64 text.
+
+    Unlike createDataFrame it starts no Python worker on the executors (they need no Python at all then).
+    """
+    text = json.dumps(list(rows))
+    parsed = F.from_json(F.lit(text), f"array<struct<{fields}>>")
+    return spark.range(0, 1, 1, 1).select(F.inline(parsed))

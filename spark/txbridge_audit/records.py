@@ -1,0 +1,243 @@
+"""From raw Kafka records to typed rows, after docs/protocol.md and nothing else.
+
+Only native Spark expressions: no Python runs per record. Nothing here raises on bad data; what can not be read carries
+its `fault`. Small breaches that change no meaning (a key on an END, a long remark) are let pass here: if the worker
+sets such a record aside, the discard topic says so, and the ledger follows it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core import names as headers
+from txbridge.core.names import SYSTEM_GROUP, Names
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+MAX_ENTRIES = 1_000
+
+_GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
+_TOPIC = r"\A[A-Za-z0-9._-]{1,249}\z"
+_ID = r"\A[0-9A-F]{32}\z"
+_DIGITS = r"\A[0-9]+\z"
+_ENTRY = r"\A[0-9]+,[0-9A-F]{32},(0|8|12)(,[0-9]*(,.*)?)?\z"
+_RESUME_ENTRY = r"\A[0-9]+,[0-9A-F]{32},0(,[0-9]*(,.*)?)?\z"
+_COORDINATES = r"\A([0-9]{1,9}):([0-9]{1,18})\z"
+_SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
+
+
+def halves(raw: DataFrame, names: Names) -> DataFrame:
+    """HALF: partition, half (offset), born (ms), id, group, real_topic, fault (null when well formed)."""
+    named = raw.select(
+        "partition",
+        F.col("offset").alias("half"),
+        F.unix_millis("timestamp").alias("born"),
+        _headers(),
+    )
+    topic, fixed, stamp = _text(headers.REAL_TOPIC), _text(headers.REAL_QID), _text(headers.BORN_TIMESTAMP)
+    fault = _first_fault(
+        (_text(headers.VERSION) == "1", "TXB_V is not 1"),
+        (_text(headers.TRAN_MSG) == "true", "TRAN_MSG is not true"),
+        (_text(headers.UNIQ_KEY).rlike(_ID), "UNIQ_KEY is not a transaction id"),
+        (_text(headers.PGROUP).rlike(_GROUP), "PGROUP is not a producer group"),
+        (topic.rlike(_TOPIC) & ~topic.isin(".", ".."), "REAL_TOPIC is not a topic name"),
+        (~_forbidden(topic, names), "REAL_TOPIC is forbidden"),
+        (fixed.isNull() | fixed.rlike(_DIGITS), "REAL_QID is not a partition"),
+        (stamp.isNull() | stamp.rlike(_DIGITS), "BORN_TIMESTAMP is not a time"),
+    )
+    return named.select(
+        "partition",
+        "half",
+        "born",
+        _text(headers.UNIQ_KEY).alias("id"),
+        _text(headers.PGROUP).alias("group"),
+        topic.alias("real_topic"),
+        fault.alias("fault"),
+    )
+
+
+def end_records(raw: DataFrame) -> DataFrame:
+    """END, a row per record: partition, end_at (offset), source, group, lines, fault (null when readable)."""
+    named = raw.select(
+        "partition",
+        F.col("offset").alias("end_at"),
+        F.split(F.col("value").cast("string"), "\n").alias("lines"),
+        _headers(),
+    )
+    source, lines = _text(headers.SOURCE), F.col("lines")
+    shape = F.when(source == "resume", F.forall(lines, lambda line: line.rlike(_RESUME_ENTRY))).otherwise(
+        F.forall(lines, lambda line: line.rlike(_ENTRY)),
+    )
+    fault = _first_fault(
+        (_text(headers.VERSION) == "1", "TXB_V is not 1"),
+        (_text(headers.PGROUP).rlike(_GROUP), "PGROUP is not a producer group"),
+        (source.isin("client", "check", "operator", "resume"), "SOURCE is unknown"),
+        (F.size(lines).between(1, MAX_ENTRIES), "not 1 to 1,000 entries"),
+        (shape, "an entry can not be read"),
+    )
+    return named.select(
+        "partition",
+        "end_at",
+        source.alias("source"),
+        _text(headers.PGROUP).alias("group"),
+        "lines",
+        fault.alias("fault"),
+    )
+
+
+def entries(records: DataFrame) -> DataFrame:
+    """Entries of readable END records: partition, end_at, line (from 0), half, id, decision, source, group."""
+    lines = records.where(F.col("fault").isNull()).select(
+        "partition",
+        "end_at",
+        "source",
+        "group",
+        F.posexplode("lines").alias("line", "text"),
+    )
+    fields = F.split("text", ",", 4)
+    return lines.select(
+        "partition",
+        "end_at",
+        "line",
+        # More digits than an offset can have: no such half message, which the ledger finds by itself (null).
+        F.get(fields, 0).try_cast("bigint").alias("half"),
+        F.get(fields, 1).alias("id"),
+        F.get(fields, 2).try_cast("int").alias("decision"),
+        "source",
+        "group",
+    )
+
+
+def outcomes(raw: DataFrame) -> DataFrame:
+    """OP, a row per half message named: partition, op_at (offset), outcome, half, fault (then half is null)."""
+    named = raw.select(
+        "partition",
+        F.col("offset").alias("op_at"),
+        F.col("value").cast("string").alias("value"),
+        _headers(),
+    )
+    fault = _first_fault(
+        (_text(headers.VERSION) == "1", "TXB_V is not 1"),
+        (_text(headers.TAGS) == headers.REMOVE_TAG.decode(), "TAGS is not d"),
+        (_text(headers.OUTCOME).isin("commit", "rollback", "discard"), "OUTCOME is unknown"),
+        (F.forall(F.split("value", ","), lambda half: half.rlike(r"\A[0-9]{1,18}\z")), "not a list of half offsets"),
+    )
+    rows = named.select("partition", "op_at", "value", _text(headers.OUTCOME).alias("outcome"), fault.alias("fault"))
+    halves_named = F.when(F.col("fault").isNull(), F.split("value", ","))
+    return rows.select("partition", "op_at", "outcome", "fault", F.explode_outer(halves_named).alias("half")).select(
+        "partition",
+        "op_at",
+        "outcome",
+        F.col("half").try_cast("bigint").alias("half"),
+        "fault",
+    )
+
+
+def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
+    key = F.col("key").cast("string")
+    pattern = rf"\A{re.escape(names.half)}@{SYSTEM_GROUP}/([0-9]{{1,9}})(?:/([0-9]{{1,18}}))?\z"
+    return raw.select(
+        F.regexp_extract(key, pattern, 1).try_cast("int").alias("partition"),
+        F.regexp_extract(key, pattern, 2).try_cast("bigint").alias("half"),
+        F.col("partition").alias("stored_in"),
+        F.col("offset").alias("at"),
+        F.col("value").cast("string").alias("value"),
+    ).where(F.col("partition") == F.col("stored_in"))
+
+
+def progress(raw: DataFrame, names: Names) -> DataFrame:
+    """OFFSET, the last progress of each partition: partition, low (half watermark), applied_to (next END), topics."""
+    rows = _offset_rows(raw, names).where(F.col("half").isNull())
+    last = rows.groupBy("partition").agg(F.max_by("value", "at").alias("value"))
+    parsed = F.from_json("value", "half bigint, end bigint, topics map<string, string>")
+    return last.select("partition", parsed.alias("p")).select(
+        "partition",
+        F.col("p.half").alias("low"),
+        F.col("p.end").alias("applied_to"),
+        F.col("p.topics").alias("topics"),
+    )
+
+
+def parked(raw: DataFrame, names: Names) -> DataFrame:
+    """OFFSET, every parked entry of a half message: partition, half, at (offset), state (null for a tombstone)."""
+    rows = _offset_rows(raw, names).where(F.col("half").isNotNull())
+    state = F.from_json("value", "state string")["state"]
+    return rows.select("partition", "half", "at", state.alias("state"))
+
+
+def discards(raw: DataFrame) -> DataFrame:
+    """Discard: malformed, source_topic, partition, source_offset, reason, error, discard_end, at_partition, at_offset.
+
+    A discarded half message is named by its half coordinates (its source_topic is null), a malformed record by the
+    coordinates where it was found. `discard_end` is TXB_END. Rows that name neither are dropped.
+    """
+    named = raw.select(
+        F.col("partition").alias("at_partition"),
+        F.col("offset").alias("at_offset"),
+        _headers(),
+    )
+    reason, where = _text(headers.REASON), _text(headers.HALF_COORDINATES)
+    origin = _text(headers.RECORD_SOURCE)
+    malformed = reason.eqNullSafe("MALFORMED")
+    rows = named.select(
+        F.when(malformed, F.regexp_extract(origin, _SOURCE, 1)).alias("source_topic"),
+        F.when(malformed, F.regexp_extract(origin, _SOURCE, 2))
+        .otherwise(F.regexp_extract(where, _COORDINATES, 1))
+        .try_cast("int")
+        .alias("partition"),
+        F.when(malformed, F.regexp_extract(origin, _SOURCE, 3))
+        .otherwise(F.regexp_extract(where, _COORDINATES, 2))
+        .try_cast("bigint")
+        .alias("source_offset"),
+        malformed.alias("malformed"),
+        reason.alias("reason"),
+        _text(headers.ERROR).alias("error"),
+        _text(headers.END_POSITION).try_cast("bigint").alias("discard_end"),
+        "at_partition",
+        "at_offset",
+    )
+    return rows.where(F.col("partition").isNotNull() & F.col("source_offset").isNotNull())
+
+
+def copies(raw: DataFrame) -> DataFrame:
+    """Real topics: records that carry TXB_HALF; the rest is other people's.
+
+    topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id.
+    """
+    named = raw.select(
+        "topic",
+        F.col("partition").alias("copy_partition"),
+        F.col("offset").alias("copy_at"),
+        _headers(),
+    )
+    where = _text(headers.HALF_COORDINATES)
+    return named.where(F.map_contains_key("headers", F.lit(headers.HALF_COORDINATES))).select(
+        "topic",
+        "copy_partition",
+        "copy_at",
+        F.regexp_extract(where, _COORDINATES, 1).try_cast("int").alias("partition"),
+        F.regexp_extract(where, _COORDINATES, 2).try_cast("bigint").alias("half"),
+        _text(headers.UNIQ_KEY).alias("id"),
+    )
+
+
+def _headers() -> Column:
+    """The headers as a map. Of a repeated name the last one counts (session: mapKeyDedupPolicy=LAST_WIN)."""
+    return F.map_from_arrays("headers.key", "headers.value").alias("headers")
+
+
+def _text(name: str) -> Column:
+    return F.col("headers")[name].cast("string")
+
+
+def _forbidden(topic: Column, names: Names) -> Column:
+    own = names.half.removesuffix("TRANS_HALF_TOPIC")
+    forbidden = topic.startswith("RMQ_SYS_") | topic.startswith("__") | topic.startswith(own)
+    return forbidden | topic.isin("TRANS_CHECK_MAX_TIME_TOPIC", names.discard)
+
+
+def _first_fault(*rules: tuple[Column, str]) -> Column:
+    """The text of the first rule that does not hold (null counts as not held); null when all hold."""
+    return F.coalesce(*(F.when(~F.coalesce(holds, F.lit(False)), F.lit(text)) for holds, text in rules))

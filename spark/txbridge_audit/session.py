@@ -1,0 +1,214 @@
+"""A Spark session with Kafka's connector: our own local one, or that of whoever runs us."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from txbridge_audit.errors import CouldNotAuditError
+
+Progress = Callable[[str], None]
+
+#: Has to have Spark's own version: the connector uses Spark's internals.
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+#: How the audit's queries behave, whatever the session's defaults.
+_SEMANTICS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # Of a header name that repeats the last one counts.
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    # HotSpot never compiles a method of more than 8,000 bytes. The rules make long ones; above this Spark splits them.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+}
+_JAVA = 17
+#: For the JVM to end after its session has: it has nothing left to do but delete its temporary files.
+_JVM_EXIT_TIMEOUT = 10.0
+
+
+@contextmanager
+def spark_session(spark: SparkSession | None, progress: Progress, *, connector: bool = True) -> Iterator[SparkSession]:
+    """A session for one audit. Raises CouldNotAuditError when Spark can not start or fails.
+
+    Given a session, or inside spark-submit or a program that has one: that one, with a configuration of our own
+    (`newSession`). Otherwise a local one that is stopped with its JVM at the end; all that Ivy and Spark print goes to
+    a file, which is kept when something fails.
+    """
+    active = spark or SparkSession.getActiveSession()
+    if active is None and (SparkContext._active_spark_context or "PYSPARK_GATEWAY_PORT" in os.environ):  # noqa: SLF001
+        active = SparkSession.builder.appName("txbridge audit").getOrCreate()
+    if active is not None:
+        with _explained("see Spark's log"):
+            yield _configured(active, progress, connector=connector)
+        return
+    workdir = Path(tempfile.mkdtemp(prefix="txbridge-audit-"))
+    log = workdir / "spark.log"
+    keep_log = True
+    try:
+        with _explained(f"see {log}"):
+            own = _start(workdir, log, progress, connector=connector)
+            try:
+                yield _configured(own, progress, connector=connector)
+            finally:
+                _stop(own)
+        keep_log = False
+    except CouldNotAuditError as error:
+        keep_log = str(log) in str(error)
+        raise
+    finally:
+        if not keep_log:
+            shutil.rmtree(workdir, ignore_errors=True)
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Spark's failures as one line; `where` tells where the rest is."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise CouldNotAuditError(f"{_reason(error)}; {where}") from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    lost = re.search(r"Some data may have been lost|OffsetOutOfRange|Cannot fetch offset", text)
+    if lost:
+        return "retention removed records while they were being read: run the audit again"
+    timeout = re.search(r"Cannot fetch record for offset (\d+) in (\d+) milliseconds", text)
+    if timeout:
+        return f"Kafka did not answer for {timeout.group(2)} ms during the audit: check the brokers, run it again"
+    denied = re.search(r"Not authorized to access [^\n]*", text)
+    if denied:
+        return f"{denied.group(0).rstrip('.')}: give the audit's user the right to read"
+    cause = (
+        re.findall(r"^Caused by: (.*)$", text, re.MULTILINE) or text.strip().splitlines()[:1] or [type(error).__name__]
+    )
+    return f"Spark failed: {cause[-1].strip()}"
+
+
+def _configured(spark: SparkSession, progress: Progress, *, connector: bool) -> SparkSession:
+    session = spark.newSession()
+    for name, value in _SEMANTICS.items():
+        session.conf.set(name, value)
+    if connector and not _has_connector(session):
+        # The session was started without it (plain spark-submit): have Spark's own Ivy fetch it now.
+        progress("fetching Spark's Kafka connector (~25 s the first time)")
+        with suppress(PySparkException, Py4JError):
+            session.sql(f"ADD JAR ivy://{CONNECTOR}")
+        if not _has_connector(session):
+            raise CouldNotAuditError(
+                f"this Spark session lacks Kafka's connector: start it with --packages {CONNECTOR}"
+            )
+    return session
+
+
+def _has_connector(spark: SparkSession) -> bool:
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", "unused:1").option("subscribe", "unused")
+    try:
+        reader.load()  # checks the options and reads nothing
+    except PySparkException:
+        return False
+    return True
+
+
+def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool) -> SparkSession:
+    _check_java()
+    cores = os.cpu_count() or 2
+    conf = SparkConf().setAll(
+        [
+            ("spark.app.name", "txbridge audit"),
+            ("spark.master", f"local[{cores}]"),
+            ("spark.driver.host", "127.0.0.1"),
+            ("spark.driver.bindAddress", "127.0.0.1"),
+            ("spark.driver.memory", "2g"),
+            *([("spark.driver.extraJavaOptions", os.environ["XJO"])] if "XJO" in os.environ else []),
+            ("spark.ui.enabled", "false"),
+            ("spark.ui.showConsoleProgress", "false"),
+            ("spark.sql.shuffle.partitions", str(max(4, cores))),
+            ("spark.sql.catalogImplementation", "in-memory"),
+            ("spark.sql.warehouse.dir", str(workdir / "warehouse")),
+            ("spark.local.dir", str(workdir)),
+        ],
+    )
+    if connector:
+        conf.set("spark.jars.packages", CONNECTOR)
+        if not _fetched():
+            progress("fetching Spark's Kafka connector once (~25 s)")
+    progress("starting Spark")
+    gateway = None
+    try:
+        # The working directory keeps what Spark leaves in it out of the user's.
+        with log.open("wb") as out:
+            gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})
+        SparkContext(conf=conf, gateway=gateway)
+    except (PySparkException, Py4JError) as error:
+        if gateway is not None:
+            _end(gateway)
+        raise CouldNotAuditError(_diagnosis(log)) from error
+    return SparkSession.builder.getOrCreate()
+
+
+def _fetched() -> bool:
+    group, name, version = CONNECTOR.split(":")
+    return any(Path.home().glob(f".ivy2*/jars/{group}_{name}-{version}.jar"))
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    need = f"the audit runs on Spark, which needs Java {_JAVA} or later (a full JDK or JRE)"
+    if java is None:
+        raise CouldNotAuditError(f"{need}: install it, or set JAVA_HOME")
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CouldNotAuditError(f"{need}, and {java} does not run: install it, or set JAVA_HOME") from error
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version.group(1)) < _JAVA:
+        found = version.group(1) if version else "of unknown version"
+        raise CouldNotAuditError(f"{need}, and {java} is Java {found}: install it, or set JAVA_HOME")
+
+
+def _diagnosis(log: Path) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    if "unresolved dependency" in text or "UNRESOLVED DEPENDENCIES" in text or "download failed" in text:
+        return (
+            f"Spark's Kafka connector ({CONNECTOR}) could not be fetched: check that a Maven repository can be "
+            f"reached, or name one with spark.jars.ivySettings in spark-defaults.conf; see {log}"
+        )
+    return f"Spark did not start; see {log}"
+
+
+def _stop(spark: SparkSession) -> None:
+    gateway: Any = SparkContext._gateway  # noqa: SLF001
+    with suppress(PySparkException, Py4JError):
+        spark.stop()
+    # PySpark keeps the JVM for later sessions; it is ours, logs into our file, and goes with us.
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    _end(gateway)
+
+
+def _end(gateway: Any) -> None:
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    process = gateway.proc
+    process.stdin.close()
+    try:
+        process.wait(_JVM_EXIT_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,130 @@
+"""One set of Kafka options for two clients: librdkafka (offsets) and the Java consumer inside Spark (records).
+
+Users give librdkafka's names, as everywhere in txbridge. Those that decide how to connect are translated for Spark;
+`java.<name>` goes to Spark's consumer alone, for what has no counterpart (Kerberos, OAuth, key stores).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from txbridge_audit.errors import CouldNotAuditError
+
+JAVA_PREFIX = "java."
+
+#: The audit's soundness hangs on these; nobody else may set them.
+_REFUSED = frozenset(
+    {"bootstrap.servers", "isolation.level", "group.id", "auto.offset.reset", "enable.auto.commit", "transactional.id"},
+)
+#: Same name and meaning in both clients.
+_SHARED = frozenset({"security.protocol", "sasl.mechanism", "sasl.kerberos.service.name"})
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+#: Files are sent as text, not as paths: Spark's executors may run on machines that do not have them.
+_PEM_FILES = {
+    "ssl.ca.location": ("ssl.truststore.type", "ssl.truststore.certificates"),
+    "ssl.certificate.location": ("ssl.keystore.type", "ssl.keystore.certificate.chain"),
+    "ssl.key.location": ("ssl.keystore.type", "ssl.keystore.key"),
+}
+_PEM_TEXTS = {
+    "ssl.ca.pem": _PEM_FILES["ssl.ca.location"],
+    "ssl.certificate.pem": _PEM_FILES["ssl.certificate.location"],
+    "ssl.key.pem": _PEM_FILES["ssl.key.location"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """How both clients reach the cluster."""
+
+    #: For confluent-kafka, `bootstrap.servers` included.
+    librdkafka: Mapping[str, str]
+    #: For Spark's reader, with its prefix `kafka.`.
+    spark: Mapping[str, str]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.librdkafka["bootstrap.servers"]
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, str]:
+    """`key=value` pairs of a command line as a dictionary. A pair without `=` raises CouldNotAuditError."""
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (equals and name.strip()):
+            raise CouldNotAuditError(f"--kafka {pair!r} is not of the form key=value")
+        options[name.strip()] = value
+    return options
+
+
+def kafka_settings(bootstrap_servers: str, options: Mapping[str, str] | None = None) -> KafkaSettings:
+    """Settings of both clients from librdkafka's names.
+
+    Raises CouldNotAuditError for options that would undermine the audit, can not be translated or name files that can
+    not be read.
+    """
+    options = dict(options or {})
+    refused = sorted(_REFUSED & {name.removeprefix(JAVA_PREFIX) for name in options})
+    if refused:
+        raise CouldNotAuditError(f"the audit sets {', '.join(refused)} itself: remove the option")
+    java = {name.removeprefix(JAVA_PREFIX): value for name, value in options.items() if name.startswith(JAVA_PREFIX)}
+    native = {name: value for name, value in options.items() if not name.startswith(JAVA_PREFIX)}
+    spark = {**_translated(native), **java, "bootstrap.servers": bootstrap_servers}
+    return KafkaSettings(
+        librdkafka={**native, "bootstrap.servers": bootstrap_servers},
+        spark={f"kafka.{name}": value for name, value in spark.items()},
+    )
+
+
+def _translated(native: Mapping[str, str]) -> dict[str, str]:
+    native = {"sasl.mechanism" if name == "sasl.mechanisms" else name: value for name, value in native.items()}
+    java = {name: value for name, value in native.items() if name in _SHARED}
+    if "sasl.username" in native:
+        java["sasl.jaas.config"] = _login(native)
+    if native.get("ssl.endpoint.identification.algorithm") == "none":
+        java["ssl.endpoint.identification.algorithm"] = ""
+    for name, (kind, target) in _PEM_FILES.items():
+        if name in native:
+            java[kind], java[target] = "PEM", _read(name, native[name])
+    for name, (kind, target) in _PEM_TEXTS.items():
+        if name in native:
+            java[kind], java[target] = "PEM", native[name]
+    if "ssl.key.password" in native:
+        java["ssl.key.password"] = native["ssl.key.password"]
+    if native.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        raise CouldNotAuditError(
+            "Spark's Kafka consumer can not skip the verification of certificates: give the CA with ssl.ca.location",
+        )
+    return java
+
+
+def _login(native: Mapping[str, str]) -> str:
+    mechanism = native.get("sasl.mechanism", "").upper()
+    module = _LOGIN_MODULES.get(mechanism)
+    if module is None:
+        raise CouldNotAuditError(
+            f"sasl.mechanism {mechanism or '(none)'} with a user name can not be translated for Spark: "
+            f"use one of {', '.join(_LOGIN_MODULES)}, or give {JAVA_PREFIX}sasl.jaas.config",
+        )
+    user, password = _quoted(native["sasl.username"]), _quoted(native.get("sasl.password", ""))
+    return f"{module} required username={user} password={password};"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _read(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CouldNotAuditError(f"{name} {path} can not be read as a PEM file: {error}") from error

@@ -1,0 +1,92 @@
+"""The report as a person reads it in a terminal: verdict first, then counts, then evidence."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from txbridge_audit import verdicts
+from txbridge_audit.findings import SAYS
+from txbridge_audit.report import AuditReport, Entry, Tally
+
+#: Violations and findings shown with evidence; the JSON form has more of them.
+ROWS = 20
+
+_MEANING = {
+    verdicts.DELIVERED: "committed, one visible copy",
+    verdicts.ROLLED_BACK: "rolled back, not visible",
+    verdicts.PENDING: "waiting",
+    verdicts.DISCARDED: "undecided after the last check, can be resumed",
+    verdicts.UNVERIFIABLE: "the log no longer says",
+    verdicts.LOST: "committed, not visible",
+    verdicts.DUPLICATED: "more than one visible copy",
+    verdicts.LEAKED: "visible though rolled back, undecided or discarded",
+    verdicts.PHANTOM: "visible without a half message (records)",
+    verdicts.WRONG_WINNER: "a later decision prevailed over the first",
+}
+
+
+def print_report(report: AuditReport, console: Console) -> None:
+    """Print the report."""
+    console.print(_verdict(report))
+    console.print(_fates(report))
+    if report.pending:
+        waiting = ", ".join(f"{state} {count:,}" for state, count in report.pending_states.items() if count)
+        console.print(f"pending: {waiting}", highlight=False)
+    if report.violations.total:
+        console.print(_entries("Violations", report.violations))
+    if report.findings.total:
+        console.print(_findings(report.findings))
+
+
+def _verdict(report: AuditReport) -> Text:
+    scope = f"{report.transactions:,} transactions in {report.seconds:.1f} s"
+    if report.clean:
+        return Text.assemble(("clean", "bold green"), f": {scope}")
+    return Text.assemble((f"{report.violations.total:,} violations", "bold red"), f": {scope}")
+
+
+def _fates(report: AuditReport) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column("fate")
+    table.add_column("transactions", justify="right")
+    table.add_column("meaning", style="dim")
+    counts = dict(report.fates) | {verdicts.PHANTOM: report.violations.by_kind.get(verdicts.PHANTOM, 0)}
+    for fate in (*(f for f in verdicts.FATES if f not in verdicts.VIOLATIONS), *verdicts.VIOLATIONS):
+        wrong = fate in verdicts.VIOLATIONS and counts[fate]
+        table.add_row(fate, f"{counts[fate]:,}", _MEANING[fate], style="bold red" if wrong else None)
+    return table
+
+
+def _entries(title: str, tally: Tally) -> Table:
+    table = Table(title=title, title_justify="left", caption=_rest(tally.total), caption_justify="left")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("transaction", no_wrap=True)
+    table.add_column("real topic")
+    table.add_column("evidence")
+    for entry in tally.listed[:ROWS]:
+        table.add_row(entry.kind, entry.transaction or "-", entry.real_topic or "-", _evidence(entry))
+    return table
+
+
+def _findings(tally: Tally) -> Table:
+    table = Table(title="Findings (no violations)", title_justify="left")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("count", justify="right")
+    table.add_column("meaning")
+    table.add_column("first seen at")
+    first: dict[str, Entry] = {}
+    for entry in tally.listed:
+        first.setdefault(entry.kind, entry)
+    for kind, count in tally.by_kind.items():
+        table.add_row(kind, f"{count:,}", SAYS[kind], _evidence(first[kind]) if kind in first else "-")
+    return table
+
+
+def _evidence(entry: Entry) -> str:
+    return "\n".join(f"{place.role} {place.topic}/{place.partition}@{place.offset}" for place in entry.evidence)
+
+
+def _rest(total: int) -> str | None:
+    return f"the first {ROWS} of {total:,}; --format json or --report shows more" if total > ROWS else None

@@ -1,0 +1,749 @@
+"""Transactions with a known fate, written as docs/protocol.md says and with none of txbridge's code but its names.
+
+`CASES` plants one transaction (or none) each into a `Log`, which the unit tests keep in memory and the integration test
+writes to Kafka. What must come out was written down by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from txbridge.core.names import Names
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+#: Partitions of HALF: in the second one the low watermark has passed every half message of the cases.
+PLAIN, PASSED = 0, 1
+PARTITIONS = 2
+
+#: Real topics: an ordinary one, one with compaction, one that does not exist, and one where things are forwarded to.
+ORDERS, COMPACTED, ABSENT, FORWARDED = "orders", "orders.compacted", "orders.absent", "orders.forwarded"
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record to be written; `offset` is known once it is."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    at: list[int] = field(default_factory=list, compare=False)
+
+    @property
+    def offset(self) -> int:
+        return self.at[0]
+
+
+@dataclass(frozen=True)
+class Half:
+    """A half message in the log."""
+
+    partition: int
+    offset: int
+    id: str
+    group: str
+    topic: str
+
+    def entry(self, decision: int, *, transaction_id: str | None = None, rest: str = "") -> str:
+        return f"{self.offset},{transaction_id or self.id},{decision}{rest}"
+
+
+def headers(**values: str | None) -> Headers:
+    return [(name, None if value is None else value.encode()) for name, value in values.items()]
+
+
+class Log(ABC):
+    """Everything that is ever written, in the words of the protocol."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        #: Next END offset of each partition.
+        self.end_position = dict.fromkeys(range(PARTITIONS), 0)
+        self._owner = itertools.count(1)
+
+    def real(self, topic: str) -> str:
+        """The name under which a real topic of the cases goes here."""
+        return topic
+
+    @abstractmethod
+    def write(self, record: Record) -> None:
+        """Outside Kafka transactions."""
+
+    @abstractmethod
+    def transaction(self, *records: Record) -> None:
+        """All in one Kafka transaction."""
+
+    @abstractmethod
+    def aborted(self, *records: Record) -> None:
+        """A Kafka transaction that is aborted: nobody may see these."""
+
+    def half(self, topic: str = ORDERS, partition: int = PLAIN, group: str = "billing", **changed: str | None) -> Half:
+        topic, transaction_id = self.real(topic), secrets.token_hex(16).upper()
+        ours = {
+            "TXB_V": "1",
+            "TRAN_MSG": "true",
+            "REAL_TOPIC": topic,
+            "PGROUP": group,
+            "UNIQ_KEY": transaction_id,
+        } | changed
+        record = Record(
+            self.names.half,
+            partition,
+            b"key",
+            b"\xff\x00 the user's bytes",
+            [("trace", b"1"), ("trace", None), *headers(**ours)],
+        )
+        self.write(record)
+        return Half(partition, record.offset, transaction_id, group, topic)
+
+    def end_record(self, value: bytes | None, partition: int = PLAIN, **changed: str | None) -> int:
+        ours: dict[str, str | None] = {"TXB_V": "1", "PGROUP": "billing", "SOURCE": "client"}
+        record = Record(self.names.end, partition, None, value, headers(**(ours | changed)))
+        self.write(record)
+        self.end_position[partition] = record.offset + 1
+        return record.offset
+
+    def end(self, half: Half, decision: int, source: str = "client", group: str | None = None, **entry: str) -> int:
+        line = half.entry(decision, **entry)  # type: ignore[arg-type]
+        return self.end_record(line.encode(), half.partition, PGROUP=group or half.group, SOURCE=source)
+
+    def copy(self, half: Half, topic: str | None = None, partition: int = 0, **changed: str | None) -> Record:
+        ours = {"UNIQ_KEY": half.id, "TXB_HALF": f"{half.partition}:{half.offset}"} | changed
+        told = [("trace", b"1"), *headers(**ours)]
+        return Record(self.real(topic or half.topic), partition, b"key", b"\xff\x00 the user's bytes", told)
+
+    def op(self, outcome: str, *halves: Half) -> Record:
+        value = ",".join(str(half.offset) for half in halves).encode()
+        ours = headers(TXB_V="1", TAGS="d", OUTCOME=outcome)
+        return Record(self.names.op, halves[0].partition, None, value, ours)
+
+    def parked(self, half: Half, state: str | None, **more: object) -> Record:
+        """A parked entry, or its tombstone."""
+        value = {"state": state, "id": half.id, "group": half.group, "topic": half.topic, "checks": 0, **more}
+        text = None if state is None else json.dumps(value).encode()
+        return Record(
+            self.names.offset,
+            half.partition,
+            self.names.parked_key(half.partition, half.offset),
+            text,
+            headers(TXB_V="1"),
+        )
+
+    def progress(self, partition: int, half: int, **more: object) -> Record:
+        value = {
+            "half": half,
+            "end": self.end_position[partition],
+            "op": 0,
+            "owner": "w",
+            "seq": next(self._owner),
+            **more,
+        }
+        return Record(
+            self.names.offset,
+            partition,
+            self.names.progress_key(partition),
+            json.dumps(value).encode(),
+            headers(TXB_V="1"),
+        )
+
+    def discard(self, half: Half, end: int | None = None, reason: str = "MAX_CHECKS") -> Record:
+        position = self.end_position[half.partition] if end is None else end
+        ours = {
+            "UNIQ_KEY": half.id,
+            "TRANSACTION_CHECK_TIMES": "15",
+            "TXB_HALF": f"{half.partition}:{half.offset}",
+            "TXB_END": str(position),
+            "TXB_REASON": reason,
+        }
+        return Record(self.names.discard, 0, b"key", b"body", headers(**ours))
+
+    def set_aside(
+        self, topic: str, partition: int, offset: int, copied: Sequence[tuple[str, bytes | None]] = ()
+    ) -> Record:
+        ours = {
+            "TXB_V": "1",
+            "TXB_REASON": "MALFORMED",
+            "TXB_ERROR": "no good",
+            "TXB_SOURCE": f"{topic}:{partition}:{offset}",
+        }
+        return Record(self.names.discard, 0, None, b"as it was", [*copied, *headers(**ours)])
+
+    def deliver(self, half: Half, *more: Record) -> Record:
+        """What the worker writes to commit."""
+        copy = self.copy(half)
+        self.transaction(copy, self.op("commit", half), *more)
+        return copy
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is planted, and what the audit must say of it."""
+
+    plant: Callable[[Log], Half | None]
+    fate: str | None
+    state: str | None = None
+    findings: frozenset[str] = frozenset()
+    #: Violations and findings that belong to no transaction of this case.
+    strays: tuple[str, ...] = ()
+
+
+CASES: dict[str, Case] = {}
+#: Planted after the progress record was written: the worker has not read their ENDs.
+TAIL: dict[str, Case] = {}
+
+
+def case(
+    fate: str | None,
+    *findings: str,
+    state: str | None = None,
+    strays: tuple[str, ...] = (),
+    tail: bool = False,
+) -> Callable[[Callable[[Log], Half | None]], Callable[[Log], Half | None]]:
+    def register(plant: Callable[[Log], Half | None]) -> Callable[[Log], Half | None]:
+        (TAIL if tail else CASES)[plant.__name__] = Case(plant, fate, state, frozenset(findings), strays)
+        return plant
+
+    return register
+
+
+# As it should be
+
+
+@case("delivered")
+def delivered(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("delivered")
+def delivered_in_answer_to_a_check(log: Log) -> Half:
+    half = log.half()
+    log.end(half, UNKNOWN, rest=",,no%20idea%2C%20sorry")
+    log.transaction(log.parked(half, "pending", checks=1))
+    log.end(half, COMMIT, source="check", rest=",1")
+    log.deliver(half, log.parked(half, None))
+    return half
+
+
+@case("rolled_back")
+def rolled_back(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("delivered")
+def several_entries_in_one_end_record(log: Log) -> Half:
+    first, second = log.half(), log.half()
+    log.end_record(f"{second.entry(ROLLBACK)}\n{first.entry(COMMIT)}".encode())
+    log.transaction(log.copy(first), log.op("commit", first), log.op("rollback", second))
+    return first
+
+
+@case("rolled_back")
+def aborted_copy_is_not_visible(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.aborted(log.copy(half), log.op("commit", half))
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("delivered")
+def redone_after_an_abort(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.aborted(log.copy(half), log.op("commit", half))
+    log.deliver(half)
+    return half
+
+
+@case("pending", state="undecided")
+def undecided(log: Log) -> Half:
+    return log.half()
+
+
+@case("pending", state="undecided")
+def unknown_decides_nothing(log: Log) -> Half:
+    half = log.half()
+    log.end(half, UNKNOWN)
+    log.end(half, UNKNOWN, source="check", rest=",1")
+    return half
+
+
+@case("pending", state="held")
+def held(log: Log) -> Half:
+    half = log.half(topic=ABSENT)
+    end = log.end(half, COMMIT)
+    log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
+    return half
+
+
+@case("pending", state="undecided")
+def parked_and_passed_by_the_watermark(log: Log) -> Half:
+    half = log.half(partition=PASSED)
+    log.transaction(log.parked(half, "pending"))
+    return half
+
+
+@case("discarded")
+def discarded(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded", reason="MAX_CHECKS"))
+    return half
+
+
+@case("pending", state="resumed")
+def resumed(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    log.end(half, UNKNOWN, source="resume")
+    log.transaction(log.parked(half, "pending"))
+    return half
+
+
+@case("delivered")
+def resumed_and_committed(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    log.end(half, UNKNOWN, source="resume")
+    log.transaction(log.parked(half, "pending"))
+    log.end(half, COMMIT, source="operator")
+    log.deliver(half, log.parked(half, None))
+    return half
+
+
+@case("discarded")
+def discarded_again_after_a_resume(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half))
+    log.end(half, UNKNOWN, source="resume")
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    return half
+
+
+# Refusals: findings beside the fate
+
+
+@case("delivered", "CONTRADICTION")
+def later_rollback_refused(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.end(half, ROLLBACK, source="check", rest=",1")
+    log.deliver(half)
+    return half
+
+
+@case("rolled_back", "CONTRADICTION")
+def later_commit_refused(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    log.end(half, COMMIT)
+    return half
+
+
+@case("rolled_back", "CONTRADICTION")
+def first_line_of_one_record_wins(log: Log) -> Half:
+    half = log.half()
+    log.end_record(f"{half.entry(ROLLBACK)}\n{half.entry(COMMIT)}".encode())
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("delivered", "REPEAT")
+def repeated(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("rolled_back", "WRONG_TRANSACTION_ID")
+def wrong_transaction_id(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT, transaction_id="0" * 32)
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("rolled_back", "WRONG_GROUP")
+def wrong_group(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT, group="shipping")
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("discarded", "LATE")
+def late_after_a_discard(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    log.end(half, COMMIT)
+    return half
+
+
+@case("discarded", "LATE")
+def late_by_the_end_position_of_the_discard(log: Log) -> Half:
+    """The END was in the log when the discard was written, but the worker had not read it when it decided."""
+    half = log.half()
+    seen = log.end_position[half.partition]
+    log.end(half, COMMIT)
+    log.transaction(log.discard(half, end=seen), log.op("discard", half), log.parked(half, "discarded"))
+    return half
+
+
+@case("delivered", "LATE")
+def late_then_resumed(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    log.end(half, ROLLBACK)
+    log.end(half, UNKNOWN, source="resume")
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("rolled_back")
+def resume_of_what_was_not_discarded_does_nothing(log: Log) -> Half:
+    half = log.half()
+    log.end(half, UNKNOWN, source="resume")
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case(None, strays=("NO_HALF_MESSAGE", "NO_HALF_MESSAGE"))
+def end_without_half_message(log: Log) -> None:
+    log.end_record(f"987654,{'A' * 32},8\n{'9' * 30},{'A' * 32},8".encode())
+
+
+# Malformed records
+
+
+@case(None, strays=("MALFORMED",))
+def malformed_half_message(log: Log) -> None:
+    half = log.half(REAL_TOPIC="no topic")
+    log.transaction(log.set_aside(log.names.half, half.partition, half.offset), log.op("discard", half))
+
+
+@case(None, strays=("MALFORMED",))
+def half_message_of_another_version(log: Log) -> None:
+    log.half(TXB_V="2")
+
+
+@case(None, strays=("MALFORMED",))
+def half_message_for_a_system_topic(log: Log) -> None:
+    log.half(topic="__consumer_offsets")
+
+
+@case(None, strays=("MALFORMED",))
+def half_message_that_only_the_worker_finds_malformed(log: Log) -> None:
+    half = log.half()
+    # The copied headers hold one of our names: the last one counts.
+    copied = [("TXB_REASON", b"MAX_CHECKS"), ("TXB_HALF", b"0:0")]
+    log.transaction(log.set_aside(log.names.half, half.partition, half.offset, copied), log.op("discard", half))
+
+
+@case("rolled_back", strays=("MALFORMED",) * 9)
+def malformed_ends_have_no_effect(log: Log) -> Half:
+    half = log.half()
+    entry = half.entry(COMMIT)
+    for value, changed in (
+        (None, {}),
+        (b"", {}),
+        (b"\xff\xfe", {}),
+        (f"{entry}\n".encode(), {}),
+        (f"{entry}\nnonsense".encode(), {}),
+        (entry.encode(), {"TXB_V": "2"}),
+        (entry.encode(), {"SOURCE": "nobody"}),
+        (entry.encode(), {"PGROUP": None}),
+        (entry.encode(), {"SOURCE": "resume"}),
+    ):
+        at = log.end_record(value, half.partition, **changed)
+        log.transaction(log.set_aside(log.names.end, half.partition, at))
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("pending", state="undecided", strays=("MALFORMED",))
+def end_that_only_the_worker_finds_malformed(log: Log) -> Half:
+    half = log.half()
+    at = log.end(half, COMMIT, rest=",,%zz")
+    log.transaction(log.set_aside(log.names.end, half.partition, at))
+    return half
+
+
+# Violations
+
+
+@case("LOST")
+def lost_though_recorded(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.op("commit", half))
+    return half
+
+
+@case("LOST")
+def lost_in_an_aborted_transaction(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.aborted(log.copy(half))
+    log.transaction(log.op("commit", half))
+    return half
+
+
+@case("LOST")
+def lost_because_skipped(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    return half
+
+
+@case("LOST")
+def lost_because_discarded_instead(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    return half
+
+
+@case("LOST")
+def lost_because_rolled_back_instead(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("DUPLICATED")
+def duplicated(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    log.transaction(log.copy(half, partition=1))
+    return half
+
+
+@case("LEAKED")
+def leaked_though_rolled_back(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.transaction(log.copy(half), log.op("rollback", half))
+    return half
+
+
+@case("LEAKED", "OUTCOME_WITHOUT_DECISION")
+def leaked_though_undecided(log: Log) -> Half:
+    half = log.half()
+    log.deliver(half)
+    return half
+
+
+@case("LEAKED")
+def leaked_though_discarded(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half))
+    log.transaction(log.copy(half))
+    return half
+
+
+@case("LEAKED", "LATE", "OUTCOME_WITHOUT_DECISION")
+def leaked_by_a_late_commit(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half))
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("LEAKED", "WRONG_TRANSACTION_ID", "OUTCOME_WITHOUT_DECISION")
+def leaked_by_a_forged_commit(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT, transaction_id="0" * 32)
+    log.deliver(half)
+    return half
+
+
+@case("LEAKED", "OUTCOME_WITHOUT_DECISION", strays=("MALFORMED",))
+def leaked_by_a_malformed_commit(log: Log) -> Half:
+    half = log.half()
+    log.end_record(f"{half.entry(COMMIT)}\n".encode())
+    log.deliver(half)
+    return half
+
+
+@case("WRONG_WINNER")
+def later_commit_prevailed(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("WRONG_WINNER")
+def later_rollback_prevailed(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case(None, strays=("PHANTOM",))
+def phantom_beyond_the_half_log(log: Log) -> None:
+    log.transaction(log.copy(Half(PLAIN, 555_555, "F" * 32, "billing", log.real(ORDERS))))
+
+
+@case("pending", state="undecided", strays=("PHANTOM",))
+def phantom_with_the_coordinates_of_another(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.copy(half, UNIQ_KEY="E" * 32))
+    return half
+
+
+@case("pending", state="undecided", strays=("PHANTOM", "PHANTOM"))
+def phantom_without_readable_coordinates(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.copy(half, TXB_HALF="here"), log.copy(half, TXB_HALF=None))
+    return half
+
+
+@case(None, strays=("PHANTOM", "MALFORMED"))
+def phantom_of_a_malformed_half_message(log: Log) -> None:
+    half = log.half(TRAN_MSG="no")
+    log.transaction(log.copy(half))
+
+
+# Oddities that are no violation
+
+
+@case("delivered", "FOREIGN_COPY")
+def forwarded_to_another_topic(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    log.transaction(log.copy(half, topic=FORWARDED))
+    return half
+
+
+@case("unverifiable")
+def committed_to_a_compacted_topic_and_gone(log: Log) -> Half:
+    half = log.half(topic=COMPACTED)
+    log.end(half, COMMIT)
+    log.transaction(log.op("commit", half))
+    return half
+
+
+@case("unverifiable")
+def committed_to_a_topic_that_is_gone(log: Log) -> Half:
+    half = log.half(topic=ABSENT)
+    log.end(half, COMMIT)
+    log.transaction(log.op("commit", half))
+    return half
+
+
+@case("discarded", "DISCARDED_TWICE")
+def discarded_twice(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half))
+    log.transaction(log.discard(half), log.op("discard", half))
+    return half
+
+
+@case("rolled_back", "UNRECORDED")
+def rolled_back_but_not_recorded(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    return half
+
+
+@case("delivered", "UNRECORDED")
+def delivered_but_not_recorded(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half))
+    return half
+
+
+@case("pending", "UNRECORDED", state="undecided")
+def forgotten_by_the_watermark(log: Log) -> Half:
+    return log.half(partition=PASSED)
+
+
+@case("rolled_back", "OUTCOME_WITHOUT_DECISION")
+def rolled_back_without_a_decision(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case(None, strays=("OUTCOME_WITHOUT_HALF",))
+def outcome_without_half_message(log: Log) -> None:
+    log.transaction(log.op("rollback", Half(PLAIN, 666_666, "F" * 32, "billing", log.real(ORDERS))))
+
+
+@case(None, strays=("UNREADABLE_OP",))
+def unreadable_outcome(log: Log) -> None:
+    log.transaction(Record(log.names.op, PLAIN, None, b"1,x,2", headers(TXB_V="1", TAGS="d", OUTCOME="commit")))
+
+
+@case(None)
+def records_of_other_producers(log: Log) -> None:
+    log.transaction(
+        Record(log.real(ORDERS), 0, b"k", b"v", []),
+        Record(log.real(ORDERS), 1, None, None, [("UNIQ_KEY", b"somebody else's")]),
+        Record(log.names.offset, PLAIN, b"not ours", b"{", []),
+        Record(log.names.discard, 0, None, b"not ours", []),
+    )
+
+
+# At the end: not read by the worker yet
+
+
+@case("pending", state="decision_unread", tail=True)
+def commit_not_read_yet(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    return half
+
+
+@case("pending", state="decision_unread", tail=True)
+def rollback_not_read_yet(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    return half
+
+
+@case("discarded", tail=True)
+def resume_not_read_yet(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    log.end(half, UNKNOWN, source="resume")
+    return half
+
+
+def plant(log: Log) -> dict[str, Half | None]:
+    """Plant every case, with progress records of a worker that has read everything but the tail."""
+    planted = {name: case.plant(log) for name, case in CASES.items()}
+    log.transaction(log.progress(PLAIN, half=0))
+    log.transaction(log.progress(PASSED, half=2))
+    return planted | {name: case.plant(log) for name, case in TAIL.items()}

@@ -1,0 +1,140 @@
+"""Break the code once for each promise and show that a test named after the promise notices: `make broken`.
+
+Each break is a replacement in a copy of the tree, in which the named tests must then fail. Prints a table; exit code 0
+only when every break was noticed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MSG_IT = "tests/integration/test_transactional_msg.py::test_transactional_msg_it"
+
+
+@dataclass(frozen=True)
+class Break:
+    """What is replaced where, in words, and the test that must notice (arguments of pytest)."""
+
+    promise: str
+    what: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+BREAKS = (
+    Break(
+        "P1",
+        "unknown is taken for a commit",
+        "txbridge/core/states.py",
+        "return Event.ROLLBACK if decision is Decision.ROLLBACK else Event.UNKNOWN",
+        "return Event.ROLLBACK if decision is Decision.ROLLBACK else Event.COMMIT",
+        MSG_IT,
+    ),
+    Break(
+        "P2",
+        "a take-over skips the decisions that were stored while nobody owned the partition",
+        "txbridge/broker/takeover.py",
+        "next_end=progress.end,",
+        'next_end=ends["end"][1],',
+        "tests/integration/test_worker_crash.py -k test_p3",
+    ),
+    Break(
+        "P3",
+        "progress does not pass the END that was applied",
+        "txbridge/broker/committer.py",
+        "return Progress(half=draft.watermark, end=draft.next_end,",
+        "return Progress(half=last.half, end=last.end,",
+        "tests/integration/test_worker_crash.py -k test_p3",
+    ),
+    Break(
+        "P4",
+        "a rollback is taken for a commit",
+        "txbridge/core/states.py",
+        "return Event.ROLLBACK if decision is Decision.ROLLBACK else Event.UNKNOWN",
+        "return Event.COMMIT if decision is Decision.ROLLBACK else Event.UNKNOWN",
+        MSG_IT,
+    ),
+    Break(
+        "P5",
+        "the last decision of a record wins",
+        "txbridge/core/draft.py",
+        "for entry in record.entries:",
+        "for entry in reversed(record.entries):",
+        "tests/unit/core/test_decisions.py -k test_p5",
+    ),
+    Break(
+        "P6",
+        "a group with nobody alive is checked",
+        "txbridge/broker/cycle.py",
+        "return self._groups.is_alive(group) and",
+        "return",
+        "tests/integration/test_transactional_msg.py::test_p2_p6_a_restarted_service_answers_for_its_dead_predecessor",
+    ),
+    Break(
+        "P7",
+        "the discard does not wait for the interval after the last check",
+        "txbridge/core/half_queue.py",
+        "return self._taken(self._exhausted, now, limit)",
+        "return self._taken(self._exhausted, now + 1_000_000, limit)",
+        "tests/unit/core/test_checks.py -k test_p7",
+    ),
+    Break(
+        "P8",
+        "a group with nobody alive ends the round of checks for all",
+        "txbridge/core/draft.py",
+        "groups = [group for group in self._queue.groups_with_checks_due(as_of) if alive(group)]",
+        "groups = list(self._queue._checks) if all(map(alive, self._queue._checks)) else []",
+        "tests/unit/core/test_checks.py -k test_p8",
+    ),
+)
+
+
+def run(broken: Break) -> tuple[bool, str]:
+    """Whether the test noticed, and the line that says so."""
+    with tempfile.TemporaryDirectory(prefix="txbridge-broken-") as folder:
+        copy = Path(folder) / "tree"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache"))
+        file = copy / broken.file
+        text = file.read_text()
+        if text.count(broken.old) != 1:
+            return False, f"{broken.file} holds {text.count(broken.old)} times: {broken.old}"
+        file.write_text(text.replace(broken.old, broken.new))
+        # The copy comes first on sys.path, for pytest and for the processes that the tests start.
+        result = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *broken.test.split()],
+            cwd=copy,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return result.returncode == 1 and bool(lines), lines[0] if lines else result.stdout.strip()[-300:]
+
+
+def main() -> int:
+    """Run all breaks, or those of the promises named as arguments."""
+    wanted = sys.argv[1:]
+    missed = 0
+    for broken in BREAKS:
+        if wanted and broken.promise not in wanted:
+            continue
+        started = time.monotonic()
+        noticed, line = run(broken)
+        missed += not noticed
+        verdict = "noticed" if noticed else "NOT NOTICED"
+        print(f"{broken.promise} {verdict} in {time.monotonic() - started:.0f} s: {broken.what}\n   {line}", flush=True)
+    print(f"{missed} not noticed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

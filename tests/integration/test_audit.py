@@ -1,0 +1,418 @@
+"""The audit on a real Kafka that holds what tests/audit_cases.py plants: it finds that and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import txbridge_audit
+from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
+from txbridge_audit.session import spark_session
+
+from tests.audit_cases import (
+    ABSENT,
+    CASES,
+    COMMIT,
+    COMPACTED,
+    FORWARDED,
+    ORDERS,
+    PARTITIONS,
+    PLAIN,
+    ROLLBACK,
+    TAIL,
+    Half,
+    Log,
+    Record,
+    plant,
+)
+from txbridge.core.names import Names
+from txbridge.embedded import EmbeddedKafka
+
+pytestmark = [
+    # py4j closes its sockets to the JVM in finalisers.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SPARK_FOLDER = Path(txbridge_audit.__file__).parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SPARK_FOLDER.parent), str(Path.cwd())])}
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A cluster of our own: half messages of other namespaces would explain phantoms away."""
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(None, lambda _: None) as session:
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+
+
+class KafkaLog(Log):
+    """The log in Kafka, under a namespace and real topics of its own."""
+
+    def __init__(self, servers: str, partitions: int = PARTITIONS) -> None:
+        super().__init__(Names(f"audit{secrets.token_hex(3)}"))
+        self.servers = servers
+        self.admin = AdminClient({"bootstrap.servers": servers})
+        names = self.names
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        topics = [NewTopic(topic, partitions, 1, config=stamped) for topic in (names.half, names.end, names.op)]
+        topics.append(NewTopic(names.offset, partitions, 1, config={"cleanup.policy": "compact"}))
+        topics.append(NewTopic(names.discard, 1, 1, config=stamped))
+        topics.append(NewTopic(self.real(ORDERS), 2, 1))
+        topics.append(NewTopic(self.real(FORWARDED), 1, 1))
+        topics.append(NewTopic(self.real(COMPACTED), 1, 1, config={"cleanup.policy": "compact"}))
+        self.create(*topics)
+        self._plain = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0})
+        self._writer = self.transactional()
+
+    def create(self, *topics: NewTopic) -> None:
+        for future in self.admin.create_topics(list(topics)).values():
+            future.result()
+
+    def delete(self, *topics: str) -> None:
+        for future in self.admin.delete_topics(list(topics)).values():
+            future.result()
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """What retention does: removes the beginning."""
+        for future in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            future.result()
+
+    def transactional(self) -> Producer:
+        name = f"{self.names.namespace}-{secrets.token_hex(3)}"
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": name, "linger.ms": 0})
+        producer.init_transactions()
+        return producer
+
+    def real(self, topic: str) -> str:
+        return f"{self.names.namespace}-{topic}" if topic in {ORDERS, COMPACTED, ABSENT, FORWARDED} else topic
+
+    def write(self, record: Record) -> None:
+        self._send(self._plain, record)
+        self._plain.flush()
+
+    def transaction(self, *records: Record) -> None:
+        self._writer.begin_transaction()
+        for record in records:
+            self._send(self._writer, record)
+        self._writer.commit_transaction()
+
+    def aborted(self, *records: Record) -> None:
+        self._writer.begin_transaction()
+        for record in records:
+            self._send(self._writer, record)
+        self._writer.flush()
+        self._writer.abort_transaction()
+
+    def left_open(self, *records: Record) -> Producer:
+        """A Kafka transaction of somebody else that stays open."""
+        producer = self.transactional()
+        producer.begin_transaction()
+        for record in records:
+            self._send(producer, record)
+        producer.flush()
+        return producer
+
+    @staticmethod
+    def _send(producer: Producer, record: Record) -> None:
+        def written(_: object, message: Message) -> None:
+            offset = message.offset()
+            assert offset is not None
+            record.at.append(offset)
+
+        producer.produce(
+            record.topic,
+            value=record.value,
+            key=record.key,
+            partition=record.partition,
+            headers=record.headers,
+            on_delivery=written,
+        )
+
+
+@pytest.fixture(scope="module")
+def planted(kafka: EmbeddedKafka) -> tuple[KafkaLog, dict[str, Half | None]]:
+    log = KafkaLog(kafka.bootstrap_servers)
+    return log, plant(log)
+
+
+def audit(log: KafkaLog, spark: SparkSession, **more: object) -> AuditReport:
+    return run_audit(log.servers, namespace=log.names.namespace, spark=spark, **more)  # type: ignore[arg-type]
+
+
+def evidence(report: AuditReport, half: Half) -> list[tuple[str, str, list[tuple[str, int]]]]:
+    """Kind of each violation and finding of a transaction, with the role and offset of each record."""
+    entries = [*report.violations.listed, *report.findings.listed]
+    return [
+        (entry.kind, entry.real_topic or "", [(place.role, place.offset) for place in entry.evidence])
+        for entry in entries
+        if any((p.role, p.partition, p.offset) == ("half", half.partition, half.offset) for p in entry.evidence)
+    ]
+
+
+def test_finds_what_was_planted_and_nothing_else(
+    planted: tuple[KafkaLog, dict[str, Half | None]],
+    spark: SparkSession,
+) -> None:
+    log, halves = planted
+    said: list[str] = []
+    report = audit(log, spark, progress=said.append)
+    cases = [*CASES.values(), *TAIL.values()]
+
+    fates = Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])  # of the case with two entries
+    assert +Counter(report.fates) == fates
+    assert report.transactions == fates.total()
+    assert +Counter(report.pending_states) == Counter(case.state for case in cases if case.state)
+    found = Counter(kind for case in cases for kind in (*case.findings, *case.strays))
+    phantoms = found.pop("PHANTOM")
+    assert dict(report.findings.by_kind) == dict(found)
+    violations = {"LOST": 5, "DUPLICATED": 1, "LEAKED": 6, "PHANTOM": phantoms, "WRONG_WINNER": 2}
+    assert dict(report.violations.by_kind) == violations
+    assert report.violations.total == len(report.violations.listed) == sum(violations.values())
+    assert report.exit_code == 1
+    assert not report.clean
+
+    assert report.answered_by_check == 1
+    assert report.delivered_more_than_once == 1
+    assert report.rolled_back_but_visible == 1
+    assert (report.delivered, report.rolled_back) == (fates["delivered"], fates["rolled_back"])
+    assert "judging" in said
+
+    for name, case in (CASES | TAIL).items():
+        half = halves[name]
+        if half is not None:
+            kinds = {kind for kind, _, _ in evidence(report, half)}
+            assert kinds == case.findings | ({case.fate} & set(report.violations.by_kind)), name
+
+
+def test_evidence(planted: tuple[KafkaLog, dict[str, Half | None]], kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    half = log.half()
+    first, second = log.end(half, ROLLBACK), log.end(half, COMMIT)
+    copy = log.copy(half, partition=1)
+    outcome = log.op("commit", half)
+    log.transaction(copy, outcome)
+    phantom = log.copy(Half(PLAIN, 7, "F" * 32, "billing", log.real(ORDERS)))
+    log.transaction(phantom)
+    report = audit(log, spark)
+
+    records = [("half", half.offset), ("end", first), ("end", second), ("op", outcome.offset), ("copy", copy.offset)]
+    assert evidence(report, half) == [("WRONG_WINNER", log.real(ORDERS), records)]
+    (entry,) = [entry for entry in report.violations.listed if entry.kind == "PHANTOM"]
+    (place,) = entry.evidence
+    assert (place.role, place.topic, place.partition, place.offset) == ("copy", log.real(ORDERS), 0, phantom.offset)
+    assert entry.transaction == "F" * 8
+    # Whoever knows all of an id may decide: a report never shows one.
+    text = report.to_json()
+    assert half.id not in text
+    assert half.id[:8] in text
+    assert json.loads(text)["cuts"][log.names.end] == {"0": {"start": 0, "end": 2}, "1": {"start": 0, "end": 0}}
+
+
+def test_clean_and_empty(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    report = audit(log, spark, real_topics=[log.real(ORDERS), log.real(ABSENT)])
+    assert (report.transactions, report.exit_code, dict(report.findings.by_kind)) == (0, 0, {})
+    assert log.real(ORDERS) in report.cuts
+    log.transaction(log.copy(Half(PLAIN, 0, "F" * 32, "billing", log.real(ORDERS))))
+    # No half message names the topic; it was given as an option.
+    assert audit(log, spark).clean
+    assert audit(log, spark, real_topics=[log.real(ORDERS)]).violations.by_kind["PHANTOM"] == 1
+
+
+def test_open_kafka_transaction_hides_but_accuses_nobody(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    before, behind = log.half(), log.half()
+    for half in (before, behind):
+        log.end(half, COMMIT)
+    log.deliver(before)
+    foreign = log.left_open(Record(log.real(ORDERS), 0, b"k", b"v", []))
+    log.deliver(behind)
+    log.transaction(log.progress(PLAIN, half=2))
+    report = audit(log, spark, settle_timeout=0.5)
+    assert report.clean
+    assert (report.delivered, report.pending_states["in_commit"]) == (1, 1)
+    assert dict(report.findings.by_kind) == {"OPEN_TRANSACTION": 1}
+    foreign.abort_transaction()
+    after = audit(log, spark)
+    assert (after.delivered, after.clean, after.findings.total) == (2, True, 0)
+
+
+def test_retention_and_deleted_records_raise_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    expired, removed, kept, lost = log.half(), log.half(), log.half(), log.half()
+    for half in (expired, removed, kept, lost):
+        log.end(half, COMMIT)
+    log.transaction(log.progress(PLAIN, half=0))
+    copies = [log.deliver(half) for half in (expired, removed, kept)]
+    log.transaction(log.op("commit", lost))
+    log.delete_records(log.real(ORDERS), 0, copies[2].offset)
+    report = audit(log, spark)
+    assert (report.delivered, report.unverifiable, report.fates["LOST"]) == (1, 2, 1)
+    # Now the half messages go too, and all of END: nothing is left to accuse anybody with.
+    log.delete_records(log.names.half, 0, kept.offset)
+    log.delete_records(log.names.end, 0, 4)
+    log.transaction(log.copy(expired), log.copy(Half(PLAIN, removed.offset, "E" * 32, "billing", log.real(ORDERS))))
+    report = audit(log, spark)
+    assert (report.transactions, report.delivered, report.fates["LOST"]) == (2, 1, 1)
+    assert dict(report.findings.by_kind) == {"HALF_GONE": 2}
+
+
+def test_two_namespaces_share_a_real_topic(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    ours, theirs = KafkaLog(kafka.bootstrap_servers), KafkaLog(kafka.bootstrap_servers)
+    mine = ours.half()
+    ours.end(mine, COMMIT)
+    ours.deliver(mine)
+    shared = Half(PLAIN, mine.offset, theirs.half().id, "billing", mine.topic)
+    ours.transaction(ours.copy(shared))
+    report = audit(ours, spark)
+    assert report.clean
+    assert dict(report.findings.by_kind) == {"OTHER_NAMESPACE": 1}
+
+
+def test_live_system_raises_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    """Transactions start, are decided and are delivered all the time while audits run: no order of events accuses."""
+    log = KafkaLog(kafka.bootstrap_servers)
+    stop = threading.Event()
+    written = Counter[str]()
+
+    def work() -> None:
+        while not stop.is_set():
+            first, second = log.half(), log.half()
+            log.end(second, ROLLBACK)
+            log.end(first, COMMIT)
+            records = (log.op("rollback", second), log.progress(PLAIN, half=second.offset + 1))
+            copy = log.copy(first, partition=first.offset % 2)
+            if written["committed"] % 5 == 0:
+                log.aborted(copy, log.op("commit", first))
+            log.transaction(copy, log.op("commit", first), *records)
+            written.update(["committed", "rolled back"])
+
+    writer = threading.Thread(target=work)
+    writer.start()
+    try:
+        reports = [audit(log, spark) for _ in range(3)]
+    finally:
+        stop.set()
+        writer.join()
+    for report in reports:
+        assert report.violations.total == 0, report.violations.listed
+        assert report.findings.total == 0, report.findings.listed
+        assert report.delivered > 0
+    last = audit(log, spark)
+    assert last.pending == 0
+    assert (last.delivered, last.rolled_back) == (written["committed"], written["rolled back"])
+    assert last.transactions > reports[-1].transactions > reports[0].transactions
+
+
+def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    with pytest.raises(CouldNotAuditError, match=r"127\.0\.0\.1:9 can not be reached .*--bootstrap-servers"):
+        run_audit("127.0.0.1:9", spark=spark)
+    with pytest.raises(CouldNotAuditError, match=r"no topic nowhere\.RMQ_SYS_TRANS_HALF_TOPIC.*topics apply"):
+        run_audit(kafka.bootstrap_servers, namespace="nowhere", spark=spark)
+    log = KafkaLog(kafka.bootstrap_servers)
+    log.transaction(log.progress(PLAIN, half=1))
+    with pytest.raises(CouldNotAuditError, match=r"HALF_TOPIC/0 ends at 0, below the worker's progress \(1\)"):
+        audit(log, spark)
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.progress(PLAIN, half=0, topics={"end": "AAAAAAAAAAAAAAAAAAAAAA"}))
+    with pytest.raises(CouldNotAuditError, match="END_TOPIC was deleted and created again"):
+        audit(log, spark)
+    log.delete(log.names.op)
+    log.create(NewTopic(log.names.op, PARTITIONS + 1, 1))
+    with pytest.raises(CouldNotAuditError, match="the same number of partitions"):
+        audit(log, spark)
+
+
+CLI = "import typer; from txbridge.admin.audit_cli import audit; app = typer.Typer(); app.command()(audit); app()"
+
+
+def test_command_line(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path: Path) -> None:
+    """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
+    log, _ = planted
+    target = tmp_path / "report.json"
+    arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
+    done = subprocess.run(
+        [sys.executable, "-c", CLI, *arguments, "--kafka", "socket.timeout.ms=20000"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        env=ENVIRONMENT | {"COLUMNS": "200"},
+        cwd=tmp_path,
+    )
+    report = json.loads(target.read_text())
+    assert done.returncode == 1, done.stderr
+    assert re.search(rf"{report['violations']['total']} violations: {report['transactions']} transactions", done.stdout)
+    assert re.search(r"LOST +5 ", done.stdout)
+    assert "starting Spark" in done.stderr
+    assert "WARN" not in done.stderr + done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_spark_submit(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path: Path) -> None:
+    """The same job as a plain Spark application; it has Spark fetch the connector when it was not given."""
+    log, _ = planted
+    submit = Path(sys.executable).with_name("spark-submit")
+    done = subprocess.run(
+        [
+            *(submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false"),
+            *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+            *("--conf", "spark.driver.host=127.0.0.1", SPARK_FOLDER / "job.py"),
+            *("--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--format", "json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+        env={**os.environ, "PATH": f"{submit.parent}{os.pathsep}{os.environ['PATH']}"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert json.loads(done.stdout)["violations"]["by_kind"]["LOST"] == 5
+
+
+def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(SPARK_FOLDER / "job.py"), "--bootstrap-servers", "127.0.0.1:9", *arguments]
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=os.environ | environment,
+            cwd=tmp_path,
+        )
+
+    unreachable = run()
+    assert (unreachable.returncode, unreachable.stdout) == (2, "")
+    assert re.fullmatch(r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 can not be reached .*\n", unreachable.stderr)
+    for arguments, message in (
+        (["--kafka", "nonsense"], "is not of the form key=value"),
+        (["--kafka", "isolation.level=read_uncommitted"], "the audit sets isolation.level itself"),
+        (["--kafka", "no.such.option=1"], "refuses the settings"),
+        (["--report", "no/such/folder/report.json"], "does not exist"),
+    ):
+        refused = run(*arguments)
+        assert (refused.returncode, len(refused.stderr.strip().splitlines())) == (2, 1), refused.stderr
+        assert message in refused.stderr

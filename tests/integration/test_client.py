@@ -1,0 +1,687 @@
+"""TransactionProducer on a real Kafka, judged by what stands in HALF and END; no worker runs here."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from urllib.parse import unquote
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.harness import Bridge, eventually
+from txbridge import (
+    EndTransactionError,
+    LayoutError,
+    LocalTransactionState,
+    Message,
+    PrepareError,
+    SendStatus,
+    TransactionListener,
+    TransactionProducer,
+    UsageError,
+    topics_cluster,
+)
+from txbridge.client import producer as producer_module
+from txbridge.topics import KafkaUnreachableError
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOWN
+
+
+class Listener(TransactionListener):
+    """Does what it was made with, and remembers what it was given. An exception is raised, a function is called."""
+
+    def __init__(self, execute=COMMIT, check=COMMIT):
+        self.execute, self.check = execute, check
+        self.executed, self.checked = [], []
+
+    def execute_local_transaction(self, message, arg):
+        self.executed.append((message, arg))
+        return self._do(self.execute, message, arg)
+
+    def check_local_transaction(self, message):
+        self.checked.append(message)
+        return self._do(self.check, message)
+
+    @staticmethod
+    def _do(what, *arguments):
+        if isinstance(what, BaseException):
+            raise what
+        return what(*arguments) if callable(what) else what
+
+
+def producer_on(bridge, listener, *, group="orders", settings=None, **options):
+    return TransactionProducer(
+        group,
+        listener,
+        {"bootstrap.servers": bridge.bootstrap_servers, **(settings or {})},
+        namespace=bridge.namespace,
+        **options,
+    )
+
+
+def ends(bridge, source=None):
+    """Every entry in END as (partition, half offset, transaction id, decision, check times, remark), in order."""
+    found = []
+    for record in bridge.read(bridge.names.end):
+        headers = dict(record.headers())
+        assert headers["TXB_V"] == b"1"
+        if source is None or headers["SOURCE"] == source.encode():
+            for line in record.value().decode().split("\n"):
+                offset, transaction_id, decision, times, remark = (*line.split(","), "", "")[:5]
+                found.append((record.partition(), int(offset), transaction_id, int(decision), times, unquote(remark)))
+    return found
+
+
+def check_record(bridge, half, times=1, group="orders", **changed):
+    """Ask about a half message as the worker would, with our headers `changed`."""
+    headers = {
+        "TRANSACTION_CHECK_TIMES": b"%d" % times,
+        "TXB_HALF": b"%d:%d" % (half.partition(), half.offset()),
+        "TXB_END": b"1",
+        **changed,
+    }
+    bridge.produce(
+        bridge.names.check(group),
+        key=half.key(),
+        value=half.value(),
+        headers=[*half.headers(), *headers.items()],
+    )
+
+
+def half_of(bridge, transaction_id):
+    return next(
+        half for half in bridge.read(bridge.names.half) if dict(half.headers())["UNIQ_KEY"].decode() == transaction_id
+    )
+
+
+def threads_of_ours():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("txbridge-")]
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+def test_message_arrives_unchanged_and_the_result_tells_where(bridge):
+    listener = Listener()
+    sent = Message(
+        "orders.placed",
+        b"\x00\xff value",
+        key=b"42",
+        headers=[("trace", b"1"), ("null", None), ("trace", b"2"), ("empty", b""), ("ümlaut", b"\xff"), ("", b"x")],
+        timestamp=1_234_567_890_123,
+        partition=5,
+        check_immunity_time=90,
+    )
+    before = time.time() * 1000
+    with producer_on(bridge, listener) as producer:
+        result = producer.send_message_in_transaction(sent, {"an": "argument"})
+    [half] = bridge.read(bridge.names.half)
+    assert (half.key(), half.value()) == (b"42", b"\x00\xff value")
+    assert half.headers() == [
+        ("trace", b"1"),
+        ("null", None),
+        ("trace", b"2"),
+        ("empty", b""),
+        ("ümlaut", b"\xff"),
+        ("", b"x"),
+        ("TXB_V", b"1"),
+        ("TRAN_MSG", b"true"),
+        ("REAL_TOPIC", b"orders.placed"),
+        ("PGROUP", b"orders"),
+        ("UNIQ_KEY", result.transaction_id.encode()),
+        ("REAL_QID", b"5"),
+        ("CHECK_IMMUNITY_TIME_IN_SECONDS", b"90"),
+        ("BORN_TIMESTAMP", b"1234567890123"),
+    ]
+    assert result.send_status is SendStatus.SEND_OK
+    assert result.msg_id == result.transaction_id
+    assert (result.half_partition, result.half_offset) == (half.partition(), half.offset())
+    assert result.queue_offset == half.offset()
+    assert result.local_transaction_state is COMMIT
+    assert result.local_exception is None
+    assert result.end.result(0) is None
+    [(given, argument)] = listener.executed
+    assert argument == {"an": "argument"}
+    assert (given.topic, given.value, given.key, given.headers) == (sent.topic, sent.value, sent.key, sent.headers)
+    assert (given.timestamp, given.partition, given.check_immunity_time) == (1_234_567_890_123, 5, 90)
+    assert given.transaction_id == result.transaction_id
+    assert (given.half_partition, given.half_offset, given.check_times) == (half.partition(), half.offset(), 0)
+    assert given.born_timestamp == half.timestamp()[1]
+    assert before - 5_000 < given.born_timestamp < before + 60_000
+    [end] = bridge.read(bridge.names.end)
+    assert end.key() is None
+    assert end.partition() == half.partition()
+    assert end.value() == f"{half.offset()},{result.transaction_id},8".encode()
+    headers = dict(end.headers())
+    assert set(headers) == {"TXB_V", "PGROUP", "SOURCE", "CLIENT_ID"}
+    assert (headers["PGROUP"], headers["SOURCE"]) == (b"orders", b"client")
+
+
+def test_tombstone_and_bare_message(bridge):
+    with producer_on(bridge, Listener()) as producer:
+        producer.send_message_in_transaction(Message("t", None, b"k"))
+        producer.send_message_in_transaction(Message("t", b""))
+    found = sorted((half.key() or b"", half.value()) for half in bridge.read(bridge.names.half))
+    assert found == [(b"", b""), (b"k", None)]
+    for half in bridge.read(bridge.names.half):
+        assert [name for name, _ in half.headers()] == ["TXB_V", "TRAN_MSG", "REAL_TOPIC", "PGROUP", "UNIQ_KEY"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "decision", "remark"),
+    [
+        (COMMIT, COMMIT, 8, ""),
+        (ROLLBACK, ROLLBACK, 12, ""),
+        (UNKNOWN, UNKNOWN, 0, ""),
+        (None, UNKNOWN, 0, ""),
+        (
+            ValueError("no account, 50 %\nü"),
+            UNKNOWN,
+            0,
+            "executeLocalTransactionBranch exception: ValueError: no account, 50 %\nü",
+        ),
+        ("yes", UNKNOWN, 0, "execute_local_transaction returned str, not a LocalTransactionState: counted as unknown"),
+    ],
+)
+def test_what_the_local_transaction_says(bridge, answer, state, decision, remark):
+    with producer_on(bridge, Listener(answer)) as producer:
+        result = producer.send_message_in_transaction(Message("t", b"v"))
+    assert result.local_transaction_state is state
+    assert result.local_exception is (answer if isinstance(answer, Exception) else None)
+    assert ends(bridge) == [
+        (result.half_partition, result.half_offset, result.transaction_id, decision, "", remark),
+    ]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_interrupt_in_the_local_transaction_gets_out_and_the_worker_learns_unknown(bridge, error):
+    with producer_on(bridge, Listener(error)) as producer:
+        with pytest.raises(type(error)):
+            producer.send_message_in_transaction(Message("t", b"v"))
+        assert producer.flush() == 0
+        [(_, _, _, decision, _, remark)] = ends(bridge)
+        assert decision == 0
+        assert remark.startswith(f"executeLocalTransactionBranch exception: {type(error).__name__}")
+
+
+def test_refusals_send_nothing(bridge):
+    listener = Listener()
+    with producer_on(bridge, listener) as producer:
+        for bad in (
+            Message("", b""),
+            Message("a b", b""),
+            Message("RMQ_SYS_TRANS_HALF_TOPIC", b""),
+            Message(bridge.names.half, b""),
+            Message("__consumer_offsets", b""),
+            Message("TRANS_CHECK_MAX_TIME_TOPIC", b""),
+            Message("t", b"", headers=[("UNIQ_KEY", b"x")]),
+            Message("t", b"", headers=[("TXB_X", b"x")]),
+            Message("t", b"", partition=-1),
+            Message("t", b"", timestamp=-1),
+            Message("t", b"", check_immunity_time=-1),
+            # The half topic keeps its messages for 7 days.
+            Message("t", b"", check_immunity_time=604_801),
+            # The topic plan's max_message_size is 1,000,000.
+            Message("t", b"x" * 1_000_001),
+            Message("t", b"", key=b"k" * 32_769),
+        ):
+            with pytest.raises(UsageError):
+                producer.send_message_in_transaction(bad)
+    assert listener.executed == []
+    assert bridge.read(bridge.names.half) == []
+    assert bridge.read(bridge.names.end) == []
+
+
+def test_the_largest_message_is_sent(bridge):
+    with producer_on(bridge, Listener()) as producer:
+        largest = Message("t", b"x" * 1_000_000, key=b"k" * 32_768, check_immunity_time=604_800)
+        producer.send_message_in_transaction(largest).wait(10)
+    [half] = bridge.read(bridge.names.half)
+    assert len(half.value()) == 1_000_000
+
+
+def test_settings_pass_through_by_librdkafkas_names(bridge):
+    statistics = []
+    settings = {
+        "client.id": "my-service",
+        "statistics.interval.ms": 100,
+        "stats_cb": lambda text: statistics.append(json.loads(text)),
+        "compression.type": "gzip",
+        "session.timeout.ms": 9_000,
+    }
+    with producer_on(bridge, Listener(), settings=settings) as producer:
+        producer.send_message_in_transaction(Message("t", b"v" * 1_000))
+        eventually(lambda: {one["type"] for one in statistics} == {"producer", "consumer"})
+    assert {one["client_id"] for one in statistics} == {"my-service"}
+
+
+def test_a_listener_may_send_another_message(bridge):
+    def nested(message, arg):
+        if message.topic == "outer":
+            assert producer.send_message_in_transaction(Message("inner", b"v")).local_transaction_state is COMMIT
+        return COMMIT
+
+    with producer_on(bridge, Listener(nested)) as producer:
+        producer.send_message_in_transaction(Message("outer", b"v"))
+    assert len(ends(bridge)) == 2
+
+
+# --- many threads -----------------------------------------------------------------------------------------------------
+
+
+def test_ends_are_batched_once_each_and_in_order(bridge):
+    threads, each = 16, 100
+    results = {}
+    with producer_on(bridge, Listener()) as producer:
+
+        def work(thread):
+            results[thread] = [
+                producer.send_message_in_transaction(Message("t", b"v", b"%d-%d" % (thread, number)))
+                for number in range(each)
+            ]
+
+        workers = [threading.Thread(target=work, args=[number]) for number in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert producer.flush() == 0
+        assert all(result.end.done() for sent in results.values() for result in sent)
+    found = ends(bridge)
+    assert Counter(entry[2] for entry in found) == Counter(
+        result.transaction_id for sent in results.values() for result in sent
+    )
+    assert len(found) == threads * each
+    assert len(bridge.read(bridge.names.end)) < threads * each
+    position = {entry[2]: number for number, entry in enumerate(found)}
+    for sent in results.values():
+        for partition in (0, 1):
+            mine = [position[result.transaction_id] for result in sent if result.half_partition == partition]
+            assert mine == sorted(mine)
+
+
+def test_first_sends_of_many_threads_start_it_once(bridge):
+    producer = producer_on(bridge, Listener())
+    workers = [
+        threading.Thread(target=producer.send_message_in_transaction, args=[Message("t", b"v")]) for _ in range(8)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(threads_of_ours()) == ["txbridge-check", "txbridge-end", "txbridge-half"]
+    producer.close()
+    assert len(ends(bridge)) == 8
+
+
+# --- life -------------------------------------------------------------------------------------------------------------
+
+
+def test_close_waits_and_ends_everything_and_can_be_repeated(bridge):
+    producer = producer_on(bridge, Listener())
+    assert producer.start() is producer
+    producer.start()
+    results = [producer.send_message_in_transaction(Message("t", b"v")) for _ in range(50)]
+    producer.close()
+    assert all(result.end.result(0) is None for result in results)
+    assert threads_of_ours() == []
+    producer.close()
+    with pytest.raises(UsageError, match="closed"):
+        producer.send_message_in_transaction(Message("t", b"v"))
+    with pytest.raises(UsageError, match="closed"), producer:
+        raise AssertionError
+    assert len(bridge.read(bridge.names.half)) == 50
+
+
+def test_a_body_that_raises_is_flushed_all_the_same(bridge):
+    results = []
+
+    def body():
+        with producer_on(bridge, Listener()) as producer:
+            results.extend(producer.send_message_in_transaction(Message("t", b"v")) for _ in range(20))
+            raise LookupError("the body")
+
+    with pytest.raises(LookupError, match="the body"):
+        body()
+    assert all(result.end.done() for result in results)
+    assert len(ends(bridge)) == 20
+
+
+def test_close_waits_for_a_running_local_transaction(bridge):
+    running, go_on = threading.Event(), threading.Event()
+    producer = producer_on(bridge, Listener(lambda *_: running.set() or (go_on.wait(20) and COMMIT)))
+    sender = threading.Thread(target=producer.send_message_in_transaction, args=[Message("t", b"v")])
+    sender.start()
+    assert running.wait(20)
+    closer = threading.Thread(target=producer.close)
+    closer.start()
+    closer.join(0.2)
+    assert closer.is_alive()
+    go_on.set()
+    closer.join(20)
+    sender.join(20)
+    assert [entry[3] for entry in ends(bridge)] == [8]
+
+
+def test_close_by_a_listener_is_refused(bridge):
+    def closes(*_):
+        producer.close()
+
+    with producer_on(bridge, Listener(closes, closes)) as producer:
+        result = producer.send_message_in_transaction(Message("t", b"v"))
+        assert isinstance(result.local_exception, UsageError)
+        check_record(bridge, half_of(bridge, result.transaction_id))
+        eventually(lambda: ends(bridge, "check"))
+    [(*_, remark)] = ends(bridge, "check")
+    assert remark.startswith("checkLocalTransactionState Exception: UsageError: close() was called by a listener")
+
+
+def test_without_topics_it_does_not_start_and_creates_nothing(kafka):
+    with pytest.raises(LayoutError, match=r"missing-namespace\.RMQ_SYS_TRANS_HALF_TOPIC: does not exist"):
+        TransactionProducer(
+            "orders",
+            Listener(),
+            {"bootstrap.servers": kafka.bootstrap_servers},
+            namespace="missing-namespace",
+        ).start()
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "look"})
+    try:
+        topics = consumer.list_topics(timeout=10).topics
+    finally:
+        consumer.close()
+    assert not [topic for topic in topics if topic.startswith("missing-namespace")]
+    assert threads_of_ours() == []
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "decision", "remark"),
+    [
+        (COMMIT, 8, ""),
+        (ROLLBACK, 12, ""),
+        (UNKNOWN, 0, ""),
+        (None, 0, ""),
+        (KeyError("row"), 0, "checkLocalTransactionState Exception: KeyError: 'row'"),
+        (8, 0, "check_local_transaction returned int, not a LocalTransactionState: counted as unknown"),
+    ],
+)
+def test_what_a_check_is_answered(bridge, answer, decision, remark):
+    listener = Listener(UNKNOWN, answer)
+    with producer_on(bridge, listener) as producer:
+        sent = Message("orders.placed", b"value", b"42", [("a", None), ("a", b"1")], 77, 3)
+        result = producer.send_message_in_transaction(sent)
+        check_record(bridge, half_of(bridge, result.transaction_id), times=7)
+        eventually(lambda: ends(bridge, "check"))
+    where = (result.half_partition, result.half_offset, result.transaction_id)
+    assert ends(bridge, "check") == [(*where, decision, "7", remark)]
+    [message] = listener.checked
+    assert (message.topic, message.value, message.key, message.headers) == (
+        "orders.placed",
+        b"value",
+        b"42",
+        (("a", None), ("a", b"1")),
+    )
+    assert (message.timestamp, message.partition, message.check_times) == (77, 3, 7)
+    assert (message.half_partition, message.half_offset, message.transaction_id) == where
+    assert message.born_timestamp is None
+
+
+def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge):
+    def checked_meanwhile(message, _):
+        check_record(bridge, half_of(bridge, message.transaction_id))
+        eventually(lambda: ends(bridge, "check"))
+        return COMMIT
+
+    listener = Listener(checked_meanwhile, ROLLBACK)
+    with producer_on(bridge, listener) as producer:
+        result = producer.send_message_in_transaction(Message("t", b"v"))
+        result.wait(10)
+        # Over now: the application is asked.
+        check_record(bridge, half_of(bridge, result.transaction_id), times=2)
+        eventually(lambda: len(ends(bridge, "check")) == 2)
+    assert [(entry[3], entry[4]) for entry in ends(bridge, "check")] == [(0, "1"), (12, "2")]
+    assert [entry[3] for entry in ends(bridge, "client")] == [8]
+    assert len(listener.checked) == 1
+
+
+def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, caplog):
+    listener = Listener()
+    with producer_on(bridge, listener) as producer:
+        result = producer.send_message_in_transaction(Message("t", b"v"))
+        half = half_of(bridge, result.transaction_id)
+        topic = bridge.names.check("orders")
+        for partition in range(4):
+            bridge.produce(topic, value=b"hello", partition=partition)
+            bridge.produce(topic, value=None, headers=[("TXB_V", b"\xff")], partition=partition)
+        check_record(bridge, half, TXB_HALF=b"99:0")
+        check_record(bridge, half, TXB_HALF=b"nonsense")
+        check_record(bridge, half, UNIQ_KEY=b"again")
+        check_record(bridge, half, TRANSACTION_CHECK_TIMES=b"many")
+        check_record(bridge, half, times=5)
+        eventually(lambda: ends(bridge, "check"))
+        eventually(lambda: caplog.text.count("check_request_malformed") == 12)
+    assert [entry[4] for entry in ends(bridge, "check")] == ["5"]
+    assert len(listener.checked) == 1
+    assert result.transaction_id not in caplog.text
+
+
+def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge):
+    first = Listener()
+    with producer_on(bridge, first) as producer:
+        half = half_of(bridge, producer.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        for times in range(1, 21):
+            check_record(bridge, half, times)
+        eventually(lambda: len(ends(bridge, "check")) == 20)
+    # Asked while nobody of the group was there.
+    check_record(bridge, half, 21)
+    second = Listener()
+    with producer_on(bridge, second):
+        eventually(lambda: len(ends(bridge, "check")) >= 21)
+    assert [message.check_times for message in second.checked] == [21]
+    assert sorted(int(entry[4]) for entry in ends(bridge, "check")) == list(range(1, 22))
+
+
+def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge):
+    go_on = threading.Event()
+    listener = Listener(UNKNOWN, lambda _: go_on.wait(30) and COMMIT)
+    with producer_on(bridge, listener, check_request_hold_max=3) as producer:
+        half = half_of(bridge, producer.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        for times in range(1, 31):
+            check_record(bridge, half, times)
+        eventually(lambda: listener.checked)
+        consumer = producer._runtime._checks
+        eventually(lambda: consumer._paused)
+        assert consumer._held == 3
+        go_on.set()
+        eventually(lambda: len(ends(bridge, "check")) >= 30)
+    assert sorted(int(entry[4]) for entry in ends(bridge, "check")) == list(range(1, 31))
+
+
+def test_members_of_a_group_share_the_checks_and_take_over(bridge):
+    one, other = Listener(), Listener()
+    with producer_on(bridge, one) as first:
+        half = half_of(bridge, first.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        with producer_on(bridge, other):
+            times = 0
+
+            def both_are_asked():
+                nonlocal times
+                times += 1
+                check_record(bridge, half, times)
+                return one.checked and other.checked
+
+            eventually(both_are_asked)
+        before = times
+        for times in range(before + 1, before + 11):
+            check_record(bridge, half, times)
+        eventually(lambda: {int(entry[4]) for entry in ends(bridge, "check")} == set(range(1, before + 11)))
+
+
+def test_the_group_is_alive_while_the_producer_is(bridge):
+    group = bridge.names.check("orders")
+
+    def members():
+        described = bridge.admin.describe_consumer_groups([group])[group].result(10)
+        return len(described.members)
+
+    with producer_on(bridge, Listener()):
+        eventually(lambda: members() == 1)
+    assert members() == 0
+
+
+# --- a Kafka that goes away -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_bridge(own_kafka, request):
+    with Bridge(own_kafka.bootstrap_servers, request.node.name) as bridge:
+        yield bridge
+
+
+def test_unacknowledged_half_message_runs_no_local_transaction(own_kafka, own_bridge, monkeypatch, caplog):
+    ids = iter([f"{number:032X}" for number in range(1, 1_000)])
+    monkeypatch.setattr(producer_module, "new_transaction_id", lambda: next(ids))
+    listener = Listener()
+    with producer_on(own_bridge, listener, settings={"message.timeout.ms": 1_000}) as producer:
+        producer.send_message_in_transaction(Message("t", b"before")).wait(10)
+        own_kafka.pause()
+        # Its threads stop a moment later.
+        with pytest.raises(PrepareError, match=r"_MSG_TIMED_OUT.*check the brokers") as failure:
+            while True:
+                producer.send_message_in_transaction(Message("t", b"paused"))
+        assert failure.value.cause.name() == "_MSG_TIMED_OUT"
+        own_kafka.resume()
+        executed = [message.transaction_id for message, _ in listener.executed]
+        lost = f"{len(executed) + 1:032X}"
+        assert executed == [f"{number:032X}" for number in range(1, len(executed) + 1)]
+        eventually(lambda: _sends(producer, Message("t", b"after")))
+        # The broker was taken for dead meanwhile and has to come back first.
+        eventually(lambda: _reads(own_bridge))
+        # As if Kafka had stored it after all, which depends on how far the request came: the answer is rollback.
+        headers = own_bridge.half_headers("t", "orders", lost)
+        own_bridge.produce(own_bridge.names.half, value=b"lost", headers=headers, partition=1)
+        half = half_of(own_bridge, lost)
+        check_record(own_bridge, half)
+        eventually(lambda: ends(own_bridge, "check"))
+    assert ends(own_bridge, "check") == [(half.partition(), half.offset(), lost, 12, "1", "")]
+    assert listener.checked == []
+    assert lost not in {entry[2] for entry in ends(own_bridge, "client")}
+    assert lost not in caplog.text
+    assert connection_events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
+
+
+def _reads(bridge):
+    try:
+        return bridge.read(bridge.names.half)
+    except KafkaException:
+        return None
+
+
+def connection_events(caplog):
+    return [record.event for record in caplog.records if record.event.startswith("kafka_connection")]
+
+
+def _sends(producer, message):
+    try:
+        return producer.send_message_in_transaction(message)
+    except PrepareError:
+        return None
+
+
+def test_no_end_is_lost_when_kafka_is_killed_and_comes_back(own_kafka, own_bridge, caplog):
+    results, stop = [], threading.Event()
+    with producer_on(own_bridge, Listener(), settings={"message.timeout.ms": 1_000}) as producer:
+
+        def work():
+            while not stop.is_set():
+                result = _sends(producer, Message("t", b"v"))
+                if result is not None:
+                    results.append(result)
+
+        def kill(*_):
+            own_kafka.kill()
+            return COMMIT
+
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        eventually(lambda: len(results) > 200)
+        # One END at least is given when there is no Kafka to take it.
+        producer._listener.execute = kill
+        eventually(lambda: not own_kafka.is_running())
+        producer._listener.execute = COMMIT
+        eventually(lambda: "kafka_connection_lost" in caplog.text)
+        own_kafka.restart()
+        many = len(results) + 200
+        eventually(lambda: len(results) > many)
+        stop.set()
+        for worker in workers:
+            worker.join()
+        for result in results:
+            result.wait(60)
+    found = Counter(entry[2] for entry in ends(own_bridge, "client"))
+    assert found == Counter(result.transaction_id for result in results)
+    assert connection_events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
+
+
+def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, caplog):
+    def pause(*_):
+        own_kafka.pause()
+        return COMMIT
+
+    producer = producer_on(own_bridge, Listener(pause)).start()
+    result = producer.send_message_in_transaction(Message("t", b"v"))
+    with pytest.raises(TimeoutError):
+        result.wait(0.1)
+    assert producer.flush(0.1) == 1
+    began = time.monotonic()
+    producer.close(0.5)
+    assert time.monotonic() - began < 8
+    with pytest.raises(EndTransactionError, match="the worker will ask check_local_transaction"):
+        result.wait(0)
+    [event] = [record for record in caplog.records if record.event == "closed_too_early"]
+    assert event.fields["ends_not_acknowledged"] == 1
+    own_kafka.resume()
+
+
+def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, monkeypatch, caplog):
+    monkeypatch.setattr(topics_cluster, "REQUEST_TIMEOUT_S", 1.0)
+    own_kafka.kill()
+    restart = threading.Timer(2.5, own_kafka.restart)
+    restart.start()
+    with producer_on(own_bridge, Listener()) as producer:
+        producer.send_message_in_transaction(Message("t", b"v")).wait(10)
+    restart.join()
+    assert connection_events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
+
+
+def test_start_gives_up_in_the_end(monkeypatch, caplog):
+    monkeypatch.setattr(topics_cluster, "REQUEST_TIMEOUT_S", 0.5)
+    producer = TransactionProducer("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
+    began = time.monotonic()
+    with pytest.raises(KafkaUnreachableError, match="can not be reached"):
+        producer.send_message_in_transaction(Message("t", b"v"))
+    assert 0.5 < time.monotonic() - began < 5
+    producer.close()
+    assert [record.event for record in caplog.records if hasattr(record, "event")][:1] == ["kafka_connection_lost"]
+
+
+def test_committed_positions_are_in_the_groups_name(bridge):
+    group = bridge.names.check("orders")
+    with producer_on(bridge, Listener()) as producer:
+        half = half_of(bridge, producer.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        check_record(bridge, half)
+        eventually(lambda: ends(bridge, "check"))
+    consumer = Consumer({"bootstrap.servers": bridge.bootstrap_servers, "group.id": group})
+    try:
+        committed = consumer.committed([TopicPartition(group, partition) for partition in range(4)], 10)
+    finally:
+        consumer.close()
+    assert sorted(position.offset for position in committed) == [-1001, -1001, -1001, 1]

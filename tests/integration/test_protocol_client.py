@@ -1,0 +1,737 @@
+"""A client of 60 lines written from docs/protocol.md alone, and that page held against what the worker really writes.
+
+`MiniClient` uses confluent-kafka and the standard library. Everything expected here is written down by hand from the
+page: topic names, headers, JSON keys, and partitions by the murmur2 values that Kafka's own tests state.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from tests.harness import Bridge, eventually
+from txbridge.embedded import EmbeddedKafka
+
+
+class MiniClient:  # for one thread; a half message is (partition, offset, transaction id)
+    COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+    def __init__(self, servers, namespace, group):
+        prefix = f"{namespace}." if namespace else ""
+        self.half_topic, self.end_topic = prefix + "RMQ_SYS_TRANS_HALF_TOPIC", prefix + "RMQ_SYS_TRANS_END_TOPIC"
+        self.group, self.check_topic = group, f"{prefix}RMQ_SYS_TRANS_CHECK.{group}"
+        self.running, self.given_up, self.kafka = set(), set(), {"bootstrap.servers": servers}
+        safe = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+        self.producer = Producer(self.kafka | safe)
+
+    def write(self, topic, headers, **record):
+        reports, headers = [], [*headers, ("TXB_V", "1"), ("PGROUP", self.group)]
+        self.producer.produce(topic, headers=headers, on_delivery=lambda *report: reports.append(report), **record)
+        self.producer.flush()
+        if reports[0][0]:
+            raise KafkaException(reports[0][0])
+        return reports[0][1]
+
+    def prepare(self, topic, value, key=None, headers=(), **optional):
+        name = secrets.token_hex(16).upper()
+        ours = {"TRAN_MSG": "true", "REAL_TOPIC": topic, "UNIQ_KEY": name} | {n: str(v) for n, v in optional.items()}
+        self.given_up.add(name)
+        made = self.write(self.half_topic, [*headers, *ours.items()], key=key, value=value)
+        self.given_up.remove(name)
+        self.running.add(name)
+        return made.partition(), made.offset(), name
+
+    def end(self, *decided, source="client"):  # decided: half message, decision[, check times[, remark]]
+        lines = []
+        for (_, offset, name), decision, *more in decided:
+            times, remark = [*more, "", ""][:2]
+            while len(quote(remark, safe="")) > 2048:
+                remark = remark[:-1]
+            lines.append(f"{offset},{name},{decision},{times},{quote(remark, safe='')}")
+        self.running -= {half[2] for half, *_ in decided if source == "client"}
+        return self.write(self.end_topic, [("SOURCE", source)], value="\n".join(lines), partition=decided[0][0][0])
+
+    def listen(self):
+        config = {"cleanup.policy": "delete", "retention.ms": "3600000", "message.timestamp.type": "LogAppendTime"}
+        admin = AdminClient(self.kafka)
+        try:
+            admin.create_topics([NewTopic(self.check_topic, 1, config=config)])[self.check_topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        ours = {"group.id": self.check_topic, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+        self.consumer = Consumer(self.kafka | ours)
+        self.consumer.subscribe([self.check_topic])
+
+    def answer(self, check, look_up):
+        told, remark = dict(check.headers()), ""
+        half = (*map(int, told["TXB_HALF"].split(b":")), told["UNIQ_KEY"].decode())
+        decision = self.ROLLBACK if half[2] in self.given_up else self.UNKNOWN
+        if half[2] not in self.given_up | self.running:
+            try:
+                decision = look_up(check)
+            except Exception as error:
+                remark = str(error)
+        return self.end((half, decision, int(told["TRANSACTION_CHECK_TIMES"]), remark), source="check")
+
+
+COMMIT, ROLLBACK, UNKNOWN = MiniClient.COMMIT, MiniClient.ROLLBACK, MiniClient.UNKNOWN
+
+#: (partition, offset, transaction id)
+Half = tuple[int, int, str]
+#: Starts a client of a group: join("orders"), or join("orders", listening=False) for one that is not asked.
+Join = Callable[..., MiniClient]
+
+DAY = 24 * 60 * 60 * 1000
+
+#: Keys with the partitions to which murmur2 sends them, of HALF (2) and of a real topic (4). Kafka's UtilsTest has
+#: "abc" -> 479470107, "foobar" -> -790332482 and "21" -> -973932308; without the sign bit the last two are 1357151166
+#: and 1173551340.
+ABC, FOOBAR, TWENTY_ONE = (b"abc", 1, 3), (b"foobar", 0, 2), (b"21", 0, 0)
+
+
+@pytest.fixture(scope="module")
+def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
+    """One namespace and one worker for all tests here: a check after 1 s, four of them 1 s apart, then the discard."""
+    with Bridge(kafka.bootstrap_servers, "protocol client") as made:
+        made.worker(transaction_check_max=4)
+        yield made
+
+
+@pytest.fixture
+def join(bridge: Bridge) -> Iterator[Join]:
+    made: list[MiniClient] = []
+
+    def start(group: str, *, listening: bool = True) -> MiniClient:
+        client = MiniClient(bridge.bootstrap_servers, bridge.namespace, group)
+        if listening:
+            client.listen()
+            made.append(client)
+        return client
+
+    yield start
+    for client in made:
+        client.consumer.close()
+
+
+def internal(bridge: Bridge, name: str) -> str:
+    return f"{bridge.namespace}.{name}"
+
+
+def read(bridge: Bridge, topic: str, isolation: str = "read_committed") -> list[Message]:
+    """All that stands in a topic now; `Bridge.read` without the half second that a broker waits at the end of a log."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bridge.bootstrap_servers,
+            "group.id": internal(bridge, "reader"),
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    found: list[Message] = []
+    ended = 0
+    deadline = time.monotonic() + 20
+    while ended < len(partitions):
+        assert time.monotonic() < deadline, f"{topic} did not come to an end"
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append(message)
+        elif message is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            ended += 1
+    consumer.close()
+    return found
+
+
+def values(bridge: Bridge, topic: str) -> list[bytes | None]:
+    """What a read_committed reader finds, sorted."""
+    return sorted(record.value() for record in read(bridge, topic))
+
+
+def op_records(bridge: Bridge) -> list[Message]:
+    return read(bridge, internal(bridge, "RMQ_SYS_TRANS_OP_HALF_TOPIC"))
+
+
+def outcomes(bridge: Bridge, half: Half) -> list[str]:
+    """What OP says of a half message, in order."""
+    return [
+        dict(record.headers())["OUTCOME"].decode()
+        for record in op_records(bridge)
+        if record.partition() == half[0] and str(half[1]).encode() in record.value().split(b",")
+    ]
+
+
+def wait_outcome(bridge: Bridge, half: Half, *expected: str) -> None:
+    eventually(lambda: outcomes(bridge, half) == list(expected), 40, f"OP did not name {half} {expected}")
+
+
+def offset_records(bridge: Bridge, key: str) -> list[dict | None]:
+    """JSON values of one key in OFFSET, None for a tombstone."""
+    records = [
+        record
+        for record in read(bridge, internal(bridge, "RMQ_SYS_TRANS_OFFSET_TOPIC"))
+        if record.key() == key.encode()
+    ]
+    assert all(record.headers() == [("TXB_V", b"1")] for record in records)
+    return [None if record.value() is None else json.loads(record.value()) for record in records]
+
+
+def parked(bridge: Bridge, half: Half) -> list[dict | None]:
+    return offset_records(
+        bridge, f"{internal(bridge, 'RMQ_SYS_TRANS_HALF_TOPIC')}@CID_RMQ_SYS_TRANS/{half[0]}/{half[1]}"
+    )
+
+
+def record_at(bridge: Bridge, topic: str, partition: int, offset: int) -> Message:
+    found: list[Message] = []
+
+    def there() -> bool:
+        records = read(bridge, topic)
+        found[:] = [record for record in records if (record.partition(), record.offset()) == (partition, offset)]
+        return bool(found)
+
+    eventually(there, 40, f"nothing at {topic} {partition}:{offset}")
+    return found[0]
+
+
+def half_record(bridge: Bridge, half: Half) -> Message:
+    """The half message as it stands in HALF."""
+    return record_at(bridge, internal(bridge, "RMQ_SYS_TRANS_HALF_TOPIC"), *half[:2])
+
+
+def born(bridge: Bridge, half: Half) -> int:
+    kind, when = half_record(bridge, half).timestamp()
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    return when
+
+
+def delivered(bridge: Bridge, topic: str, half: Half) -> list[Message]:
+    """Copies of a half message in its real topic."""
+    return [record for record in read(bridge, topic) if (record.headers() or [])[-2:] == marks(half)]
+
+
+def marks(half: Half) -> list[tuple[str, bytes]]:
+    """The two headers that delivery adds."""
+    return [("UNIQ_KEY", half[2].encode()), ("TXB_HALF", f"{half[0]}:{half[1]}".encode())]
+
+
+def wait_delivered(bridge: Bridge, topic: str, half: Half) -> Message:
+    eventually(lambda: delivered(bridge, topic, half), 40, f"{half} was not delivered")
+    (only,) = delivered(bridge, topic, half)
+    return only
+
+
+def pass_by(bridge: Bridge, client: MiniClient, topic: str, key: bytes) -> None:
+    """Wait until every END written so far for this key's half partition is applied, as END is applied in order."""
+    sentinel = client.prepare(topic, b"sentinel", key=key)
+    client.end((sentinel, COMMIT))
+    wait_delivered(bridge, topic, sentinel)
+
+
+def wait_checks(client: MiniClient, *halves: Half) -> list[Message]:
+    """Wait for the next check of each of these."""
+    found: dict[bytes, Message] = {}
+
+    def complete() -> bool:
+        check = client.consumer.poll(0.5)
+        if check is not None:
+            assert check.error() is None, check.error()
+            found.setdefault(dict(check.headers())["UNIQ_KEY"], check)
+        return all(half[2].encode() in found for half in halves)
+
+    eventually(complete, 40, f"no check of all of {halves}; got {found}")
+    return [found[half[2].encode()] for half in halves]
+
+
+def check_times(check: Message) -> int:
+    return int(dict(check.headers())["TRANSACTION_CHECK_TIMES"])
+
+
+def never_called(check: Message) -> int:
+    raise AssertionError(f"the application was asked about {check.headers()}")
+
+
+# --- the client -----------------------------------------------------------------------------------------------------
+
+
+def test_the_client_has_60_lines_and_uses_only_confluent_kafka_and_the_standard_library():
+    source = inspect.getsource(MiniClient)
+    assert len(source.splitlines()) <= 60
+    loaded = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    ]
+    names = {node.id for node in loaded}
+    assert names & set(globals()) == {
+        *("Producer", "Consumer", "AdminClient", "NewTopic", "KafkaError", "KafkaException"),
+        *("secrets", "quote"),
+    }
+
+
+# --- commit ---------------------------------------------------------------------------------------------------------
+
+
+def test_commit_delivers_once_what_the_user_gave_and_two_headers_more(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("commit", 4)
+    client = join("commit", listening=False)
+    user = [("trace", b"1"), ("nothing", None), ("trace", b"2"), ("empty", b""), ("binary", b"\xff\x00")]
+    key, half_partition, partition = ABC
+    half = client.prepare(topic, b"\x00value", key=key, headers=user, BORN_TIMESTAMP=1_600_000_000_123)
+    client.end((half, COMMIT))
+    found = wait_delivered(bridge, topic, half)
+    assert (half[0], found.partition()) == (half_partition, partition)
+    assert (found.key(), found.value()) == (b"abc", b"\x00value")
+    assert found.headers() == [*user, *marks(half)]
+    assert found.timestamp() == (TIMESTAMP_CREATE_TIME, 1_600_000_000_123)
+
+    client.end((half, COMMIT))
+    client.end((half, ROLLBACK))
+    pass_by(bridge, client, topic, key)
+    assert values(bridge, topic) == [b"\x00value", b"sentinel"]
+    assert outcomes(bridge, half) == ["commit"]
+
+
+def test_a_null_value_and_a_null_key_are_delivered_as_null_at_the_time_of_birth(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("nulls", 4)
+    client = join("nulls", listening=False)
+    tombstone = client.prepare(topic, None, key=FOOBAR[0])
+    keyless = client.prepare(topic, b"", REAL_QID=1)
+    client.end((tombstone, COMMIT))
+    client.end((keyless, COMMIT))
+    found = wait_delivered(bridge, topic, tombstone)
+    assert (found.key(), found.value(), found.headers()) == (b"foobar", None, marks(tombstone))
+    assert (tombstone[0], found.partition()) == FOOBAR[1:]
+    assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, tombstone))
+    found = wait_delivered(bridge, topic, keyless)
+    assert (found.key(), found.value(), found.headers(), found.partition()) == (None, b"", marks(keyless), 1)
+    assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, keyless))
+
+
+# --- rollback -------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_rolled_back_never_appears_and_a_later_commit_has_no_effect(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("rollback", 4)
+    client = join("rollback", listening=False)
+    half = client.prepare(topic, b"rolled back", key=TWENTY_ONE[0])
+    client.end((half, ROLLBACK))
+    wait_outcome(bridge, half, "rollback")
+    client.end((half, COMMIT))
+    pass_by(bridge, client, topic, TWENTY_ONE[0])
+    assert outcomes(bridge, half) == ["rollback"]
+    assert [record.value() for record in read(bridge, topic, "read_uncommitted")] == [b"sentinel"]
+
+
+# --- check and answer -----------------------------------------------------------------------------------------------
+
+
+def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("unknown", 4)
+    client = join("unknown")
+    user = [("trace", b"1"), ("nothing", None), ("trace", b"2")]
+    half = client.prepare(topic, b"value", key=b"abc", headers=user)
+    unknown = client.end((half, UNKNOWN))
+    (check,) = wait_checks(client, half)
+    assert check.topic() == f"{bridge.namespace}.RMQ_SYS_TRANS_CHECK.unknown"
+    assert (check.key(), check.value()) == (b"abc", b"value")
+    *copied, times, where, position = check.headers()
+    assert copied == half_record(bridge, half).headers()
+    assert copied[:3] == user
+    assert sorted(copied[3:]) == [
+        ("PGROUP", b"unknown"),
+        ("REAL_TOPIC", topic.encode()),
+        ("TRAN_MSG", b"true"),
+        ("TXB_V", b"1"),
+        ("UNIQ_KEY", half[2].encode()),
+    ]
+    assert (times, where) == (("TRANSACTION_CHECK_TIMES", b"1"), ("TXB_HALF", f"{half[0]}:{half[1]}".encode()))
+    assert position[0] == "TXB_END"
+    assert int(position[1]) <= unknown.offset() + 1
+    kind, when = check.timestamp()
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    assert when >= born(bridge, half) + 1_000
+
+    asked = []
+    answer = client.answer(check, lambda check: asked.append(check.value()) or COMMIT)
+    assert asked == [b"value"]
+    assert answer.value().decode() == f"{half[1]},{half[2]},8,1,"
+    written = record_at(bridge, client.end_topic, half[0], answer.offset())
+    assert sorted(written.headers()) == [("PGROUP", b"unknown"), ("SOURCE", b"check"), ("TXB_V", b"1")]
+    wait_delivered(bridge, topic, half)
+    client.answer(check, lambda check: COMMIT)
+    pass_by(bridge, client, topic, b"abc")
+    assert values(bridge, topic) == [b"sentinel", b"value"]
+
+
+def test_no_end_at_all_is_asked_of_another_process_of_the_group_once_there_is_one(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("crash", 4)
+    half = join("crash", listening=False).prepare(topic, b"value", key=b"abc")
+    time.sleep(2.5)  # two checks would be due by now, had the group been alive
+    heir = join("crash")
+    (check,) = wait_checks(heir, half)
+    assert check_times(check) == 1
+    heir.answer(check, lambda check: ROLLBACK)
+    wait_outcome(bridge, half, "rollback")
+    pass_by(bridge, heir, topic, b"abc")
+    assert values(bridge, topic) == [b"sentinel"]
+
+
+def test_the_client_answers_for_what_still_runs_and_for_what_it_gave_up_and_an_exception_is_unknown(
+    bridge: Bridge, join: Join
+):
+    topic = bridge.create_topic("answers", 4)
+    client = join("answers")
+    running, lost, failing = (client.prepare(topic, name, key=b"abc") for name in (b"running", b"lost", b"failing"))
+    client.running -= {lost[2], failing[2]}
+    client.given_up.add(lost[2])  # as if its acknowledgement had not come
+
+    def fail(check: Message) -> int:
+        raise ValueError("no connection,\n0 % Prozent für " + "€" * 1000)
+
+    checks = wait_checks(client, running, lost, failing)
+    assert client.answer(checks[0], never_called).value().decode() == f"{running[1]},{running[2]},0,1,"
+    assert client.answer(checks[1], never_called).value().decode() == f"{lost[1]},{lost[2]},12,1,"
+    # The remark is 52 characters up to the euros, and each of these is 9: 221 of them fit in 2,048.
+    remark = "no%20connection%2C%0A0%20%25%20Prozent%20f%C3%BCr%20" + "%E2%82%AC" * 221
+    assert client.answer(checks[2], fail).value().decode() == f"{failing[1]},{failing[2]},0,1,{remark}"
+
+    wait_outcome(bridge, lost, "rollback")
+    assert [check_times(check) for check in wait_checks(client, running, failing)] == [2, 2]
+    client.end((running, COMMIT), (failing, COMMIT))
+    wait_delivered(bridge, topic, running)
+    wait_delivered(bridge, topic, failing)
+    assert values(bridge, topic) == [b"failing", b"running"]
+
+
+def test_immunity_replaces_the_time_to_the_first_check_and_a_negative_one_does_not(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("immunity", 4)
+    client = join("immunity")
+    immune, at_once, absent = (
+        client.prepare(topic, b"value", key=b"abc", CHECK_IMMUNITY_TIME_IN_SECONDS=seconds) for seconds in (60, 0, -1)
+    )
+    wait_checks(client, at_once, absent)
+    (again,) = wait_checks(client, absent)
+    assert check_times(again) == 2
+    asked = {dict(record.headers())["UNIQ_KEY"].decode() for record in read(bridge, client.check_topic)}
+    assert asked == {at_once[2], absent[2]}
+    client.end((immune, ROLLBACK), (at_once, ROLLBACK), (absent, ROLLBACK))
+    wait_outcome(bridge, immune, "rollback")
+
+
+# --- several entries in one record ----------------------------------------------------------------------------------
+
+
+def test_one_end_record_decides_several_and_carries_remarks_and_a_refused_entry_spoils_none(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("batch", 4)
+    client = join("batch", listening=False)
+    first, second, third, fourth = (client.prepare(topic, value, key=b"abc") for value in (b"1", b"2", b"3", b"4"))
+    forged = (*fourth[:2], "0" * 32)
+    end = client.end(
+        (first, COMMIT, "", "zwei, drei\nund 100 % überall 🙂"),
+        (second, ROLLBACK),
+        (forged, COMMIT),
+        (third, UNKNOWN, "", ","),
+        (fourth, COMMIT),
+    )
+    assert end.partition() == 1
+    assert end.value().decode() == "\n".join(
+        [
+            f"{first[1]},{first[2]},8,,zwei%2C%20drei%0Aund%20100%20%25%20%C3%BCberall%20%F0%9F%99%82",
+            f"{second[1]},{second[2]},12,,",
+            f"{fourth[1]},00000000000000000000000000000000,8,,",
+            f"{third[1]},{third[2]},0,,%2C",
+            f"{fourth[1]},{fourth[2]},8,,",
+        ]
+    )
+    wait_outcome(bridge, first, "commit")
+    for half in (first, fourth):
+        wait_delivered(bridge, topic, half)
+    assert values(bridge, topic) == [b"1", b"4"]
+    # One record is one Kafka transaction, and that has one OP record for each outcome.
+    ours = {f"{half[1]}" for half in (first, second, third, fourth)}
+    named = [
+        (dict(record.headers())["OUTCOME"], record.value())
+        for record in op_records(bridge)
+        if record.partition() == 1 and ours & set(record.value().decode().split(","))
+    ]
+    assert sorted(named) == [
+        (b"commit", f"{first[1]},{fourth[1]}".encode()),
+        (b"rollback", f"{second[1]}".encode()),
+    ]
+    join("stranger", listening=False).end((third, COMMIT))  # of another group: refused
+    client.end((third, ROLLBACK))
+    wait_outcome(bridge, third, "rollback")
+
+
+# --- what the worker records ----------------------------------------------------------------------------------------
+
+PENDING = {"state", "id", "group", "topic", "born", "size", "checks", "next", "end"}
+
+
+def entry_of(bridge: Bridge, half: Half, state: str) -> dict:
+    """The last parked entry of this state, waited for."""
+    found: list[dict] = []
+
+    def there() -> bool:
+        found[:] = [entry for entry in parked(bridge, half) if entry is not None and entry["state"] == state]
+        return bool(found)
+
+    eventually(there, 40, f"{half} was not {state}")
+    return found[-1]
+
+
+def wait_tombstone(bridge: Bridge, half: Half) -> None:
+    eventually(lambda: parked(bridge, half)[-1:] == [None], 40, f"{half} has no tombstone")
+
+
+def test_topics_are_as_the_table_says(bridge: Bridge, join: Join):
+    join("table")
+    expected = {
+        "RMQ_SYS_TRANS_HALF_TOPIC": (2, "delete", 7 * DAY),
+        "RMQ_SYS_TRANS_END_TOPIC": (2, "delete", 7 * DAY),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (2, "delete", 7 * DAY),
+        "RMQ_SYS_TRANS_OFFSET_TOPIC": (2, "compact", None),
+        "RMQ_SYS_TRANS_CHECK.table": (1, "delete", DAY // 24),
+        "TRANS_CHECK_MAX_TIME_TOPIC": (None, "delete", 30 * DAY),
+    }
+    topics = bridge.admin.list_topics(timeout=10).topics
+    for name, (partitions, cleanup, keeps) in expected.items():
+        topic = internal(bridge, name)
+        assert partitions in (None, len(topics[topic].partitions))
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        config = bridge.admin.describe_configs([resource])[resource].result(10)
+        assert config["message.timestamp.type"].value == "LogAppendTime"
+        assert config["cleanup.policy"].value == cleanup
+        assert keeps is None or config["retention.ms"].value == str(keeps)
+
+
+def test_a_message_nobody_decides_is_parked_discarded_resumed_and_committed(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("budget", 4)
+    client = join("budget")
+    half = client.prepare(topic, b"value", key=b"abc", headers=[("trace", b"1")])
+    (first,) = wait_checks(client, half)
+    entry = entry_of(bridge, half, "discarded")
+    pending = [entry for entry in parked(bridge, half) if entry["state"] == "pending"]
+    assert [entry["checks"] for entry in pending] == [1, 2, 3, 4]
+    for one in [*pending, entry]:
+        assert (one["id"], one["group"], one["topic"]) == (half[2], "budget", topic)
+        assert one["born"] == born(bridge, half)
+        assert one["size"] >= len(b"abc" + b"value")
+    assert all(set(one) == PENDING for one in pending)
+    assert all(later["next"] >= one["next"] + 1_000 for one, later in pairwise(pending))
+    assert [one["end"] for one in pending] == sorted(one["end"] for one in pending)
+    assert pending[0]["end"] == int(dict(first.headers())["TXB_END"])
+    assert set(entry) == PENDING | {"reason", "at"}
+    assert (entry["reason"], entry["checks"]) == ("MAX_CHECKS", 4)
+    checks = [
+        check for check in read(bridge, client.check_topic) if dict(check.headers())["UNIQ_KEY"] == half[2].encode()
+    ]
+    assert [check_times(check) for check in checks] == [1, 2, 3, 4]
+    wait_outcome(bridge, half, "discard")
+
+    partition, offset = entry["at"]
+    discard = record_at(bridge, internal(bridge, "TRANS_CHECK_MAX_TIME_TOPIC"), partition, offset)
+    assert (discard.key(), discard.value()) == (b"abc", b"value")
+    # Nobody wrote to END since, so END stands where it stood at the discard.
+    _, end_position = client.consumer.get_watermark_offsets(TopicPartition(client.end_topic, half[0]), 10)
+    assert discard.headers() == [
+        *half_record(bridge, half).headers(),
+        ("TRANSACTION_CHECK_TIMES", b"4"),
+        ("TXB_HALF", f"{half[0]}:{half[1]}".encode()),
+        ("TXB_END", str(end_position).encode()),
+        ("TXB_REASON", b"MAX_CHECKS"),
+    ]
+
+    client.end((half, COMMIT))  # too late
+    pass_by(bridge, client, topic, b"abc")
+    assert values(bridge, topic) == [b"sentinel"]
+    client.end((half, UNKNOWN), source="resume")
+    eventually(lambda: "resumed" in (parked(bridge, half)[-1] or {}), 40, "it was not resumed")
+    resumed = entry_of(bridge, half, "pending")
+    assert set(resumed) == PENDING | {"resumed"}
+    assert resumed["resumed"] >= discard.timestamp()[1]
+    (check,) = wait_checks(client, half)
+    while dict(check.headers())["TXB_END"] == dict(first.headers())["TXB_END"]:  # those of before the discard
+        (check,) = wait_checks(client, half)
+    assert check_times(check) == 1
+    client.answer(check, lambda check: COMMIT)
+    wait_delivered(bridge, topic, half)
+    wait_outcome(bridge, half, "discard", "commit")
+    wait_tombstone(bridge, half)
+
+
+def test_a_commit_that_can_not_be_delivered_is_held_until_it_can(bridge: Bridge, join: Join):
+    topic = f"{bridge.namespace}.missing"
+    client = join("held", listening=False)
+    half = client.prepare(topic, b"value", key=b"abc")
+    end = client.end((half, COMMIT))
+    entry = entry_of(bridge, half, "held")
+    assert set(entry) == PENDING | {"decision", "error", "decided"}
+    assert (entry["decision"], entry["decided"], entry["checks"]) == (8, end.offset(), 0)
+    assert topic in entry["error"]
+    assert outcomes(bridge, half) == []
+    assert bridge.create_topic("missing") == topic
+    wait_delivered(bridge, topic, half)
+    wait_outcome(bridge, half, "commit")
+    wait_tombstone(bridge, half)
+
+
+def set_aside(bridge: Bridge, written: Message) -> list[Message]:
+    """Copies of a malformed record in the discard topic."""
+    source = ("TXB_SOURCE", f"{written.topic()}:{written.partition()}:{written.offset()}".encode())
+    records = read(bridge, internal(bridge, "TRANS_CHECK_MAX_TIME_TOPIC"))
+    return [record for record in records if source in record.headers()]
+
+
+def test_malformed_records_are_set_aside_as_they_were_with_the_reason(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("malformed", 4)
+    client = join("malformed", listening=False)
+    half = client.prepare(topic, b"value", key=b"abc")
+    no_half = client.write(client.half_topic, [("user", None), ("TRAN_MSG", "true")], key=b"abc", value=b"x")
+    no_end = client.write(
+        client.end_topic, [("SOURCE", "client")], value=f"{half[1]},{half[2]},8\n1,2", partition=half[0]
+    )
+    eventually(lambda: set_aside(bridge, no_half) and set_aside(bridge, no_end), 40, "they were not set aside")
+    for written, before in (no_half, [("user", None), ("TRAN_MSG", b"true")]), (no_end, [("SOURCE", b"client")]):
+        (record,) = set_aside(bridge, written)
+        assert (record.key(), record.value()) == (written.key(), written.value())
+        *copied, version, reason, error, _ = record.headers()
+        assert copied == [*before, ("TXB_V", b"1"), ("PGROUP", b"malformed")]
+        assert [version, reason] == [("TXB_V", b"1"), ("TXB_REASON", b"MALFORMED")]
+        assert error[0] == "TXB_ERROR"
+        assert error[1]
+    wait_outcome(bridge, (no_half.partition(), no_half.offset(), ""), "discard")
+    pass_by(bridge, client, topic, b"abc")
+    assert values(bridge, topic) == [b"sentinel"]  # no entry of the malformed END was applied
+    client.end((half, COMMIT))
+    wait_delivered(bridge, topic, half)
+
+
+def test_every_rule_of_the_page_broken_makes_a_record_malformed(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("rules", 4)
+    client = join("rules", listening=False)
+    half = client.prepare(topic, b"value", key=b"abc")
+    good = f"{half[1]},{half[2]},8"
+    end_headers = {"TXB_V": "1", "PGROUP": "rules", "SOURCE": "client"}
+    ends = {
+        "no TXB_V": (good, {**end_headers, "TXB_V": None}),
+        "another version": (good, {**end_headers, "TXB_V": "2"}),
+        "no group": (good, {**end_headers, "PGROUP": None}),
+        "no source": (good, {**end_headers, "SOURCE": None}),
+        "an unknown source": (good, {**end_headers, "SOURCE": "somebody"}),
+        "resume with a decision": (good, {**end_headers, "SOURCE": "resume"}),
+        "no entry": ("", end_headers),
+        "a line feed after the last entry": (good + "\n", end_headers),
+        "carriage returns": (f"{good}\r\n{good}", end_headers),
+        "another decision": (f"{half[1]},{half[2]},7", end_headers),
+        "an id in small letters": (f"{half[1]},{half[2].lower()[:-1]}a,8", end_headers),
+        "check times that are no number": (f"{good},x", end_headers),
+        "a comma in the remark": (f"{good},,a,b", end_headers),
+        "a remark too long": (f"{good},,{'x' * 2_049}", end_headers),
+        "1,001 entries": ("\n".join([good] * 1_001), end_headers),
+    }
+    half_headers = {"TXB_V": "1", "TRAN_MSG": "true", "REAL_TOPIC": topic, "PGROUP": "rules", "UNIQ_KEY": "0" * 32}
+    halves = {
+        **{f"no {name}": {**half_headers, name: None} for name in half_headers},
+        "TRAN_MSG false": {**half_headers, "TRAN_MSG": "false"},
+        "a short id": {**half_headers, "UNIQ_KEY": "0" * 31},
+        "a partition that is no number": {**half_headers, "REAL_QID": "-1"},
+        "a time that is no number": {**half_headers, "BORN_TIMESTAMP": "now"},
+        "a group of 201 characters": {**half_headers, "PGROUP": "g" * 201},
+        "a group with a space": {**half_headers, "PGROUP": "a group"},
+        "a reserved name of ours": {**half_headers, "TXB_SOMETHING": "1"},
+        "a reserved name of RocketMQ": {**half_headers, "__transactionId__": "1"},
+        "a topic of RocketMQ": {**half_headers, "REAL_TOPIC": "RMQ_SYS_SOMETHING"},
+        "a topic of Kafka": {**half_headers, "REAL_TOPIC": "__consumer_offsets"},
+        "the discard topic": {**half_headers, "REAL_TOPIC": "TRANS_CHECK_MAX_TIME_TOPIC"},
+        "an internal topic": {**half_headers, "REAL_TOPIC": client.end_topic},
+    }
+
+    def send(target: str, headers: dict[str, str | None], value: str) -> Message:
+        given = [(name, text) for name, text in headers.items() if text is not None]
+        return bridge.produce(target, headers=given, value=value, partition=half[0])
+
+    written = {name: send(client.end_topic, headers, value) for name, (value, headers) in ends.items()}
+    written |= {name: send(client.half_topic, headers, "value") for name, headers in halves.items()}
+    twice = [*half_headers.items(), ("UNIQ_KEY", "0" * 32)]
+    written["an id twice"] = bridge.produce(client.half_topic, headers=twice, value=b"value", partition=half[0])
+    for name, record in written.items():
+        eventually(lambda record=record: set_aside(bridge, record), 40, f"{name}: not set aside")
+    pass_by(bridge, client, topic, b"abc")
+    assert values(bridge, topic) == [b"sentinel"]
+    client.end((half, ROLLBACK))
+    wait_outcome(bridge, half, "rollback")
+
+
+def test_op_records_are_as_the_page_says(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("op", 4)
+    client = join("op", listening=False)
+    for key in (b"abc", b"foobar"):
+        half = client.prepare(topic, b"value", key=key)
+        client.end((half, ROLLBACK))
+        wait_outcome(bridge, half, "rollback")
+    records = op_records(bridge)
+    assert {record.partition() for record in records} == {0, 1}
+    for record in records:
+        outcome = dict(record.headers())["OUTCOME"]
+        assert record.headers() == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", outcome)]
+        assert outcome in (b"commit", b"rollback", b"discard")
+        assert record.key() is None
+        assert re.fullmatch(rb"\d+(,\d+)*", record.value())
+
+
+def test_progress_records_are_as_the_page_says(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("progress", 4)
+    client = join("progress", listening=False)
+    last = {}
+    for key in (b"abc", b"foobar"):
+        half = client.prepare(topic, b"value", key=key)
+        last[half[0]] = half[1], client.end((half, ROLLBACK)).offset()
+    names = {
+        "half": internal(bridge, "RMQ_SYS_TRANS_HALF_TOPIC"),
+        "end": internal(bridge, "RMQ_SYS_TRANS_END_TOPIC"),
+        "op": internal(bridge, "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+        "offset": internal(bridge, "RMQ_SYS_TRANS_OFFSET_TOPIC"),
+    }
+    described = bridge.admin.describe_topics(TopicCollection(list(names.values())))
+    ids = {short: str(described[name].result(10).topic_id) for short, name in names.items()}
+    for partition, (half_offset, end_offset) in last.items():
+        key = f"{names['half']}@CID_RMQ_SYS_TRANS/{partition}"
+        # Nothing else is written meanwhile, and nothing older is undecided: both positions go right behind these two.
+        eventually(lambda key=key, end=end_offset: offset_records(bridge, key)[-1]["end"] == end + 1, 40)
+        progress = offset_records(bridge, key)
+        assert progress[-1]["half"] == half_offset + 1
+        for one in progress:
+            assert set(one) == {"half", "end", "op", "topics", "owner", "seq"}
+            assert one["topics"] == ids
+        for earlier, later in pairwise(progress):
+            assert all(earlier[field] <= later[field] for field in ("half", "end", "op"))
+            assert earlier["owner"] != later["owner"] or earlier["seq"] < later["seq"]
+    for record in read(bridge, names["offset"]):
+        key = f"{names['half']}@CID_RMQ_SYS_TRANS/{record.partition()}"
+        assert re.fullmatch(re.escape(key) + r"(/\d+)?", record.key().decode())

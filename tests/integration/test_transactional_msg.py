@@ -1,0 +1,111 @@
+"""RocketMQ's own scenario TransactionalMsgIT with our client, our worker and a real Kafka, and the audit at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+from tests.harness import Bridge, eventually
+from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
+
+COMMIT, ROLLBACK, UNKNOW = (
+    LocalTransactionState.COMMIT_MESSAGE,
+    LocalTransactionState.ROLLBACK_MESSAGE,
+    LocalTransactionState.UNKNOW,
+)
+
+
+class ByNumber(TransactionListener):
+    """What becomes of message i is decided by i % 5."""
+
+    def __init__(self) -> None:
+        self.checks: Counter[int] = Counter()
+        self.check_times: dict[int, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def execute_local_transaction(self, message: MessageExt, arg: object) -> LocalTransactionState:
+        return {0: COMMIT, 1: ROLLBACK, 2: UNKNOW, 3: UNKNOW, 4: UNKNOW}[int(message.value) % 5]
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        number = int(message.value)
+        with self._lock:
+            self.checks[number] += 1
+            self.check_times.setdefault(number, []).append(message.check_times)
+        return {0: COMMIT, 1: ROLLBACK, 2: COMMIT, 3: ROLLBACK, 4: UNKNOW}[number % 5]
+
+
+def test_transactional_msg_it(bridge: Bridge) -> None:
+    """P1, P2, P3, P4, P6, P7: 120 messages; commit, rollback, commit by check, rollback by check, unknown for ever."""
+    topic = bridge.create_topic("orders")
+    bridge.worker(transaction_check_max=3)
+    listener = ByNumber()
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with TransactionProducer("orders-service", listener, settings, namespace=bridge.namespace) as producer:
+        for number in range(120):
+            producer.send_message_in_transaction(Message(topic, b"%d" % number, key=b"key-%d" % (number % 7)))
+        producer.flush()
+        eventually(lambda: len(bridge.discarded()) == 24, 60, "24 messages should be discarded")
+        committed = [number for number in range(120) if number % 5 in {0, 2}]
+        bridge.wait_visible(topic, [b"%d" % number for number in committed])
+        eventually(lambda: len(bridge.outcomes()) == 120, 30, "every message should have an outcome")
+
+    assert bridge.visible(topic) == Counter({b"%d" % number: 1 for number in committed})
+    # Asked: those with an unknown state and no other; the undecidable ones three times, numbered.
+    assert set(listener.checks) == {number for number in range(120) if number % 5 in {2, 3, 4}}
+    assert all(listener.checks[number] == 1 for number in listener.checks if number % 5 != 4)
+    assert all(listener.check_times[number] == [1, 2, 3] for number in range(4, 120, 5))
+    discarded = bridge.discarded()
+    assert Counter(record["value"] for record in discarded) == Counter({b"%d" % i: 1 for i in range(4, 120, 5)})
+    assert {record["TXB_REASON"] for record in discarded} == {b"MAX_CHECKS"}
+    assert {record["TRANSACTION_CHECK_TIMES"] for record in discarded} == {b"3"}
+    outcomes = Counter(outcome for named in bridge.outcomes().values() for outcome in named)
+    assert outcomes == {"commit": 48, "rollback": 48, "discard": 24}
+
+
+def test_p2_p6_a_restarted_service_answers_for_its_dead_predecessor(bridge: Bridge) -> None:
+    """The producer dies before its END: nothing is checked while nobody is there; the next instance is asked."""
+    topic = bridge.create_topic("orders")
+    bridge.worker()
+    half = bridge.prepare(topic, b"2", group="orders-service")
+    # Long enough for three checks, had they been sent to nobody.
+    time.sleep(5)
+    assert bridge.outcomes() == {}
+    listener = ByNumber()
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with TransactionProducer("orders-service", listener, settings, namespace=bridge.namespace):
+        bridge.wait_visible(topic, [b"2"])
+    assert bridge.outcomes() == {(half.partition, half.offset): ["commit"]}
+    assert listener.check_times == {2: [1]}
+
+
+def test_user_data_arrives_unchanged(bridge: Bridge) -> None:
+    """Key, value, headers with repeated names and null values, timestamp and partition; and nothing of ours but two."""
+    topic = bridge.create_topic("orders", partitions=3)
+    bridge.worker()
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with TransactionProducer("orders-service", ByNumber(), settings, namespace=bridge.namespace) as producer:
+        result = producer.send_message_in_transaction(
+            Message(
+                topic,
+                b"5",
+                key=b"\x00\xffkey",
+                headers=[("trace", b"1"), ("trace", b"2"), ("none", None), ("empty", b"")],
+                timestamp=1_357_034_400_000,
+                partition=2,
+            ),
+        )
+        producer.send_message_in_transaction(Message(topic, b"10", key=b""))
+        bridge.wait_visible(topic, [b"5", b"10"])
+    (five,) = [message for message in bridge.read(topic) if message.value() == b"5"]
+    assert five.key() == b"\x00\xffkey"
+    assert five.partition() == 2
+    assert five.timestamp() == (1, 1_357_034_400_000)
+    assert five.headers() == [
+        ("trace", b"1"),
+        ("trace", b"2"),
+        ("none", None),
+        ("empty", b""),
+        ("UNIQ_KEY", result.transaction_id.encode()),
+        ("TXB_HALF", b"%d:%d" % (result.half_partition, result.half_offset)),
+    ]

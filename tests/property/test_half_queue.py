@@ -1,0 +1,515 @@
+"""HalfQueue and Draft against the reference model, through aborted transactions, lost replies and take-overs."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.property.reference_model import IMMUNITY, Message, Reference
+from tests.property.topics import Limits, Topics, Worker
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import FULL, Draft
+from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.half_message import HalfMessage
+
+GROUPS = ("orders", "billing", "shipping")
+TOPICS = ("orders.placed", "invoices")
+POLICIES = (
+    # As RocketMQ, with fewer checks.
+    CheckPolicy(transaction_check_max=2, transaction_max_age=400_000, discard_retention=300_000),
+    # Everything is parked almost at once.
+    CheckPolicy(transaction_check_max=1, transaction_max_age=200_000, discard_retention=100_000, park_after_records=2),
+    CheckPolicy(transaction_check_max=2, transaction_max_age=200_000, discard_retention=100_000, park_after_bytes=250),
+    # Too old before the checks are used up.
+    CheckPolicy(transaction_check_max=3, transaction_max_age=50_000, discard_retention=60_000, park_after=4_000),
+)
+DECISIONS = st.sampled_from([Decision.COMMIT, Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN])
+#: Group, topic, immunity time and size.
+HALVES = st.tuples(
+    st.sampled_from(GROUPS),
+    st.sampled_from(TOPICS),
+    st.sampled_from(sorted(IMMUNITY, key=str)),
+    st.sampled_from([0, 100, 300]),
+)
+#: Which half message an END entry means: counted from the last one, or a number that no log reaches.
+PICKS = st.one_of(st.integers(-3, 20), st.just(2**60))
+ENTRIES = st.lists(st.tuples(PICKS, st.booleans(), st.sampled_from(Decision)), min_size=1, max_size=3)
+JUMPS = st.one_of(st.sampled_from([1, 500, 1_000, 3_000, 5_999, 6_000, 30_000, 90_000]), st.integers(0, 20_000))
+#: A small limit every now and then.
+LIMITS = st.builds(
+    Limits,
+    bytes=st.sampled_from([10**9, 150, 350]),
+    retries=st.sampled_from([10**9, 1]),
+    checks=st.sampled_from([10**9, 10**9, 0, 1, 2]),
+    discards=st.sampled_from([10**9, 10**9, 1]),
+    malformed=st.sampled_from([None, None, 1]),
+    parks=st.sampled_from([10**9, 10**9, 0, 1]),
+)
+AMPLE = Limits()
+#: What has happened in committed transactions, and how often. A run in which one of these never happens proves little.
+REACHED: Counter[str] = Counter()
+EFFECTS = ("deliver", "rolled_back", "held", "checks", "discards", "resumed", "parked", "forgotten", "malformed")
+TO_REACH = """
+    NO_HALF_MESSAGE WRONG_TRANSACTION_ID WRONG_GROUP REPEAT CONTRADICTION LATE NOT_DISCARDED
+    no_such_topic full MAX_CHECKS EXPIRED retried check_2 committed_after_resume committed_below_the_watermark
+    abort crash crash_after_commit take_over_with_outcomes take_over_with_parked take_over_with_resumed
+"""
+
+
+def id_of(offset: int) -> str:
+    return f"{offset:032X}"
+
+
+class HalfQueueMachine(RuleBasedStateMachine):
+    """Clients, time, and a worker that may lose its transaction, its acknowledgement or its life at any step."""
+
+    @initialize(policy=st.sampled_from(POLICIES), halves=st.lists(HALVES, min_size=2, max_size=12))
+    def start(self, policy: CheckPolicy, halves: list) -> None:
+        self.policy = policy
+        self.topics = Topics()
+        self.worker = Worker(self.topics, policy)
+        self.model = Reference(
+            policy.transaction_check_interval, policy.transaction_check_max, policy.transaction_max_age
+        )
+        self.now = 1_000_000
+        self.dead: set[str] = set()
+        self.blocked: set[str] = set()
+        self.resumes: Counter[int] = Counter()
+        self.has_failed = False
+        self.prepare(halves)
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    @rule(halves=st.lists(HALVES, min_size=1, max_size=6))
+    def prepare(self, halves: list) -> None:
+        for group, topic, immunity, size in halves:
+            half = HalfMessage(
+                offset=self.topics.half_end,
+                transaction_id=id_of(self.topics.half_end),
+                group=group,
+                real_topic=topic,
+                born=self.now,
+                key=None,
+                value=b"x" * size,
+                headers=(),
+                immunity=immunity,
+            )
+            self.topics.half[half.offset] = half
+            self.topics.half_end += 1
+            self.model.prepare(half, immunity)
+
+    @rule(what=st.sampled_from(["malformed half", "malformed end", "marker in half", "marker in end"]))
+    def a_stranger_writes(self, what: str) -> None:
+        if what == "malformed half":
+            self.topics.half[self.topics.half_end] = 50
+            self.model.messages[self.topics.half_end] = None
+        elif what == "malformed end":
+            self.topics.end[self.topics.end_end] = None
+        self.topics.half_end += what.endswith("half")
+        self.topics.end_end += what.endswith("end")
+
+    def write_end(self, entries: list[EndEntry], group: str, source: Source) -> None:
+        self.topics.end[self.topics.end_end] = EndRecord(self.topics.end_end, group, source, entries)
+        self.topics.end_end += 1
+
+    @precondition(lambda self: any(self.model.messages.values()))
+    @rule(
+        decisions=st.lists(st.tuples(st.integers(0, 5), DECISIONS), min_size=1, max_size=6),
+        source=st.sampled_from([Source.CLIENT, Source.CHECK, Source.OPERATOR]),
+    )
+    def decide(self, decisions: list, source: Source) -> None:
+        """A client ends some of the last messages of its group."""
+        group = next(message.group for message in reversed(self.model.messages.values()) if message is not None)
+        own = [offset for offset, message in self.model.messages.items() if message and message.group == group]
+        entries = [
+            EndEntry(own[-1 - pick], id_of(own[-1 - pick]), decision) for pick, decision in decisions if pick < len(own)
+        ]
+        if entries:
+            self.write_end(entries, group, source)
+
+    @precondition(lambda self: self.discarded())
+    @rule(pick=st.integers(0, 3), then=st.one_of(st.none(), DECISIONS))
+    def resume(self, pick: int, then: Decision | None) -> None:
+        """A person resumes a discarded message, and perhaps knows the answer."""
+        discarded = self.discarded()
+        offset = discarded[pick % len(discarded)]
+        group = self.model.messages[offset].group
+        self.write_end([EndEntry(offset, id_of(offset), Decision.UNKNOWN)], group, Source.RESUME)
+        if then is not None:
+            self.write_end([EndEntry(offset, id_of(offset), then)], group, Source.OPERATOR)
+
+    def discarded(self) -> list[int]:
+        return [
+            offset
+            for offset, message in self.model.messages.items()
+            if message is not None and message.state == "discarded" and not message.is_finished
+        ]
+
+    @rule(entries=ENTRIES, source=st.sampled_from(Source), group=st.sampled_from([*GROUPS, "nobody"]))
+    def end_anything(self, entries: list, source: Source, group: str) -> None:
+        """Somebody ends what may not exist, may not be theirs, may be decided, under a wrong name."""
+        self.write_end(
+            [
+                EndEntry(
+                    offset := max(self.topics.half_end - 1 - pick, 0) if pick < 2**60 else pick,
+                    id_of(offset if right else offset + 1),
+                    Decision.UNKNOWN if source is Source.RESUME else decision,
+                )
+                for pick, right, decision in entries
+            ],
+            group,
+            source,
+        )
+
+    # --- the world --------------------------------------------------------------------------------------------------
+
+    @rule(jump=JUMPS)
+    def time_passes(self, jump: int) -> None:
+        self.now += jump
+
+    @rule(early=st.sampled_from([0, 0, 1]))
+    def time_passes_until_something_is_due(self, early: int) -> None:
+        due = self.worker.queue.next_due()
+        if due is not None:
+            self.now = max(self.now, due - early)
+
+    @rule(group=st.sampled_from(GROUPS))
+    def a_group_dies_or_returns(self, group: str) -> None:
+        self.dead ^= {group}
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def a_topic_vanishes_or_appears(self, topic: str) -> None:
+        self.blocked ^= {topic}
+
+    @rule(count=st.integers(1, 10))
+    def the_worker_reads_half(self, count: int) -> None:
+        self.worker.read(self.worker.queue.half_position + count)
+
+    # --- the worker -------------------------------------------------------------------------------------------------
+
+    @rule(
+        ends=st.sampled_from([0, 1, 2, 1_000, 1_000, 1_000]),
+        limits=st.one_of(st.just(AMPLE), LIMITS),
+        lag=st.sampled_from([0, 0, 7]),
+        retry_first=st.booleans(),
+        discard_first=st.booleans(),
+        fate=st.sampled_from(["commit", "commit", "commit", "commit", "abort", "crash", "crash after commit"]),
+        read_on=st.sampled_from([0, 0, 2]),
+    )
+    def transaction(
+        self,
+        ends: int,
+        limits: Limits,
+        lag: int,
+        retry_first: bool,
+        discard_first: bool,
+        fate: str,
+        read_on: int,
+    ) -> None:
+        self.has_failed = True
+        worker, queue = self.worker, self.worker.queue
+        before = worker.known(self.topics.half_end), queue.watermark, queue.replay_op, queue.malformed
+        position, announced = queue.half_position, queue.next_due()
+        applied = worker.waiting(ends)
+        as_of = self.now if applied == worker.waiting(10**9) else None
+        self.now += lag
+        draft = worker.draft(
+            self.now,
+            applied,
+            as_of,
+            lambda entry: "no such topic" if entry.real_topic in self.blocked else None,
+            lambda group: group not in self.dead,
+            limits,
+            retry_first=retry_first,
+            discard_first=discard_first,
+        )
+        if position == queue.half_position and (announced is None or announced > self.now):
+            assert not draft.checks, "not announced by next_due"
+            assert not draft.discards
+            assert not draft.forgotten
+            assert not draft.malformed
+            assert not draft.parked
+        model = copy.deepcopy(self.model)
+        self.verify(model, draft, applied, as_of, limits, retry_first=retry_first)
+        commit = fate in {"commit", "crash after commit"}
+        if not draft.is_empty:
+            self.note(draft, fate)
+        landed = self.topics.write(draft, queue.replay_op, commit=commit)
+        worker.read(queue.half_position + read_on)
+        if commit:
+            self.model = model
+            self.resumes.update(entry.offset for entry in draft.resumed)
+        if fate == "commit":
+            worker.apply(draft, landed)
+            assert queue.watermark >= draft.watermark
+        elif fate == "abort":
+            draft.abandon()
+            if position == queue.half_position:
+                assert before == (
+                    worker.known(self.topics.half_end),
+                    queue.watermark,
+                    queue.replay_op,
+                    queue.malformed,
+                ), "an aborted transaction left a trace"
+        else:
+            self.worker = Worker(self.topics, self.policy)
+        self.has_failed = False
+
+    @rule()
+    def take_over(self) -> None:
+        """Another worker takes over while nothing is under way: it knows all that this one knew."""
+        old = self.worker
+        below, watermark = old.queue.half_position, old.queue.watermark
+        self.worker = Worker(self.topics, self.policy)
+        queue = self.worker.queue
+        assert queue.next_end == old.queue.next_end
+        assert self.topics.progress.half <= watermark
+        for entry in queue.open_entries():
+            REACHED["take_over_with_parked"] += entry.parked
+            REACHED["take_over_with_resumed"] += entry.resumed is not None
+        REACHED["take_over_with_outcomes"] += any(key < 0 for key in self.worker.known(below))
+        known = {key: value for key, value in self.worker.known(below).items() if key >= 0 or -1 - key >= watermark}
+        assert known == old.known(below), "a take-over knows something else"
+        assert {offset for offset in queue.malformed if offset < below} == old.queue.malformed
+
+    # --- what must hold of a transaction ----------------------------------------------------------------------------
+
+    def verify(
+        self,
+        model: Reference,
+        draft: Draft,
+        applied: list[int],
+        as_of: int | None,
+        limits: Limits,
+        *,
+        retry_first: bool,
+    ) -> None:
+        """Compare a draft with what the protocol says, and bring the model to the state after it."""
+        queue = self.worker.queue
+        delivered = [entry.offset for entry in draft.deliver]
+        assert len(set(delivered)) == len(delivered), "P3: delivered twice in one transaction"
+        held_before = {o for o, m in model.messages.items() if m and m.state == "committed" and not m.is_finished}
+        retried = held_before & set(delivered)
+        forgotten = {entry.offset for entry in draft.forgotten}
+        assert all(model.messages[offset].state == "discarded" for offset in forgotten)
+        if retry_first:
+            self.finish(model, retried | forgotten)
+
+        # END: refusals, decisions, and the order of delivery.
+        parked = self.topics.parked
+
+        def is_forgotten(offset: int) -> bool:
+            if offset in self.topics.set_aside:
+                return True
+            message = model.messages.get(offset)
+            return offset < queue.watermark and (message is None or offset not in parked)
+
+        refused, decided = [], {"committed": [], "rolled_back": [], "resumed": []}
+        for end_offset in applied:
+            record = self.topics.end[end_offset]
+            if record is None:
+                continue
+            for entry, what in zip(record.entries, model.end(record, self.now, delivered, is_forgotten), strict=True):
+                if what in decided:
+                    decided[what].append(entry.half_offset)
+                elif what:
+                    refused.append((end_offset, entry, what))
+        found = [(one.end_offset, one.entry, one.reason.name) for one in draft.refused]
+        assert found == refused, f"refused {found}, not {refused}"
+        assert [entry.offset for entry in draft.rolled_back] == decided["rolled_back"], "P4"
+        assert [entry.offset for entry in draft.resumed] == decided["resumed"], "P7"
+        assert set(delivered) <= held_before | set(decided["committed"]), "P1: no commit decision"
+        writable = [o for o in decided["committed"] if model.messages[o].topic not in self.blocked]
+        newly = [offset for offset in delivered if offset not in retried]
+        assert newly == writable[: len(newly)], "order of decisions"
+        assert len(newly) == len(writable) or limits.bytes < 10**9, "P2: not delivered"
+        assert all(model.messages[offset].topic not in self.blocked for offset in retried)
+        assert {entry.offset for entry in draft.held} == set(decided["committed"]) - set(newly), (
+            "P2: neither delivered nor held"
+        )
+        size = sum(entry.size for entry in draft.deliver)
+        assert size <= limits.bytes or len(delivered) == 1
+        self.finish(model, retried | forgotten)
+
+        # Discards and checks.
+        discards = {entry.offset: entry.reason for entry in draft.discards}
+        checks = {entry.offset: entry.checks for entry in draft.checks}
+        assert len(discards) == len(draft.discards) <= limits.discards * 2
+        assert len(checks) == len(draft.checks) <= limits.checks
+        assert not discards.keys() & checks.keys(), "P7: checked and discarded at once"
+        assert as_of is not None or not (checks or discards), "P6: END was not applied to its end"
+        if as_of is not None:
+            for offset, message in model.messages.items():
+                if message is not None and offset < queue.half_position:
+                    self.verify_due(model, offset, message, discards, checks, as_of, limits)
+
+        # The watermark passes nothing that a take-over would not know; OP names each outcome once.
+        parked_after = (parked.keys() | {entry.offset for entry in draft.changed}) - set(draft.tombstones)
+        open_after = {
+            o for o, m in model.messages.items() if m is not None and not m.is_finished and o < queue.half_position
+        }
+        assert parked_after <= open_after, "parked, but finished"
+        changed = {
+            entry.offset for entry in (*draft.held, *draft.resumed, *draft.checks, *draft.discards, *draft.parked)
+        }
+        assert {entry.offset for entry in draft.changed} == changed & open_after
+        for offset, message in model.messages.items():
+            if offset < draft.watermark and message is None:
+                assert offset in self.topics.set_aside or offset in draft.malformed
+            elif offset < draft.watermark and offset in open_after:
+                assert offset in parked_after, "the watermark has passed an open message"
+        assert draft.watermark >= queue.watermark
+        named = Counter(offset for _, offsets in draft.ops() for offset in offsets)
+        assert named == Counter([*delivered, *decided["rolled_back"], *discards, *draft.malformed])
+
+    def verify_due(
+        self,
+        model: Reference,
+        offset: int,
+        message: Message,
+        discards: dict[int, str | None],
+        checks: dict[int, int],
+        as_of: int,
+        limits: Limits,
+    ) -> None:
+        entry = self.worker.queue.entry(offset)
+        # What is neither parked nor due before it will be is scheduled with its parking; a resumed one with its resume.
+        scheduled = (
+            entry is not None
+            and entry.state.value == message.state
+            and (entry.parked or message.due <= entry.born + self.policy.effective_park_after)
+        )
+        reasons = model.discard_reasons(message, as_of)
+        if offset in checks:
+            assert model.is_check_due(message, as_of), "P6: checked too early, too often or after its decision"
+            assert checks[offset] == message.checks + 1
+            assert message.group not in self.dead, "P6: nobody was there to answer"
+            model.check(offset, self.now)
+        elif offset in discards:
+            assert discards[offset] in reasons, "P7: discarded too early"
+            message.state = "discarded"
+        else:
+            if model.is_check_due(message, as_of) and scheduled and message.group not in self.dead:
+                assert limits.checks < 10**9, f"not checked: {offset} {message} {entry}"
+            if "MAX_CHECKS" in reasons or ("EXPIRED" in reasons and entry is not None and entry.parked):
+                assert limits.discards < 10**9, "P7: not discarded"
+
+    def note(self, draft: Draft, fate: str) -> None:
+        if fate != "commit":
+            REACHED[fate.replace(" ", "_")] += 1
+            return
+        for name in EFFECTS:
+            REACHED[name] += len(getattr(draft, name))
+        REACHED.update(refusal.reason.name for refusal in draft.refused)
+        REACHED.update("full" if entry.error == FULL else "no_such_topic" for entry in draft.held)
+        REACHED.update(entry.reason for entry in draft.discards)
+        REACHED.update(f"check_{entry.checks}" for entry in draft.checks)
+        REACHED["retried"] += sum(entry.state.value == "held" for entry in draft.deliver)
+        REACHED["committed_after_resume"] += sum(entry.resumed is not None for entry in draft.deliver)
+        REACHED["committed_below_the_watermark"] += sum(
+            entry.offset < self.worker.queue.watermark for entry in draft.deliver
+        )
+
+    def finish(self, model: Reference, offsets: set[int]) -> None:
+        for offset in offsets:
+            model.messages[offset].is_finished = True
+
+    # --- what must hold of the topics at any time -------------------------------------------------------------------
+
+    @invariant()
+    def topics_agree_with_the_model(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        fates = {offset: message for offset, message in self.model.messages.items() if message is not None}
+        delivered = Counter(self.topics.delivered)
+        finished = {o for o, m in fates.items() if m.state == "committed" and m.is_finished}
+        assert delivered == Counter(finished), "P1, P2, P3: delivered exactly once if and only if committed"
+        # P7: once, and once more for each resume.
+        discards = Counter(offset for offset, _ in self.topics.discards)
+        for offset, message in fates.items():
+            is_discarded = message.state == "discarded"
+            assert discards[offset] == self.resumes[offset] + is_discarded
+        # P6: numbers of checks count up from 1, and from 1 again after a resume.
+        by_message: dict[int, list[int]] = {}
+        for offset, number in self.topics.checks:
+            by_message.setdefault(offset, []).append(number)
+        for offset, numbers in by_message.items():
+            assert max(numbers) <= self.policy.transaction_check_max
+            assert all(b == a + 1 or b == 1 for a, b in zip([0, *numbers], numbers, strict=False))
+            assert numbers.count(1) <= 1 + self.resumes[offset]
+        # P8: each malformed record once.
+        assert max(Counter(self.topics.set_aside).values(), default=1) == 1
+        # A take-over finds every outcome from the watermark on, and every open message below it.
+        progress, parked = self.topics.progress, self.topics.parked
+        for op_offset, offset in self.topics.named_in_op():
+            assert op_offset >= progress.op or offset < progress.half, "an outcome would be forgotten"
+        assert all(parked[offset].state.value != "pending" or fates[offset].state == "pending" for offset in parked)
+        # P9: schedules hold about what is open.
+        queue = self.worker.queue
+        schedules = [queue._exhausted, queue._timers, queue._by_age, *queue._checks.values()]
+        assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
+
+    @precondition(lambda self: self.topics.end_end > self.topics.progress.end)
+    @rule(limit=st.sampled_from([10**9, 150, 350]))
+    def all_of_end_is_applied(self, limit: int) -> None:
+        """Often enough that much happens."""
+        self.all_is_well(Limits(bytes=limit))
+
+    @rule(rounds=st.integers(1, 5))
+    def nobody_answers(self, rounds: int) -> None:
+        """Time passes from one thing that falls due to the next."""
+        for _ in range(rounds):
+            self.time_passes_until_something_is_due(0)
+            self.all_is_well(AMPLE)
+
+    def all_is_well(self, limits: Limits) -> None:
+        self.transaction(1_000, limits, 0, retry_first=True, discard_first=True, fate="commit", read_on=0)
+
+    # --- in the end ---------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """All is well again, and nobody answers: everything comes to its end, and nothing is left behind."""
+        if not hasattr(self, "model") or self.has_failed:
+            return
+        self.dead.clear()
+        self.blocked.clear()
+        self.worker.read(self.topics.half_end)
+        for _ in range(1_000):
+            self.all_is_well(AMPLE)
+            due = self.worker.queue.next_due()
+            if due is None:
+                break
+            self.now = max(self.now, due)
+        else:
+            raise AssertionError("it does not come to an end")
+        self.topics_agree_with_the_model()
+        for offset, message in self.model.messages.items():
+            assert message is None or message.is_finished, "P2, P7: left open"
+            assert message is not None or offset in self.topics.set_aside
+        assert self.topics.parked == {}
+        assert list(self.worker.queue.open_entries()) == []
+        assert self.worker.queue.watermark == self.topics.half_end
+        assert self.worker.queue.window_bytes == 0
+
+
+# Looking for the smallest failing example takes Hypothesis up to five minutes more.
+@pytest.mark.timeout(3_600)
+def test_the_promises_hold_against_the_reference_model():
+    REACHED.clear()
+    often = settings(settings.default, max_examples=4 * settings.default.max_examples)
+    run_state_machine_as_test(HalfQueueMachine, settings=often)
+    assert {name for name, times in REACHED.items() if times} >= {*EFFECTS, *TO_REACH.split()}, (
+        "it did not happen, so it is not tested"
+    )

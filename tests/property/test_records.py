@@ -1,0 +1,269 @@
+"""Every record that is written can be read, and no record whatsoever does worse than being malformed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import string
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txbridge.core import names
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.end_transaction import MAX_REMARK, Decision, EndEntry, EndRecord, Source, encode_end, parse_end
+from txbridge.core.half_message import (
+    HalfMessage,
+    coordinates,
+    delivered_headers,
+    half_headers,
+    parse_coordinates,
+    parse_half,
+)
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.core.progress import MAX_OP_BYTES, ParkedEntry, Progress, encode_ops, op_headers, parse_op
+from txbridge.core.states import Outcome, TransactionState
+
+OFFSETS = st.integers(0, 2**63 - 1)
+IDS = st.text("0123456789ABCDEF", min_size=32, max_size=32)
+NAMES = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=40)
+TOPICS = NAMES.filter(lambda name: names.is_topic(name) and not Names().is_forbidden(name))
+USER_HEADERS = st.lists(
+    st.tuples(
+        st.text(max_size=12).filter(lambda name: not names.is_reserved_header(name)),
+        st.none() | st.binary(max_size=12),
+    ),
+    max_size=4,
+)
+OUR_NAMES = sorted({*names.HALF_HEADERS, "TXB_HALF", "SOURCE", "CLIENT_ID", "TAGS", "OUTCOME"})
+#: Headers near enough to ours to come far into a parser.
+ANY_HEADERS = st.none() | st.lists(
+    st.tuples(
+        st.sampled_from(OUR_NAMES) | st.text(max_size=4),
+        st.none()
+        | st.binary(max_size=6)
+        | st.sampled_from([b"1", b"true", b"client", b"resume", b"d", b"commit", b"0" * 32, b"t"]),
+    ),
+    max_size=8,
+)
+LINES = st.lists(
+    st.lists(st.sampled_from(["0", "8", "12", "7", "-1", "A" * 32, "%", "é", "", "\r", "9" * 20]), max_size=6).map(
+        ",".join
+    ),
+    max_size=3,
+).map("\n".join)
+VALUES = st.none() | st.binary(max_size=60) | LINES.map(str.encode)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+PARKED_FIELDS = [
+    "state",
+    "id",
+    "group",
+    "topic",
+    "born",
+    "size",
+    "checks",
+    "next",
+    "end",
+    "decided",
+    "error",
+    "at",
+    "resumed",
+]
+
+
+@given(
+    USER_HEADERS,
+    IDS,
+    NAMES,
+    TOPICS,
+    st.none() | st.integers(0, 2**31 - 1),
+    st.none() | st.integers(0, 10**6),
+    st.none() | OFFSETS,
+)
+def test_half_messages(user_headers, transaction_id, group, topic, partition, immunity, timestamp):
+    headers = half_headers(
+        user_headers,
+        transaction_id=transaction_id,
+        group=group,
+        real_topic=topic,
+        real_partition=partition,
+        immunity_seconds=immunity,
+        user_timestamp=timestamp,
+    )
+    half = parse_half(5, 1_000, b"k", None, headers, Names())
+    assert half == HalfMessage(
+        offset=5,
+        transaction_id=transaction_id,
+        group=group,
+        real_topic=topic,
+        born=1_000,
+        key=b"k",
+        value=None,
+        headers=headers,
+        real_partition=partition,
+        immunity=None if immunity is None else str(immunity),
+        user_timestamp=timestamp,
+    )
+    assert delivered_headers(half, 3) == [
+        *user_headers,
+        ("UNIQ_KEY", transaction_id.encode()),
+        ("TXB_HALF", b"3:5"),
+    ]
+
+
+ENTRIES = st.builds(
+    EndEntry, OFFSETS, IDS, st.sampled_from(Decision), st.none() | OFFSETS, st.none() | st.text(max_size=200)
+)
+
+
+@given(st.lists(ENTRIES, min_size=1, max_size=5), NAMES, st.sampled_from(Source), st.none() | st.text(max_size=10))
+def test_end_records(entries, group, source, client_id):
+    if source is Source.RESUME:
+        entries = [EndEntry(entry.half_offset, entry.transaction_id, Decision.UNKNOWN) for entry in entries]
+    value, headers = encode_end(entries, group, source, client_id)
+    assert parse_end(7, value, headers) == EndRecord(7, group, source, entries, client_id)
+
+
+@given(st.text(), st.integers(0, 40))
+def test_any_remark_fits_and_what_is_left_is_its_beginning(text, times):
+    remark = text * times * 10
+    encoded = EndEntry(0, "0" * 32, Decision.UNKNOWN, None, remark).encode().split(",", 4)[4]
+    assert len(encoded) <= MAX_REMARK
+    (entry,) = parse_end(
+        0,
+        f"0,{'0' * 32},0,,{encoded}".encode(),
+        [("TXB_V", b"1"), ("PGROUP", b"g"), ("SOURCE", b"client")],
+    ).entries
+    assert remark.startswith(entry.remark)
+    assert len(encoded) > MAX_REMARK - 12 or entry.remark == remark
+
+
+@given(st.lists(OFFSETS, max_size=30), st.sampled_from(Outcome))
+def test_op_records(offsets, outcome):
+    read = [parse_op(value, op_headers(outcome)) for value in encode_ops(offsets)]
+    assert [offset for _, part in read for offset in part] == offsets
+    assert {named for named, _ in read} <= {outcome}
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(9_000, 11_000))
+def test_op_records_are_large_but_not_too_large(first, count):
+    values = encode_ops(min(first + number, 2**63 - 1) for number in range(count))
+    assert all(len(value) <= MAX_OP_BYTES for value in values)
+    assert all(len(value) > MAX_OP_BYTES - 20 for value in values[:-1])
+
+
+@given(
+    OFFSETS, OFFSETS, OFFSETS, st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=4), st.text(), OFFSETS
+)
+def test_progress(half, end, op, topics, owner, seq):
+    progress = Progress(half, end, op, topics, owner, seq)
+    assert Progress.decode(progress.encode()) == progress
+
+
+@given(
+    st.builds(
+        ParkedEntry,
+        half_offset=st.just(5),
+        state=st.just(TransactionState.PENDING),
+        transaction_id=IDS,
+        group=NAMES,
+        real_topic=TOPICS,
+        born=OFFSETS,
+        size=OFFSETS,
+        checks=st.integers(0, 99),
+        next_due=OFFSETS,
+        end=OFFSETS,
+        resumed=st.none() | OFFSETS,
+    )
+    | st.builds(
+        ParkedEntry,
+        half_offset=st.just(5),
+        state=st.just(TransactionState.HELD),
+        transaction_id=IDS,
+        group=NAMES,
+        real_topic=TOPICS,
+        born=OFFSETS,
+        size=OFFSETS,
+        checks=st.integers(0, 99),
+        next_due=OFFSETS,
+        end=OFFSETS,
+        decided=OFFSETS,
+        error=st.text(),
+    )
+    | st.builds(
+        ParkedEntry,
+        half_offset=st.just(5),
+        state=st.just(TransactionState.DISCARDED),
+        transaction_id=IDS,
+        group=NAMES,
+        real_topic=TOPICS,
+        born=OFFSETS,
+        size=OFFSETS,
+        checks=st.integers(0, 99),
+        next_due=OFFSETS,
+        end=OFFSETS,
+        reason=st.sampled_from(["MAX_CHECKS", "EXPIRED"]),
+        discarded_at=st.none() | st.tuples(OFFSETS, OFFSETS),
+    )
+)
+def test_parked_entries(parked):
+    assert ParkedEntry.decode(5, parked.encode()) == parked
+
+
+@given(st.integers(0, 2**31 - 1), OFFSETS)
+def test_coordinates(partition, offset):
+    assert parse_coordinates(coordinates(partition, offset).decode()) == (partition, offset)
+
+
+@given(VALUES, ANY_HEADERS)
+def test_any_record_is_ours_or_malformed(value, headers):
+    for parse in (
+        lambda: parse_half(0, 0, value, value, headers, Names()),
+        lambda: parse_end(0, value, headers),
+        lambda: parse_op(value, headers),
+    ):
+        text = "as it should be"
+        try:
+            parse()
+        except MalformedRecordError as error:
+            text = str(error)
+        assert 0 < len(text) < 500
+
+
+@given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()))
+def test_any_value_of_offset_is_ours_or_malformed(value):
+    for decode in (Progress.decode, lambda given: ParkedEntry.decode(0, given)):
+        with contextlib.suppress(MalformedRecordError):
+            decode(value)
+
+
+@given(st.sampled_from(PARKED_FIELDS), JSON)
+def test_a_parked_entry_with_one_wrong_field_is_right_or_malformed(name, wrong):
+    fields = {
+        "state": "pending",
+        "id": "0" * 32,
+        "group": "g",
+        "topic": "t",
+        "born": 1,
+        "size": 1,
+        "checks": 1,
+        "next": 1,
+        "end": 1,
+    }
+    value = json.dumps({**fields, name: wrong}).encode()
+    try:
+        parked = ParkedEntry.decode(5, value)
+    except MalformedRecordError:
+        return
+    assert ParkedEntry.decode(5, parked.encode()).half_offset == 5
+
+
+@given(st.text(), st.integers(0, 10**15))
+def test_any_immunity_time_is_kept_within_bounds(immunity, born):
+    policy = CheckPolicy()
+    assert born <= policy.first_check(born, immunity) <= policy.expires(born)

@@ -1,0 +1,99 @@
+"""The schedule against a dictionary, and END against itself cut into other transactions."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.property.reference_model import IMMUNITY
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import Draft
+from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.schedule import Schedule
+
+MESSAGES = 6
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["push", "push", "repeat", "drop", "take", "peek"]), st.integers(0, 9), st.integers(0, 30)
+        ),
+        max_size=60,
+    ),
+)
+def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
+    dues: dict[int, int] = {}
+    schedule = Schedule(lambda due, offset: dues.get(offset) == due)
+    for what, offset, number in steps:
+        expected = [o for _, o in sorted((due, o) for o, due in dues.items() if due <= number)][:offset]
+        if what == "push":
+            dues[offset] = number
+            schedule.push(number, offset)
+        elif what == "repeat" and offset in dues:
+            schedule.push(dues[offset], offset)
+        elif what == "drop":
+            dues.pop(offset, None)
+        elif what == "peek":
+            assert schedule.peek(number, offset) == expected
+        elif what == "take":
+            assert schedule.take(number, offset) == expected
+            for taken in expected:
+                del dues[taken]
+        assert schedule.next_due() == min(dues.values(), default=None)
+
+
+def run(records: list[EndRecord], cuts: set[int]) -> tuple:
+    """Apply END with the Kafka transactions ending after these records; all that came of it."""
+    queue = HalfQueue(CheckPolicy())
+    for offset in range(MESSAGES):
+        queue.read(HalfMessage(offset, f"{offset:032X}", "g", "t", 0, None, b"x", ()))
+    # Nothing is forgotten while this one is open.
+    delivered: list[int] = []
+    rolled_back: list[int] = []
+    refused: list[tuple[int, EndEntry, str]] = []
+    position = 0
+    while position < len(records):
+        draft = Draft(queue, 1_000, 10**9)
+        while True:
+            draft.apply_end(records[position], lambda entry: None)
+            position += 1
+            if position == len(records) or position in cuts:
+                break
+        draft.park(10)
+        delivered += [entry.offset for entry in draft.deliver]
+        rolled_back += [entry.offset for entry in draft.rolled_back]
+        refused += [(one.end_offset, one.entry, one.reason.name) for one in draft.refused]
+        for _, offsets in draft.ops():
+            queue.note_op(position, offsets)
+        draft.apply()
+    return delivered, rolled_back, refused, sorted(entry.offset for entry in queue.open_entries())
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, MESSAGES), st.booleans(), st.sampled_from(Decision)), min_size=1, max_size=3),
+        max_size=10,
+    ),
+    st.sets(st.integers(1, 9)),
+)
+def test_p5_where_transactions_are_cut_makes_no_difference(drawn, cuts):
+    records = [
+        EndRecord(
+            number,
+            "g",
+            Source.CLIENT,
+            [EndEntry(offset, f"{offset if right else 99:032X}", decision) for offset, right, decision in entries],
+        )
+        for number, entries in enumerate(drawn)
+    ]
+    whole = run(records, set())
+    assert run(records, cuts) == whole
+    assert run(records, set(range(20))) == whole
+
+
+def test_the_immunity_times_of_the_reference_model_are_those_of_the_protocol():
+    policy = CheckPolicy(transaction_max_age=10**12)
+    assert {text: policy.first_check(0, text) for text in IMMUNITY} == IMMUNITY

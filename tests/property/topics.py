@@ -1,0 +1,199 @@
+"""The topics of one partition as dictionaries, and a worker on them: what the real one does, without Kafka.
+
+Everything that the worker writes goes through the record formats, so that a take-over reads what was really written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import Draft
+from txbridge.core.end_transaction import EndRecord
+from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_queue import HalfEntry, HalfQueue
+from txbridge.core.names import Names
+from txbridge.core.progress import ParkedEntry, Progress, encode_ops, op_headers, parse_op
+
+NAMES = Names()
+PROGRESS_KEY = NAMES.progress_key(0)
+
+
+@dataclass
+class Topics:
+    """What is visible to a reader. Offsets have gaps: markers and records of aborted transactions take some."""
+
+    #: Half messages, or the size of a malformed record.
+    half: dict[int, HalfMessage | int] = field(default_factory=dict)
+    half_end: int = 0
+    #: None is a malformed record.
+    end: dict[int, EndRecord | None] = field(default_factory=dict)
+    end_end: int = 0
+    op: dict[int, tuple[bytes, list]] = field(default_factory=dict)
+    op_end: int = 0
+    #: Compacted: the last value of each key, none for a tombstone.
+    offset: dict[bytes, bytes] = field(default_factory=dict)
+    delivered: list[int] = field(default_factory=list)
+    checks: list[tuple[int, int]] = field(default_factory=list)
+    discards: list[tuple[int, str]] = field(default_factory=list)
+    set_aside: list[int] = field(default_factory=list)
+
+    @property
+    def progress(self) -> Progress:
+        value = self.offset.get(PROGRESS_KEY)
+        return Progress(half=0, end=0, op=0, topics={}) if value is None else Progress.decode(value)
+
+    @property
+    def parked(self) -> dict[int, ParkedEntry]:
+        prefix = PROGRESS_KEY + b"/"
+        return {
+            int(key[len(prefix) :]): ParkedEntry.decode(int(key[len(prefix) :]), value)
+            for key, value in self.offset.items()
+            if key.startswith(prefix)
+        }
+
+    def named_in_op(self) -> list[tuple[int, int]]:
+        """(OP offset, half offset) of everything that OP names."""
+        return [
+            (op_offset, offset)
+            for op_offset, (value, headers) in self.op.items()
+            for offset in parse_op(value, headers)[1]
+        ]
+
+    def write(self, draft: Draft, replay_op: int, *, commit: bool) -> list[tuple[int, list[int]]]:
+        """One Kafka transaction; returns where its OP records landed. Aborted, it only uses up offsets."""
+        landed: list[tuple[int, list[int]]] = []
+        for outcome, offsets in draft.ops():
+            for value in encode_ops(offsets):
+                if commit:
+                    self.op[self.op_end] = (value, op_headers(outcome))
+                    landed.append((self.op_end, offsets))
+                self.op_end += 1
+        if draft.ops():
+            self.op_end += 1
+        for number, entry in enumerate(draft.discards):
+            entry.discarded_at = (0, len(self.discards) + number)
+        if not commit:
+            return landed
+        self.delivered += [entry.offset for entry in draft.deliver]
+        self.checks += [(entry.offset, entry.checks) for entry in draft.checks]
+        self.discards += [(entry.offset, entry.reason or "") for entry in draft.discards]
+        self.set_aside += draft.malformed
+        for entry in draft.changed:
+            self.offset[NAMES.parked_key(0, entry.offset)] = entry.to_parked(draft.next_end).encode()
+        for offset in draft.tombstones:
+            del self.offset[NAMES.parked_key(0, offset)]
+        progress = Progress(half=draft.watermark, end=draft.next_end, op=replay_op, topics={})
+        self.offset[PROGRESS_KEY] = progress.encode()
+        return landed
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one transaction does."""
+
+    bytes: int = 10**9
+    retries: int = 10**9
+    checks: int = 10**9
+    discards: int = 10**9
+    malformed: int | None = None
+    parks: int = 10**9
+
+
+class Worker:
+    """Owner of the partition since its take-over."""
+
+    def __init__(self, topics: Topics, policy: CheckPolicy) -> None:
+        self.topics = topics
+        progress = topics.progress
+        self.queue = HalfQueue(policy, watermark=progress.half, next_end=progress.end, next_op=progress.op)
+        self.queue.restore_parked(topics.parked.values())
+        for op_offset, (value, headers) in topics.op.items():
+            if op_offset >= progress.op:
+                self.queue.restore_op(op_offset, *parse_op(value, headers))
+        self.read(topics.half_end)
+
+    def read(self, end: int) -> None:
+        """Read HALF up to this offset or its end."""
+        end = min(end, self.topics.half_end)
+        for offset in range(self.queue.half_position, end):
+            record = self.topics.half.get(offset)
+            if isinstance(record, HalfMessage):
+                self.queue.read(record)
+            elif record is not None:
+                self.queue.read_malformed(offset, record)
+        self.queue.advance_reader(end)
+
+    def waiting(self, count: int) -> list[int]:
+        """The next END offsets to apply, at most `count`."""
+        return [offset for offset in self.topics.end if offset >= self.queue.next_end][:count]
+
+    def draft(
+        self,
+        now: int,
+        ends: list[int],
+        as_of: int | None,
+        obstacle,
+        is_alive,
+        limits: Limits,
+        *,
+        retry_first: bool,
+        discard_first: bool,
+    ) -> Draft:
+        records = [self.topics.end[offset] for offset in ends]
+        named = [entry.half_offset for record in records if record is not None for entry in record.entries]
+        self.read(max(named, default=-1) + 1)
+        draft = Draft(self.queue, now, limits.bytes)
+        if retry_first:
+            draft.retry_held(obstacle, limits.retries)
+        for offset, record in zip(ends, records, strict=True):
+            if record is None:
+                draft.skip_end(offset + 1)
+            else:
+                draft.apply_end(record, obstacle)
+        if as_of is not None:
+            # END ends with what a stranger's transaction left there.
+            draft.skip_end(self.topics.end_end)
+        if not retry_first:
+            draft.retry_held(obstacle, limits.retries)
+        if as_of is not None:
+            if discard_first:
+                draft.discard(as_of, limits.discards)
+            draft.send_checks(as_of, is_alive, limits.checks)
+            if not discard_first:
+                draft.discard(as_of, limits.discards)
+        draft.set_aside_malformed(limits.malformed)
+        draft.park(limits.parks)
+        return draft
+
+    def apply(self, draft: Draft, landed: list[tuple[int, list[int]]]) -> None:
+        for op_offset, offsets in landed:
+            self.queue.note_op(op_offset, offsets)
+        draft.apply()
+
+    def known(self, below: int) -> dict[int, tuple]:
+        """All that matters of the open entries below an offset, and of the outcomes from the watermark to there."""
+        return {entry.offset: describe(entry) for entry in self.queue.open_entries() if entry.offset < below} | {
+            -1 - offset: (outcome,)
+            for offset in range(self.queue.watermark, below)
+            if (outcome := self.queue.outcome(offset)) is not None
+        }
+
+
+def describe(entry: HalfEntry) -> tuple:
+    return (
+        entry.transaction_id,
+        entry.group,
+        entry.real_topic,
+        entry.born,
+        entry.size,
+        entry.state,
+        entry.checks,
+        # A held one is retried sooner after a take-over: its back-off is not written.
+        None if entry.state.value == "held" else entry.next_due,
+        entry.parked,
+        entry.decided,
+        entry.reason,
+        entry.discarded_at,
+        entry.resumed,
+    )

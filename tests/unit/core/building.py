@@ -1,0 +1,111 @@
+"""Half messages, END records and a partition without Kafka, for the tests of the pure core."""
+
+from __future__ import annotations
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import Draft
+from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_queue import HalfQueue
+
+#: RocketMQ's times, but three checks only.
+POLICY = CheckPolicy(transaction_timeout=6_000, transaction_check_interval=30_000, transaction_check_max=3)
+COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
+EVERYTHING = 1_000_000
+
+
+def id_of(offset: int) -> str:
+    """The transaction id of the half message at an offset."""
+    return f"{0xABCDEF00_00000000_00000000_00000000 + offset:032X}"
+
+
+def half(
+    offset: int,
+    *,
+    born: int = 1_000,
+    group: str = "orders",
+    topic: str = "orders.placed",
+    immunity: str | None = None,
+    size: int = 100,
+) -> HalfMessage:
+    return HalfMessage(
+        offset=offset,
+        transaction_id=id_of(offset),
+        group=group,
+        real_topic=topic,
+        born=born,
+        key=None,
+        value=b"x" * size,
+        headers=(),
+        immunity=immunity,
+    )
+
+
+def entry(offset: int, decision: Decision, transaction_id: str | None = None) -> EndEntry:
+    return EndEntry(offset, transaction_id or id_of(offset), decision)
+
+
+def end(offset: int, *entries: EndEntry, group: str = "orders", source: Source = Source.CLIENT) -> EndRecord:
+    return EndRecord(offset, group, source, entries)
+
+
+def resume(offset: int, half_offset: int) -> EndRecord:
+    return end(offset, entry(half_offset, UNKNOWN), source=Source.RESUME)
+
+
+class Partition:
+    """A HalfQueue, drafted and applied as the worker does it. OP records land at every second offset, as if every
+    transaction had one and then its marker."""
+
+    def __init__(self, policy: CheckPolicy = POLICY, **start: int) -> None:
+        self.queue = HalfQueue(policy, **start)
+        self.dead: set[str] = set()
+        #: Real topics that can not be written, and why.
+        self.obstacles: dict[str, str] = {}
+        self.max_bytes = EVERYTHING
+        self.next_op = start.get("next_op", 0)
+
+    def prepare(self, *offsets: int, **kwargs) -> Partition:
+        for offset in offsets:
+            self.queue.read(half(offset, **kwargs))
+        return self
+
+    def draft(
+        self,
+        now: int,
+        *records: EndRecord,
+        checks: int = EVERYTHING,
+        discards: int = EVERYTHING,
+        retries: int = EVERYTHING,
+        parks: int = EVERYTHING,
+    ) -> Draft:
+        draft = Draft(self.queue, now, self.max_bytes)
+        for record in records:
+            draft.apply_end(record, self.obstacle)
+        draft.retry_held(self.obstacle, retries)
+        draft.discard(now, discards)
+        draft.send_checks(now, lambda group: group not in self.dead, checks)
+        draft.set_aside_malformed()
+        draft.park(parks)
+        return draft
+
+    def obstacle(self, open_entry) -> str | None:
+        return self.obstacles.get(open_entry.real_topic)
+
+    def commit(self, draft: Draft) -> Draft:
+        for _, offsets in draft.ops():
+            self.queue.note_op(self.next_op, offsets)
+            self.next_op += 2
+        draft.apply()
+        return draft
+
+    def step(self, now: int, *records: EndRecord, **limits: int) -> Draft:
+        return self.commit(self.draft(now, *records, **limits))
+
+
+def offsets(entries) -> list[int]:
+    return [open_entry.offset for open_entry in entries]
+
+
+def reasons(draft: Draft) -> list[str]:
+    return [refusal.reason.name for refusal in draft.refused]

@@ -1,0 +1,82 @@
+"""Arithmetic of the check loop, RocketMQ's way where it has one."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.core.check_policy import CheckPolicy
+
+POLICY = CheckPolicy()
+HOUR = 3_600_000
+
+
+def test_defaults_are_rocketmqs():
+    assert (POLICY.transaction_timeout, POLICY.transaction_check_interval, POLICY.transaction_check_max) == (
+        6_000,
+        30_000,
+        15,
+    )
+    assert POLICY.transaction_max_age == 72 * HOUR
+    assert (POLICY.park_after_records, POLICY.park_after_bytes, POLICY.park_after) == (100_000, 67_108_864, 30_000)
+    assert POLICY.discard_retention == 720 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("immunity", "wait"),
+    [
+        (None, 6_000),
+        ("0", 0),
+        ("1", 1_000),
+        ("7", 7_000),
+        ("100", 100_000),
+        ("007", 7_000),
+        ("00000000000000000007", 7_000),
+        ("-1", 6_000),
+        ("-2", 6_000),
+        ("+5", 6_000),
+        ("5.5", 6_000),
+        ("100.5", 6_000),
+        ("", 6_000),
+        (" 5", 6_000),
+        ("5s", 6_000),
+        ("soon", 6_000),
+        ("1_0", 6_000),
+        ("\u0665", 6_000),
+        ("²", 6_000),
+        ("259199", 259_199_000),
+        # Never later than the greatest age, however large the number.
+        ("259201", 72 * HOUR),
+        ("999999999999", 72 * HOUR),
+        ("9999999999999", 72 * HOUR),
+        ("9" * 60_000, 72 * HOUR),
+        ("0" * 60_000, 0),
+    ],
+)
+def test_p6_first_check_after_the_immunity_time_or_the_time_out(immunity, wait):
+    assert POLICY.first_check(1_000, immunity) == 1_000 + wait
+
+
+def test_a_time_out_above_the_greatest_age_counts_as_that():
+    assert CheckPolicy(transaction_timeout=10, transaction_max_age=5).first_check(100, None) == 105
+
+
+def test_the_longest_immunity_time_that_is_taken_at_its_word():
+    patient = CheckPolicy(transaction_max_age=10**16)
+    assert patient.first_check(5, "999999999999") == 5 + 999_999_999_999_000
+    assert patient.first_check(5, "1000000000000") == 5 + 10**16
+
+
+def test_later_checks_and_age():
+    assert POLICY.next_check(7_000) == 37_000
+    assert [POLICY.is_exhausted(checks) for checks in (0, 14, 15, 16)] == [False, False, True, True]
+    assert POLICY.expires(1_000) == 1_000 + 72 * HOUR
+
+
+def test_an_entry_is_parked_before_it_can_expire():
+    assert POLICY.effective_park_after == 30_000
+    assert CheckPolicy(transaction_max_age=20_000).effective_park_after == 10_000
+
+
+def test_retries_of_a_held_delivery_back_off_from_a_second_to_a_minute():
+    waits = [POLICY.retry_held(5_000, attempts) - 5_000 for attempts in (1, 2, 3, 4, 5, 6, 7, 8, 1_000_000)]
+    assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]

@@ -1,0 +1,385 @@
+"""What falls due: checks, discards, expiry, and the end of a discarded message."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.core.building import COMMIT, POLICY, ROLLBACK, UNKNOWN, Partition, end, entry, half, offsets, resume
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import EXPIRED, MAX_CHECKS
+from txbridge.core.states import Outcome, TransactionState
+
+MAX_AGE = 72 * 3_600_000
+RETENTION = 30 * 24 * 3_600_000
+
+
+def checked_at(partition: Partition, times) -> list[tuple[int, list[tuple[int, int]]]]:
+    """(time, [(half offset, number of the check)]) of every step that checked."""
+    found = []
+    for now in times:
+        draft = partition.step(now)
+        if draft.checks:
+            found.append((now, [(one.offset, one.checks) for one in draft.checks]))
+    return found
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def test_p6_a_check_comes_at_the_time_out_and_then_every_interval():
+    partition = Partition().prepare(0)
+    assert checked_at(partition, range(1_000, 97_000)[::500]) == [
+        (7_000, [(0, 1)]),
+        (37_000, [(0, 2)]),
+        (67_000, [(0, 3)]),
+    ]
+
+
+def test_p6_no_check_a_millisecond_before_the_immunity_time_is_over():
+    partition = Partition().prepare(0)
+    assert checked_at(partition, [6_999, 7_000, 36_999, 37_000]) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
+
+
+@pytest.mark.parametrize(
+    ("immunity", "first"),
+    [
+        ("0", 1_000),
+        ("1", 2_000),
+        ("29", 30_000),
+        ("30", 31_000),
+        ("31", 32_000),
+        ("600", 601_000),
+        ("5.5", 7_000),
+        ("-1", 7_000),
+    ],
+)
+def test_p6_a_message_has_an_immunity_of_its_own(immunity, first):
+    # 30 s and longer: such a message is parked before its first check.
+    partition = Partition().prepare(0, immunity=immunity)
+    times = sorted({*range(1_000, 700_000, 5_000), first - 1, first})
+    assert checked_at(partition, times)[0] == (first, [(0, 1)])
+
+
+def test_p6_a_long_immunity_burns_no_check():
+    partition = Partition().prepare(0, immunity="600")
+    times = [*range(1_000, 601_000, 5_000), 601_000, 631_000, 661_000, 690_999, 691_000]
+    assert checked_at(partition, times) == [(601_000, [(0, 1)]), (631_000, [(0, 2)]), (661_000, [(0, 3)])]
+    assert partition.queue.entry(0).reason == MAX_CHECKS
+
+
+def test_the_check_is_parked_with_its_number_in_the_transaction_that_sends_it():
+    partition = Partition().prepare(0)
+    draft = partition.draft(7_003)
+    (changed,) = draft.changed
+    assert draft.checks == [changed]
+    assert (changed.state, changed.checks, changed.next_due) == (TransactionState.PENDING, 1, 37_003)
+    assert (draft.ops(), draft.tombstones, draft.watermark) == ([], [], 1)
+
+
+def test_p6_a_late_check_counts_its_interval_from_when_it_was_sent():
+    assert checked_at(Partition().prepare(0), [20_000, 49_999, 50_000]) == [(20_000, [(0, 1)]), (50_000, [(0, 2)])]
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_p6_a_decision_in_the_same_transaction_stops_the_check(decision):
+    partition = Partition().prepare(0)
+    assert partition.step(7_000, end(0, entry(0, decision))).checks == []
+    assert checked_at(partition, [37_000, 67_000]) == []
+
+
+def test_p6_unknown_does_not_stop_the_check():
+    assert offsets(Partition().prepare(0).step(7_000, end(0, entry(0, UNKNOWN))).checks) == [0]
+
+
+def test_p6_a_decision_held_in_the_same_transaction_stops_the_check():
+    partition = Partition().prepare(0)
+    partition.obstacles["orders.placed"] = "no such topic"
+    draft = partition.step(7_000, end(0, entry(0, COMMIT)))
+    assert (draft.checks, offsets(draft.held)) == ([], [0])
+
+
+def test_p6_checks_are_as_of_a_time_before_the_transaction():
+    partition = Partition().prepare(0).prepare(1, born=1_001)
+    draft = partition.draft(7_000, checks=0)
+    draft.abandon()
+    later = partition.draft(6_999)
+    later._now = 9_000
+    later.send_checks(7_000, lambda group: True, 10)
+    assert [(one.offset, one.next_due) for one in later.checks] == [(0, 39_000)]
+
+
+def test_p6_a_check_that_was_not_sent_is_not_counted():
+    partition = Partition().prepare(0)
+    for _ in range(5):
+        partition.draft(7_000).abandon()
+    assert checked_at(partition, [7_000, 37_000]) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_p6_a_dead_group_burns_no_check_and_is_asked_when_it_returns():
+    partition = Partition().prepare(0)
+    partition.dead.add("orders")
+    assert checked_at(partition, range(7_000, 1_000_000, 10_000)) == []
+    assert partition.queue.entry(0).checks == 0
+    partition.dead.clear()
+    assert checked_at(partition, [1_000_000, 1_030_000]) == [(1_000_000, [(0, 1)]), (1_030_000, [(0, 2)])]
+
+
+def test_p8_checks_of_a_dead_group_do_not_stand_in_front_of_others():
+    partition = Partition().prepare(*range(50))
+    partition.prepare(50, group="billing", born=1_001)
+    partition.dead.add("orders")
+    assert offsets(partition.step(8_000, checks=1).checks) == [50]
+
+
+def test_p6_a_group_that_dies_after_its_last_check_has_been_asked_all_the_same():
+    partition = Partition().prepare(0)
+    for now in (7_000, 37_000, 67_000):
+        partition.step(now)
+    partition.dead.add("orders")
+    assert offsets(partition.step(97_000).discards) == [0]
+
+
+def test_checks_are_limited_and_the_rest_follows():
+    partition = Partition().prepare(*range(5))
+    assert checked_at(partition, [7_000]) == [(7_000, [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)])]
+    limited = Partition().prepare(*range(5))
+    assert [offsets(limited.step(7_000, checks=2).checks) for _ in range(4)] == [[0, 1], [2, 3], [4], []]
+    assert limited.step(7_000, checks=0).checks == []
+
+
+def test_p8_a_backlog_of_one_group_does_not_hold_up_the_others():
+    partition = Partition().prepare(*range(100))
+    partition.prepare(100, 101, group="billing", born=2_000)
+    partition.prepare(102, group="shipping", born=2_000)
+    served = [offsets(partition.step(9_000, checks=1).checks) for _ in range(8)]
+    # The one that was served last comes last.
+    assert served == [[0], [100], [102], [1], [101], [2], [3], [4]]
+
+
+def test_groups_share_a_round_and_use_what_others_leave():
+    partition = Partition().prepare(*range(100))
+    partition.prepare(100, 101, group="billing", born=2_000)
+    assert offsets(partition.step(9_000, checks=10).checks) == [0, 1, 2, 3, 4, 100, 101]
+    assert offsets(partition.step(9_000, checks=10).checks) == list(range(5, 15))
+
+
+def test_a_check_of_a_group_that_is_not_known():
+    assert Partition().queue.take_checks_due("nobody", 10**9, 10) == []
+
+
+# --- discard ----------------------------------------------------------------------------------------------------------
+
+
+def test_p7_discarded_a_full_interval_after_the_last_check_and_never_with_it():
+    partition = Partition().prepare(0)
+    for now in (7_000, 37_000):
+        partition.step(now)
+    last_check = partition.step(67_010)
+    assert (offsets(last_check.checks), last_check.discards) == ([0], [])
+    assert partition.step(97_009).discards == []
+    draft = partition.draft(97_010)
+    (changed,) = draft.changed
+    assert draft.discards == [changed]
+    assert (changed.state, changed.checks, changed.reason) == (TransactionState.DISCARDED, 3, MAX_CHECKS)
+    assert changed.next_due == 97_010 + RETENTION
+    assert (draft.ops(), draft.tombstones, draft.checks) == ([(Outcome.DISCARD, [0])], [], [])
+
+
+def test_p7_a_message_is_discarded_once():
+    partition = Partition().prepare(0)
+    discards = [now for now in range(1_000, 400_000, 1_000) if partition.step(now).discards]
+    assert discards == [97_000]
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_p7_a_decision_in_the_same_transaction_stops_the_discard(decision):
+    partition = Partition().prepare(0)
+    for now in (7_000, 37_000, 67_000):
+        partition.step(now)
+    draft = partition.draft(97_000, end(0, entry(0, decision)))
+    assert (draft.discards, draft.tombstones) == ([], [0])
+    assert [outcome.value for outcome, _ in draft.ops()] == [decision.name.lower()]
+
+
+def test_discards_are_limited_and_the_rest_follows():
+    partition = Partition().prepare(0, 1, 2)
+    for now in (7_000, 37_000, 67_000):
+        partition.step(now)
+    assert [offsets(partition.step(97_000, discards=2).discards) for _ in range(3)] == [[0, 1], [2], []]
+
+
+def test_p7_undecided_at_the_greatest_age_is_expired_however_few_checks_were_sent():
+    partition = Partition().prepare(0)
+    partition.dead.add("orders")
+    partition.step(31_000)
+    assert partition.step(1_000 + MAX_AGE - 1).discards == []
+    draft = partition.step(1_000 + MAX_AGE)
+    ((one,)) = draft.discards
+    assert (one.reason, one.checks, draft.ops()) == (EXPIRED, 0, [(Outcome.DISCARD, [0])])
+
+
+def test_a_message_that_is_both_is_discarded_once_for_its_checks():
+    partition = Partition(CheckPolicy(transaction_check_max=1, transaction_max_age=36_000)).prepare(0)
+    partition.step(7_000)
+    assert [(one.offset, one.reason) for one in partition.step(37_000).discards] == [(0, MAX_CHECKS)]
+    assert partition.step(37_001).discards == []
+
+
+def test_an_immunity_beyond_the_greatest_age_is_no_reason_to_ask():
+    partition = Partition().prepare(0, immunity="999999999")
+    partition.step(31_000)
+    draft = partition.step(1_000 + MAX_AGE)
+    assert ([one.reason for one in draft.discards], draft.checks) == ([EXPIRED], [])
+
+
+def test_p7_a_check_in_the_transaction_in_which_it_grows_too_old_does_not_make_it_immortal():
+    partition = Partition().prepare(0)
+    partition.dead.add("orders")
+    partition.step(31_000)
+    expiry = 1_000 + MAX_AGE
+    draft = partition.draft(expiry - 1)
+    draft.send_checks(expiry, lambda group: True, 10)
+    draft.discard(expiry, 10)
+    assert (offsets(draft.checks), draft.discards) == ([0], [])
+    partition.commit(draft)
+    partition.dead.add("orders")
+    assert [one.reason for one in partition.step(expiry + 1).discards] == [EXPIRED]
+
+
+def test_p7_a_resumed_message_has_its_age_from_then():
+    partition = Partition().prepare(0)
+    partition.dead.add("orders")
+    partition.step(31_000)
+    expiry = 1_000 + MAX_AGE
+    assert offsets(partition.step(expiry).discards) == [0]
+    partition.step(expiry + 5_000, resume(0, 0))
+    assert partition.step(expiry + 5_000 + MAX_AGE - 1).discards == []
+    assert [one.reason for one in partition.step(expiry + 5_000 + MAX_AGE).discards] == [EXPIRED]
+
+
+def test_a_resumed_message_expires_even_if_the_clock_went_back_to_its_birth():
+    partition = Partition().prepare(0)
+    partition.dead.add("orders")
+    partition.step(31_000)
+    partition.step(1_000 + MAX_AGE)
+    partition.step(1_000, resume(0, 0))
+    assert [one.reason for one in partition.step(1_000 + MAX_AGE).discards] == [EXPIRED]
+
+
+def test_a_clock_that_goes_back_does_no_harm():
+    partition = Partition().prepare(0)
+    assert checked_at(partition, [7_000, 500, 36_999, 37_000]) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
+
+
+# --- the end of a discarded message -----------------------------------------------------------------------------------
+
+
+def test_p9_a_discarded_message_is_forgotten_when_it_can_no_longer_be_resumed():
+    partition = Partition().prepare(0, 1)
+    for now in (7_000, 37_000, 67_000):
+        partition.step(now)
+    partition.step(97_000)
+    partition.step(98_000, resume(0, 1))
+    partition.step(98_000, end(1, entry(1, COMMIT)))
+    assert partition.draft(97_000 + RETENTION - 1).is_empty
+    draft = partition.draft(97_000 + RETENTION)
+    assert (offsets(draft.forgotten), draft.tombstones, draft.ops(), list(draft.changed)) == ([0], [0], [], [])
+    assert not draft.is_empty
+    partition.commit(draft)
+    assert list(partition.queue.open_entries()) == []
+
+
+def test_a_resume_in_the_transaction_that_would_forget_it_is_heard():
+    partition = Partition().prepare(0)
+    for now in (7_000, 37_000, 67_000, 97_000):
+        partition.step(now)
+    draft = partition.step(97_000 + RETENTION, resume(0, 0))
+    assert (draft.forgotten, offsets(draft.resumed), offsets(draft.checks)) == ([], [0], [])
+    assert offsets(partition.step(97_000 + RETENTION).checks) == [0]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group():
+    partition = Partition(CheckPolicy())
+    partition.dead.add("orders")
+    partition.prepare(0)
+    for offset in range(1, 20_000):
+        partition.queue.read(half(offset, born=1_000 + offset))
+        partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
+    assert len(partition.queue._checks["orders"]) <= 1_024
+
+
+def test_p9_groups_that_have_nothing_open_are_forgotten():
+    partition = Partition()
+    for offset in range(100):
+        partition.prepare(offset, group=f"group-{offset}")
+        partition.step(2_000, end(offset, entry(offset, ROLLBACK), group=f"group-{offset}"))
+    assert partition.queue.groups_with_checks_due(7_000) == []
+    assert partition.queue._checks == {}
+
+
+# --- when to look again -----------------------------------------------------------------------------------------------
+
+
+def test_next_due_is_the_earliest_of_everything():
+    partition = Partition()
+    assert partition.queue.next_due() is None
+    partition.prepare(0, immunity="600")
+    assert partition.queue.next_due() == 31_000, "to be parked"
+    partition.prepare(1)
+    assert partition.queue.next_due() == 7_000, "to be checked"
+    partition.step(2_000, end(0, entry(1, COMMIT)))
+    partition.step(31_000)
+    assert partition.queue.next_due() == 601_000
+    partition.step(601_000)
+    assert partition.queue.next_due() == 631_000
+    partition.step(631_000)
+    partition.step(661_000)
+    assert partition.queue.next_due() == 691_000, "to be discarded"
+    partition.step(691_000)
+    assert partition.queue.next_due() == 691_000 + RETENTION, "to be forgotten"
+
+
+def test_next_due_knows_of_retries_and_of_age():
+    partition = Partition().prepare(0)
+    partition.obstacles["orders.placed"] = "no such topic"
+    partition.step(2_000, end(0, entry(0, COMMIT)))
+    assert partition.queue.next_due() == 3_000
+    old = Partition(CheckPolicy(transaction_max_age=8_000, park_after=1_000)).prepare(0)
+    old.step(6_999)
+    old.step(7_000)
+    assert old.queue.next_due() == 9_000
+
+
+def test_next_due_sees_what_will_be_parked_behind_what_is_parked_already():
+    partition = Partition().prepare(0)
+    partition.step(7_000)
+    assert partition.queue.watermark == 1
+    partition.prepare(1, born=8_000, immunity="600")
+    assert partition.queue.next_due() == 37_000
+    partition.queue.finish(0, Outcome.ROLLBACK)
+    assert partition.queue.next_due() == 38_000
+
+
+def test_a_malformed_half_message_is_due_at_once():
+    partition = Partition().prepare(0)
+    partition.queue.read_malformed(1, 10)
+    assert partition.queue.next_due() == 0
+    partition.step(2_000)
+    assert partition.queue.next_due() == 7_000
+
+
+def test_nothing_is_ever_due_without_next_due_saying_so():
+    partition = Partition(POLICY)
+    for offset in range(40):
+        partition.prepare(offset, born=1_000 + 997 * offset, immunity=str(offset * 3) if offset % 2 else None)
+    for now in range(1_000, 400_000, 250):
+        announced = partition.queue.next_due()
+        draft = partition.draft(now)
+        assert draft.is_empty or (announced is not None and announced <= now)
+        partition.commit(draft)

@@ -1,0 +1,207 @@
+"""The half message as docs/protocol.md states it, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.core.half_message import (
+    HalfMessage,
+    coordinates,
+    copy_headers,
+    delivered_headers,
+    delivered_timestamp,
+    half_headers,
+    parse_coordinates,
+    parse_half,
+)
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+
+ID = "0123456789ABCDEF0123456789ABCDEF"
+#: The least that a half message has, in another order than we write it.
+LEAST = [
+    ("UNIQ_KEY", ID.encode()),
+    ("PGROUP", b"orders"),
+    ("REAL_TOPIC", b"orders.placed"),
+    ("TRAN_MSG", b"true"),
+    ("TXB_V", b"1"),
+]
+#: Every header, and the user's own: a name twice, a null, something that is not text.
+MOST = [
+    ("trace", b"1"),
+    ("trace", None),
+    ("blob", b"\xff\x00"),
+    ("TXB_V", b"1"),
+    ("TRAN_MSG", b"true"),
+    ("REAL_TOPIC", b"orders.placed"),
+    ("PGROUP", b"orders"),
+    ("UNIQ_KEY", ID.encode()),
+    ("REAL_QID", b"3"),
+    ("CHECK_IMMUNITY_TIME_IN_SECONDS", b"60"),
+    ("BORN_TIMESTAMP", b"1700000000000"),
+]
+
+
+def parse(headers, **kwargs) -> HalfMessage:
+    return parse_half(
+        **{"offset": 5, "born": 1_000, "key": b"k", "value": b"v", "topic_names": Names(), **kwargs}, headers=headers
+    )
+
+
+def changed(name: str, value: bytes | None) -> list:
+    return [(name, value) if other == name else (other, old) for other, old in MOST]
+
+
+def test_headers_are_written_as_the_protocol_says():
+    assert half_headers([], transaction_id=ID, group="orders", real_topic="orders.placed") == [
+        ("TXB_V", b"1"),
+        ("TRAN_MSG", b"true"),
+        ("REAL_TOPIC", b"orders.placed"),
+        ("PGROUP", b"orders"),
+        ("UNIQ_KEY", b"0123456789ABCDEF0123456789ABCDEF"),
+    ]
+    assert (
+        half_headers(
+            [("trace", b"1"), ("trace", None), ("blob", b"\xff\x00")],
+            transaction_id=ID,
+            group="orders",
+            real_topic="orders.placed",
+            real_partition=3,
+            immunity_seconds=60,
+            user_timestamp=1_700_000_000_000,
+        )
+        == MOST
+    )
+
+
+def test_zero_is_a_value_and_not_an_absence():
+    headers = half_headers(
+        [], transaction_id=ID, group="g", real_topic="t", real_partition=0, immunity_seconds=0, user_timestamp=0
+    )
+    assert headers[5:] == [("REAL_QID", b"0"), ("CHECK_IMMUNITY_TIME_IN_SECONDS", b"0"), ("BORN_TIMESTAMP", b"0")]
+
+
+def test_the_least_half_message():
+    assert parse(LEAST, key=None, value=None) == HalfMessage(
+        offset=5,
+        transaction_id=ID,
+        group="orders",
+        real_topic="orders.placed",
+        born=1_000,
+        key=None,
+        value=None,
+        headers=LEAST,
+        real_partition=None,
+        immunity=None,
+        user_timestamp=None,
+    )
+
+
+def test_the_fullest_half_message():
+    half = parse(MOST)
+    assert (half.real_partition, half.immunity, half.user_timestamp) == (3, "60", 1_700_000_000_000)
+    assert (half.key, half.value, half.headers) == (b"k", b"v", MOST)
+
+
+def test_size_counts_key_value_and_headers():
+    assert parse(LEAST, key=None, value=None).size == 8 + 32 + 6 + 6 + 10 + 13 + 8 + 4 + 5 + 1
+    assert parse([*LEAST, ("trace", None)], key=b"12", value=b"345").size == 93 + 5 + 2 + 3
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        (None, "not a record of txbridge: no header TXB_V, so it is no half message"),
+        ([("trace", b"1")], "not a record of txbridge: no header TXB_V, so it is no half message"),
+        (changed("TXB_V", b"2"), "TXB_V='2' is not a version that this worker knows"),
+        (changed("TXB_V", None), "header TXB_V is null"),
+        ([*MOST, ("TXB_V", b"1")], "header TXB_V is there 2 times"),
+        (LEAST[:3] + LEAST[4:], "header TRAN_MSG is missing"),
+        (changed("TRAN_MSG", b"True"), "header TRAN_MSG is not true"),
+        (LEAST[1:], "header UNIQ_KEY is missing"),
+        (changed("UNIQ_KEY", ID.lower().encode()), "header UNIQ_KEY is not 32 digits of 0-9A-F"),
+        ([*MOST, ("UNIQ_KEY", ID.encode())], "header UNIQ_KEY is there 2 times"),
+        (LEAST[:1] + LEAST[2:], "header PGROUP is missing"),
+        (changed("PGROUP", b"two words"), "header PGROUP can not be a producer group: 'two words'"),
+        (changed("PGROUP", b"x/" * 500), f"header PGROUP can not be a producer group: '{'x/' * 20}'"),
+        (changed("PGROUP", b"\xff"), "header PGROUP is not UTF-8"),
+        (LEAST[:2] + LEAST[3:], "header REAL_TOPIC is missing"),
+        (changed("REAL_TOPIC", b""), "header REAL_TOPIC can not be a topic: ''"),
+        (changed("REAL_TOPIC", b".."), "header REAL_TOPIC can not be a topic: '..'"),
+        (changed("REAL_TOPIC", b"__consumer_offsets"), "sending to system topic __consumer_offsets is forbidden"),
+        (
+            changed("REAL_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+            "sending to system topic RMQ_SYS_TRANS_OP_HALF_TOPIC is forbidden",
+        ),
+        (changed("REAL_QID", b"-1"), "header REAL_QID is not a whole number: '-1'"),
+        (changed("REAL_QID", b"2147483648"), "header REAL_QID can not be a partition: 2147483648"),
+        (changed("BORN_TIMESTAMP", b"now"), "header BORN_TIMESTAMP is not a whole number: 'now'"),
+        (changed("CHECK_IMMUNITY_TIME_IN_SECONDS", None), "header CHECK_IMMUNITY_TIME_IN_SECONDS is null"),
+        ([*MOST, ("CHECK_IMMUNITY_TIME_IN_SECONDS", b"60")], "header CHECK_IMMUNITY_TIME_IN_SECONDS is there 2 times"),
+        # A user's header of these names would be taken for ours in a check, a discarded or a delivered record.
+        ([*MOST, ("TXB_HALF", b"0:0")], "header 'TXB_HALF' is reserved"),
+        ([("TRANSACTION_CHECK_TIMES", b"1"), *MOST], "header 'TRANSACTION_CHECK_TIMES' is reserved"),
+        ([*MOST, ("__transactionId__", None)], "header '__transactionId__' is reserved"),
+        ([*MOST, ("TXB_" + "x" * 1_000, b"")], f"header 'TXB_{'x' * 36}' is reserved"),
+    ],
+)
+def test_malformed(headers, error):
+    with pytest.raises(MalformedRecordError) as caught:
+        parse(headers)
+    assert str(caught.value) == error
+
+
+def test_the_largest_partition():
+    assert parse(changed("REAL_QID", b"2147483647")).real_partition == 2**31 - 1
+
+
+def test_the_namespace_decides_which_topics_are_forbidden():
+    headers = changed("REAL_TOPIC", b"staging.RMQ_SYS_TRANS_HALF_TOPIC")
+    assert parse(headers).real_topic == "staging.RMQ_SYS_TRANS_HALF_TOPIC"
+    with pytest.raises(MalformedRecordError, match="forbidden"):
+        parse(headers, topic_names=Names("staging"))
+
+
+def test_garbage_in_the_immunity_time_is_for_the_check_policy_to_judge():
+    assert parse(changed("CHECK_IMMUNITY_TIME_IN_SECONDS", b"5.5")).immunity == "5.5"
+
+
+def test_the_reader_of_the_real_topic_sees_the_users_headers_and_two_of_ours():
+    assert delivered_headers(parse(MOST), 7) == [
+        ("trace", b"1"),
+        ("trace", None),
+        ("blob", b"\xff\x00"),
+        ("UNIQ_KEY", b"0123456789ABCDEF0123456789ABCDEF"),
+        ("TXB_HALF", b"7:5"),
+    ]
+
+
+def test_the_delivered_timestamp_is_the_users_or_that_of_birth():
+    assert delivered_timestamp(parse(MOST)) == 1_700_000_000_000
+    assert delivered_timestamp(parse(LEAST)) == 1_000
+    assert delivered_timestamp(parse(changed("BORN_TIMESTAMP", b"0"))) == 0
+
+
+def test_a_check_and_a_discarded_message_are_a_copy_with_its_history():
+    assert copy_headers(parse(MOST), 7, checks=2, end_position=99) == [
+        *MOST,
+        ("TRANSACTION_CHECK_TIMES", b"2"),
+        ("TXB_HALF", b"7:5"),
+        ("TXB_END", b"99"),
+    ]
+
+
+def test_coordinates():
+    assert coordinates(0, 2**40) == b"0:1099511627776"
+    assert parse_coordinates("0:1099511627776") == (0, 2**40)
+    for text, error in [
+        ("", "TXB_HALF is not <partition>:<offset>: ''"),
+        ("12", "TXB_HALF is not <partition>:<offset>: '12'"),
+        (":1", "TXB_HALF is not a whole number: ''"),
+        ("1:", "TXB_HALF is not a whole number: ''"),
+        ("1:-1", "TXB_HALF is not a whole number: '-1'"),
+        ("1:2:3", "TXB_HALF is not a whole number: '2:3'"),
+    ]:
+        with pytest.raises(MalformedRecordError) as caught:
+            parse_coordinates(text)
+        assert str(caught.value) == error

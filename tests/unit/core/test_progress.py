@@ -1,0 +1,237 @@
+"""OP records, the progress and parked entries as docs/protocol.md states them, byte for byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.progress import ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.states import Outcome, TransactionState
+
+ID = "0123456789ABCDEF0123456789ABCDEF"
+TOPICS = {"half": "aa", "end": "bb", "op": "cc", "offset": "dd"}
+PROGRESS = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7)
+PROGRESS_JSON = (
+    b'{"half":12,"end":34,"op":56,"topics":{"half":"aa","end":"bb","op":"cc","offset":"dd"},"owner":"9f","seq":7}'
+)
+PENDING = ParkedEntry(
+    half_offset=5,
+    state=TransactionState.PENDING,
+    transaction_id=ID,
+    group="orders",
+    real_topic="orders.placed",
+    born=1_000,
+    size=42,
+    checks=2,
+    next_due=67_000,
+    end=34,
+)
+PENDING_JSON = (
+    b'{"state":"pending","id":"0123456789ABCDEF0123456789ABCDEF","group":"orders","topic":"orders.placed",'
+    b'"born":1000,"size":42,"checks":2,"next":67000,"end":34}'
+)
+
+
+def variant(**kwargs) -> ParkedEntry:
+    fields = {name: getattr(PENDING, name) for name in ParkedEntry.__slots__}
+    return ParkedEntry(**{**fields, **kwargs})
+
+
+# --- OP ---------------------------------------------------------------------------------------------------------------
+
+
+def test_op_records():
+    assert encode_ops([7, 3, 12345678901]) == [b"7,3,12345678901"]
+    assert encode_ops([0]) == [b"0"]
+    assert encode_ops([]) == []
+    assert op_headers(Outcome.COMMIT) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")]
+    assert op_headers(Outcome.ROLLBACK) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"rollback")]
+    assert op_headers(Outcome.DISCARD) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"discard")]
+
+
+def test_an_op_record_is_split_before_it_passes_100000_bytes():
+    # 5 bytes each with its comma: 20,000 of them take 99,999 bytes.
+    assert [len(value) for value in encode_ops([1_234] * 20_000)] == [99_999]
+    values = encode_ops([1_234] * 20_001)
+    assert [len(value) for value in values] == [99_999, 4]
+    # With one digit more in front the value is 100,000 bytes long: the most that is allowed.
+    assert [len(value) for value in encode_ops([12_345] + [1_234] * 19_999)] == [100_000]
+    assert [len(value) for value in encode_ops([123_456] + [1_234] * 19_999)] == [99_996, 4]
+    offsets = list(range(10**9, 10**9 + 20_000))
+    values = encode_ops(offsets)
+    assert len(values) == 3
+    assert [int(text) for value in values for text in value.split(b",")] == offsets
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_an_op_record_is_read(outcome):
+    assert parse_op(b"7,3,12345678901", op_headers(outcome)) == (outcome, [7, 3, 12345678901])
+
+
+def test_states_of_outcomes():
+    assert {outcome.value: outcome.state.value for outcome in Outcome} == {
+        "commit": "committed",
+        "rollback": "rolled_back",
+        "discard": "discarded",
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "headers", "error"),
+    [
+        (b"7", None, "not a record of txbridge: no header TXB_V, so it is no OP record"),
+        (b"7", [("TXB_V", b"1"), ("OUTCOME", b"commit")], "header TAGS is missing"),
+        (b"7", [("TXB_V", b"1"), ("TAGS", b"x"), ("OUTCOME", b"commit")], "header TAGS is not d"),
+        (b"7", [("TXB_V", b"1"), ("TAGS", b"d")], "header OUTCOME is missing"),
+        (b"7", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"held")], "'held' is not a valid Outcome"),
+        (None, op_headers(Outcome.COMMIT), "half offset is not a whole number: ''"),
+        (b"", op_headers(Outcome.COMMIT), "half offset is not a whole number: ''"),
+        (b"7,", op_headers(Outcome.COMMIT), "half offset is not a whole number: ''"),
+        (b"7, 8", op_headers(Outcome.COMMIT), "half offset is not a whole number: ' 8'"),
+        (b"7,-8", op_headers(Outcome.COMMIT), "half offset is not a whole number: '-8'"),
+    ],
+)
+def test_malformed_op_records(value, headers, error):
+    with pytest.raises(MalformedRecordError) as caught:
+        parse_op(value, headers)
+    assert str(caught.value) == error
+
+
+def test_an_op_record_that_is_not_ascii():
+    with pytest.raises(MalformedRecordError, match="ascii"):
+        parse_op("٣".encode(), op_headers(Outcome.COMMIT))
+
+
+# --- OFFSET -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_progress():
+    assert PROGRESS.encode() == PROGRESS_JSON
+    assert Progress.decode(PROGRESS_JSON) == PROGRESS
+    assert offset_headers() == [("TXB_V", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("parked", "value"),
+    [
+        (PENDING, PENDING_JSON),
+        (variant(resumed=90_000), PENDING_JSON[:-1] + b',"resumed":90000}'),
+        (
+            variant(state=TransactionState.HELD, decided=33, error='no "topic" é'),
+            PENDING_JSON.replace(b"pending", b"held")[:-1]
+            + b',"decision":8,"decided":33,"error":"no \\"topic\\" \xc3\xa9"}',
+        ),
+        (
+            variant(state=TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9), resumed=90_000),
+            PENDING_JSON.replace(b"pending", b"discarded")[:-1] + b',"reason":"MAX_CHECKS","at":[0,9],"resumed":90000}',
+        ),
+        (
+            variant(state=TransactionState.DISCARDED, reason="EXPIRED"),
+            PENDING_JSON.replace(b"pending", b"discarded")[:-1] + b',"reason":"EXPIRED","at":null}',
+        ),
+    ],
+)
+def test_parked_entries(parked, value):
+    assert parked.encode() == value
+    assert ParkedEntry.decode(5, value) == parked
+
+
+def test_an_error_text_with_half_a_character_can_be_written():
+    parked = variant(state=TransactionState.HELD, decided=1, error="\ud800")
+    assert ParkedEntry.decode(5, parked.encode()).error == "?"
+
+
+def without(value: bytes, name: str) -> bytes:
+    data = json.loads(value)
+    del data[name]
+    return json.dumps(data).encode()
+
+
+def having(value: bytes, **changes) -> bytes:
+    return json.dumps({**json.loads(value), **changes}).encode()
+
+
+HOSTILE = [b"", b"{", b"\xff", b"[" * 100_000, b'{"half":' + b"9" * 5_000 + b"}", b"[]", b"1", b"null", b'"x"', b"{}"]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_records_are_malformed_and_nothing_worse(value):
+    with pytest.raises(MalformedRecordError):
+        Progress.decode(value)
+    with pytest.raises(MalformedRecordError):
+        ParkedEntry.decode(5, value)
+
+
+def test_what_is_wrong_with_a_record_is_said():
+    with pytest.raises(MalformedRecordError, match=r"^not a JSON object$"):
+        Progress.decode(b"[]")
+    with pytest.raises(MalformedRecordError, match=r"^not JSON: "):
+        Progress.decode(b"{")
+    with pytest.raises(MalformedRecordError, match=r"^not a progress record: KeyError\('half'\)$"):
+        Progress.decode(b"{}")
+    with pytest.raises(MalformedRecordError, match=r"^not a parked entry: TypeError\('not a whole number: True'\)$"):
+        ParkedEntry.decode(5, having(PENDING_JSON, checks=True))
+    with pytest.raises(MalformedRecordError, match=r"^not a parked entry: KeyError\('committed'\)$"):
+        ParkedEntry.decode(5, having(PENDING_JSON, state="committed"))
+
+
+@pytest.mark.parametrize("name", ["half", "end", "op", "topics", "owner", "seq"])
+def test_a_progress_needs_all_its_fields(name):
+    with pytest.raises(MalformedRecordError, match=name):
+        Progress.decode(without(PROGRESS_JSON, name))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"half": value} for value in (-1, 1.5, 1.0, "1", True, None, [], float("inf"), float("nan"))]
+    + [{"end": "1"}, {"op": -1}, {"seq": None}, {"owner": 1}, {"topics": []}, {"topics": {"half": 1}}],
+)
+def test_a_progress_is_never_guessed(changes):
+    with pytest.raises(MalformedRecordError):
+        Progress.decode(having(PROGRESS_JSON, **changes))
+
+
+@pytest.mark.parametrize("name", ["state", "id", "group", "topic", "born", "size", "checks", "next", "end"])
+def test_a_parked_entry_needs_all_its_fields(name):
+    with pytest.raises(MalformedRecordError, match=name):
+        ParkedEntry.decode(5, without(PENDING_JSON, name))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": "committed"},
+        {"state": "rolled_back"},
+        {"state": "no_such"},
+        {"state": ["pending"]},
+        {"id": 1},
+        {"group": None},
+        {"topic": 1},
+        {"born": -1},
+        {"size": 1.5},
+        {"checks": "2"},
+        {"next": None},
+        {"end": float("inf")},
+        {"decided": "3"},
+        {"error": 1},
+        {"reason": []},
+        {"resumed": -1},
+        {"at": []},
+        {"at": [1]},
+        {"at": [1, 2, 3]},
+        {"at": [1, -2]},
+        {"at": "12"},
+        {"at": {"0": 1}},
+        {"at": 0},
+    ],
+)
+def test_a_parked_entry_is_never_guessed(changes):
+    with pytest.raises(MalformedRecordError):
+        ParkedEntry.decode(5, having(PENDING_JSON, **changes))
+
+
+def test_unknown_fields_of_a_later_version_do_no_harm():
+    assert Progress.decode(having(PROGRESS_JSON, later=1)) == PROGRESS
+    assert ParkedEntry.decode(5, having(PENDING_JSON, later=1)) == PENDING

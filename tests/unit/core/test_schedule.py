@@ -1,0 +1,107 @@
+"""The schedule yields what is due and current, once, and does not grow with what is out of date."""
+
+from __future__ import annotations
+
+from txbridge.core.schedule import Schedule
+
+
+class Dues:
+    """What is current: the last due time of each offset."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, int] = {}
+        self.asked = 0
+        self.schedule = Schedule(self._is_current)
+
+    def _is_current(self, due: int, offset: int) -> bool:
+        self.asked += 1
+        return self.of.get(offset) == due
+
+    def push(self, due: int, offset: int) -> None:
+        self.of[offset] = due
+        self.schedule.push(due, offset)
+
+
+def test_takes_what_is_due_in_the_order_of_time():
+    dues = Dues()
+    for due, offset in [(30, 1), (10, 2), (20, 3), (10, 1)]:
+        dues.push(due, offset)
+    assert dues.schedule.take(9, 5) == []
+    assert dues.schedule.take(20, 1) == [1]
+    assert dues.schedule.take(20, 5) == [2, 3]
+    assert dues.schedule.take(20, 5) == []
+    assert dues.schedule.take(99, 5) == []
+    assert len(dues.schedule) == 0
+
+
+def test_what_was_pushed_twice_comes_once():
+    dues = Dues()
+    for _ in range(3):
+        dues.push(10, 1)
+    dues.push(10, 2)
+    assert dues.schedule.take(10, 2) == [1, 2]
+
+
+def test_a_limit_of_nothing():
+    dues = Dues()
+    dues.push(10, 1)
+    assert dues.schedule.take(10, 0) == []
+    assert dues.schedule.take(10, 1) == [1]
+
+
+def test_next_due():
+    dues = Dues()
+    assert dues.schedule.next_due() is None
+    dues.push(10, 1)
+    dues.push(20, 2)
+    del dues.of[1]
+    assert dues.schedule.next_due() == 20
+    assert dues.schedule.next_due() == 20
+    del dues.of[2]
+    assert dues.schedule.next_due() is None
+
+
+def test_p9_what_is_out_of_date_does_not_gather_behind_an_item_that_waits():
+    dues = Dues()
+    dues.push(1, 0)
+    largest = 0
+    for offset in range(1, 50_000):
+        dues.push(offset + 1, offset)
+        del dues.of[offset]
+        largest = max(largest, len(dues.schedule))
+    assert largest < 1_024
+    assert dues.schedule.take(10**9, 10) == [0]
+
+
+def test_p9_repetitions_do_not_gather_either():
+    dues = Dues()
+    for _ in range(50_000):
+        dues.push(1, 0)
+    assert len(dues.schedule) < 1_024
+
+
+def test_cleaning_costs_a_constant_number_of_questions_per_push():
+    dues = Dues()
+    pushes = 50_000
+    for offset in range(pushes):
+        dues.push(offset, offset)
+    assert len(dues.schedule) == pushes
+    assert dues.asked < 3 * pushes
+    assert dues.schedule.take(pushes, pushes) == list(range(pushes))
+
+
+def test_peek_tells_what_take_would_yield_and_removes_nothing():
+    dues = Dues()
+    for offset in range(100):
+        dues.push((offset * 37) % 50, offset)
+    for offset in range(0, 100, 3):
+        del dues.of[offset]
+    dues.push(10, 1)
+    for now, limit in [(-1, 100), (10, 3), (10, 100), (49, 40), (99, 0), (99, 1_000)]:
+        peeked = dues.schedule.peek(now, limit)
+        assert peeked == dues.schedule.peek(now, limit)
+        taken = dues.schedule.take(now, limit)
+        assert peeked == taken
+        for offset in taken:
+            dues.schedule.push(dues.of[offset], offset)
+    assert Dues().schedule.peek(99, 5) == []

@@ -1,0 +1,70 @@
+"""The transition table against the same table written by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from txbridge.core.end_transaction import Decision, Source
+from txbridge.core.states import TRANSITIONS, Event, TransactionState, event_of
+
+#: Rows are events, columns are states; "-" is a pair that can not happen.
+BY_HAND = """
+event                 pending      held            discarded        committed         rolled_back
+commit                committed    ! repeat        ! late           ! repeat          ! contradiction
+commit_undeliverable  held         ! repeat        ! late           ! repeat          ! contradiction
+rollback              rolled_back  ! contradiction ! late           ! contradiction   ! repeat
+unknown               pending      held            discarded        committed         rolled_back
+resume                ! not_disc.  ! not_disc.     pending          ! not_disc.       ! not_disc.
+deliver               -            committed       -                -                 -
+check                 pending      -               -                -                 -
+give_up               discarded    -               -                -                 -
+"""
+
+
+def cell(state: TransactionState, event: Event) -> str:
+    transition = TRANSITIONS.get((state, event))
+    if transition is None:
+        return "-"
+    if transition.refused is None:
+        return transition.state.value
+    assert transition.state is state, "a refused event changes nothing"
+    return "! " + transition.refused.value.replace("not_discarded", "not_disc.")
+
+
+def test_the_transition_table_is_the_one_written_by_hand(capsys):
+    header, *rows = [line.split() for line in BY_HAND.strip().replace("! ", "!").splitlines()]
+    by_hand = {
+        (name, row[0]): text.replace("!", "! ") for row in rows for name, text in zip(header[1:], row[1:], strict=True)
+    }
+    table = {
+        (state.value, event.value): cell(state, event) for state, event in itertools.product(TransactionState, Event)
+    }
+    for event in Event:
+        print(f"{event.value:<22}" + "".join(f"{table[state.value, event.value]:<17}" for state in TransactionState))
+    assert table == by_hand
+    assert len(by_hand) == 5 * 8
+
+
+def test_a_pair_that_can_not_happen_is_an_error():
+    with pytest.raises(KeyError):
+        TRANSITIONS[TransactionState.COMMITTED, Event.CHECK]
+
+
+def test_a_held_or_final_state_is_never_left_by_a_decision():
+    for state in (TransactionState.HELD, TransactionState.COMMITTED, TransactionState.ROLLED_BACK):
+        for event in (Event.COMMIT, Event.COMMIT_UNDELIVERABLE, Event.ROLLBACK, Event.UNKNOWN, Event.RESUME):
+            assert TRANSITIONS[state, event].state is state
+
+
+@pytest.mark.parametrize("source", [Source.CLIENT, Source.CHECK, Source.OPERATOR])
+def test_whoever_decides_a_decision_is_the_same_event(source):
+    assert event_of(Decision.COMMIT, source, deliverable=True) is Event.COMMIT
+    assert event_of(Decision.COMMIT, source, deliverable=False) is Event.COMMIT_UNDELIVERABLE
+    assert event_of(Decision.ROLLBACK, source, deliverable=False) is Event.ROLLBACK
+    assert event_of(Decision.UNKNOWN, source, deliverable=True) is Event.UNKNOWN
+
+
+def test_a_resume_is_not_an_unknown():
+    assert event_of(Decision.UNKNOWN, Source.RESUME, deliverable=True) is Event.RESUME

@@ -1,0 +1,335 @@
+"""Every rule of the audit on records in memory: what is planted is found, and nothing else. Spark, but no Kafka."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from txbridge_audit import findings, ledger, literals, proof, records, strays, verdicts
+from txbridge_audit.cuts import TopicPartition
+from txbridge_audit.ledger import Facts, Frames, PartitionFacts, TopicFacts
+from txbridge_audit.session import spark_session
+from txbridge_audit.sources import RAW_FIELDS
+
+from tests.audit_cases import (
+    CASES,
+    COMMIT,
+    COMPACTED,
+    FORWARDED,
+    ORDERS,
+    PASSED,
+    PLAIN,
+    ROLLBACK,
+    TAIL,
+    Half,
+    Log,
+    Record,
+    plant,
+)
+from txbridge.core.names import Names
+
+pytestmark = [
+    # py4j closes its sockets to the JVM in finalisers.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+#: Birth of every half message, ms.
+BORN = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(None, lambda _: None, connector=False) as session:
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+
+
+def encoded(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+class Memory(Log):
+    """The log in memory. Kafka transactions are atomic here, so their markers are left out; aborted ones leave gaps."""
+
+    def __init__(self) -> None:
+        super().__init__(Names("unit"))
+        self.records: list[Record] = []
+        self._next: Counter[TopicPartition] = Counter()
+
+    def write(self, record: Record) -> None:
+        key = (record.topic, record.partition)
+        record.at.append(self._next[key])
+        self._next[key] += 1
+        self.records.append(record)
+
+    def transaction(self, *written: Record) -> None:
+        for record in written:
+            self.write(record)
+
+    def aborted(self, *written: Record) -> None:
+        for record in written:
+            self._next[record.topic, record.partition] += 1
+
+    def end_of(self, topic: str, partition: int = 0) -> int:
+        return self._next[topic, partition]
+
+    def frame(self, spark: SparkSession, *topics: str) -> DataFrame:
+        rows = [
+            {
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": dt.datetime.fromtimestamp(BORN / 1000, tz=dt.UTC).isoformat(),
+                "key": encoded(record.key),
+                "value": encoded(record.value),
+                "headers": [{"key": name, "value": encoded(value)} for name, value in record.headers],
+            }
+            for record in self.records
+            if record.topic in topics
+        ]
+        return literals.frame(spark, rows, RAW_FIELDS)
+
+    def frames(self, spark: SparkSession) -> Frames:
+        names = self.names
+        internal = {names.half, names.end, names.op, names.offset, names.discard}
+        real = {record.topic for record in self.records} - internal
+        return Frames(
+            halves=records.halves(self.frame(spark, names.half), names),
+            end_records=records.end_records(self.frame(spark, names.end)),
+            outcomes=records.outcomes(self.frame(spark, names.op)),
+            parked=records.parked(self.frame(spark, names.offset), names),
+            discards=records.discards(self.frame(spark, names.discard)),
+            copies=records.copies(self.frame(spark, *real)),
+        )
+
+    def facts(self, **changed: object) -> Facts:
+        """Everything was applied, nothing removed, and all of the real topics lies below the earlier cut."""
+        partitions = [PartitionFacts(p, half_start=0, applied_to=self.end_position[p], low=0) for p in (PLAIN, PASSED)]
+        before = {(r.topic, r.partition): 1_000_000 for r in self.records}
+        known: dict[str, object] = {
+            "partitions": partitions,
+            "topics": [TopicFacts(ORDERS), TopicFacts(COMPACTED, compacted=True), TopicFacts(FORWARDED)],
+            "before": before,
+        }
+        return Facts(**(known | changed))  # type: ignore[arg-type]
+
+
+class Judged:
+    """The judged ledger of a log, in Python."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: Memory,
+        facts: Facts,
+        truncated: tuple[TopicPartition, ...] = (),
+        others: strays.OtherNamespaces | None = None,
+    ) -> None:
+        frames, names = log.frames(spark), log.names
+        rows = ledger.build(spark, names, frames, facts).persist()
+        self.rows = findings.find(verdicts.judge(proof.add(spark, rows, truncated))).collect()
+        starts = {fact.partition: fact.half_start for fact in facts.partitions}
+        unmatched = strays.candidates(ledger.copies_before(spark, frames.copies, facts.before), rows)
+        self.strays = [row.kind for row in strays.label(spark, unmatched, starts, others).collect()]
+        assert len(self.strays) == sum(row.strays for row in self.rows)
+        odd = findings.malformed(frames.halves, frames.end_records, frames.discards, names.half, names.end)
+        self.malformed = odd.collect()
+        self.unreadable = sum(row.bad_ops for row in self.rows)
+        rows.unpersist()
+
+    def of(self, half: Half) -> Row:
+        (row,) = [row for row in self.rows if (row.partition, row.half) == (half.partition, half.offset)]
+        return row
+
+    def fate(self, half: Half) -> str:
+        return str(self.of(half).fate)
+
+
+@pytest.fixture(scope="module")
+def planted(spark: SparkSession) -> tuple[dict[str, Half | None], Judged]:
+    log = Memory()
+    halves = plant(log)
+    progress = {row.partition: row for row in records.progress(log.frame(spark, log.names.offset), log.names).collect()}
+    facts = log.facts(partitions=[PartitionFacts(p, 0, row.applied_to, row.low) for p, row in progress.items()])
+    return halves, Judged(spark, log, facts)
+
+
+@pytest.mark.parametrize("name", [*CASES, *TAIL])
+def test_fate_and_findings(planted: tuple[dict[str, Half | None], Judged], name: str) -> None:
+    halves, judged = planted
+    case, half = (CASES | TAIL)[name], halves[name]
+    if half is None:
+        assert case.fate is None
+        return
+    row = judged.of(half)
+    assert (row.fate, row.pending_state, set(row.findings)) == (case.fate, case.state, case.findings)
+
+
+def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None], Judged]) -> None:
+    _, judged = planted
+    cases = [*CASES.values(), *TAIL.values()]
+    fates = Counter(row.fate for row in judged.rows if row.valid)
+    # One half message of the case with two entries is not the case's own.
+    assert fates == Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])
+    stray = Counter(kind for row in judged.rows if not row.valid for kind in row.findings) + Counter(judged.strays)
+    stray += Counter(MALFORMED=len(judged.malformed), UNREADABLE_OP=judged.unreadable)
+    assert stray == Counter(kind for case in cases for kind in case.strays)
+
+
+def test_evidence_names_every_record(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    first, second = log.end(half, ROLLBACK), log.end(half, COMMIT)
+    copy = log.deliver(half)
+    row = Judged(spark, log, log.facts()).of(half)
+    assert row.fate == "WRONG_WINNER"
+    assert (row.winner.end_at, row.winner.decision, row.contrary.end_at) == (first, ROLLBACK, second)
+    assert [tuple(place) for place in row.copied_to] == [(ORDERS, 0, copy.offset)]
+    assert row.op_commit == 0
+
+
+def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[str, Half | None], Judged]) -> None:
+    _, judged = planted
+    said = Counter(row.says for row in judged.malformed)
+    assert said["no good"] == 12
+    assert said["TXB_V is not 1"] == said["REAL_TOPIC is forbidden"] == said["TRAN_MSG is not true"] == 1
+    assert said["an entry can not be read"] == 1
+
+
+def test_nothing_is_judged_above_the_earlier_cut(spark: SparkSession) -> None:
+    """A copy and its END may both have come after END was cut: neither a leak nor a phantom."""
+    log = Memory()
+    moving, rolled_back, doubled = log.half(), log.half(), log.half()
+    log.end(rolled_back, ROLLBACK)
+    log.end(doubled, COMMIT)
+    log.transaction(log.copy(moving))
+    log.transaction(log.copy(rolled_back), log.op("rollback", rolled_back))
+    log.transaction(log.copy(doubled), log.copy(doubled), log.op("commit", doubled))
+    log.transaction(log.copy(Half(PLAIN, 99, "F" * 32, "billing", ORDERS)))
+    judged = Judged(spark, log, log.facts(before={(ORDERS, 0): 0}))
+    assert (judged.fate(moving), judged.of(moving).pending_state) == ("pending", "moving")
+    # A first decision never changes, and neither do copies that are there: these need no cut.
+    assert judged.fate(rolled_back) == "LEAKED"
+    assert judged.fate(doubled) == "DUPLICATED"
+    assert judged.strays == []
+
+
+def test_open_transactions_are_not_judged(spark: SparkSession) -> None:
+    log = Memory()
+    in_commit, unapplied = log.half(), log.half(partition=PASSED)
+    log.end(in_commit, COMMIT)
+    log.transaction(log.op("commit", in_commit))
+    log.end(unapplied, COMMIT)
+    partitions = [PartitionFacts(PLAIN, 0, 1, 0), PartitionFacts(PASSED, 0, 1, 0, op_settled=False)]
+    judged = Judged(spark, log, log.facts(partitions=partitions, topics=[TopicFacts(ORDERS, settled=False)]))
+    assert (judged.fate(in_commit), judged.of(in_commit).pending_state) == ("pending", "in_commit")
+    assert (judged.fate(unapplied), judged.of(unapplied).pending_state) == ("pending", "decision_unread")
+
+
+def test_no_worker_ever_ran(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, COMMIT)
+    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, 0)]))
+    assert (judged.fate(half), judged.of(half).pending_state) == ("pending", "decision_unread")
+
+
+def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> None:
+    log = Memory()
+    winner_gone, all_gone, finished, forgotten = log.half(), log.half(), log.half(), log.half()
+    open_still, leaked = log.half(), log.half()
+    log.end(winner_gone, ROLLBACK)  # refused: an earlier commit was removed
+    log.deliver(winner_gone)
+    log.transaction(log.copy(all_gone))
+    log.transaction(log.op("rollback", finished))
+    log.transaction(log.op("rollback", leaked), log.copy(leaked))
+    log.transaction(log.parked(open_still, "pending"))
+    old = [PartitionFacts(PLAIN, 0, applied_to=1, low=6, known_since=BORN)]
+    judged = Judged(spark, log, log.facts(partitions=old))
+    assert judged.fate(winner_gone) == "delivered"
+    assert judged.fate(all_gone) == "delivered"
+    assert judged.fate(finished) == "rolled_back"
+    assert judged.fate(forgotten) == "unverifiable"
+    assert judged.fate(open_still) == "pending"
+    # OP itself says that it was rolled back: no history is needed.
+    assert judged.fate(leaked) == "LEAKED"
+    assert not any(row.findings for row in judged.rows)
+
+
+def test_history_is_known_for_those_born_later(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.deliver(half)
+    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, 0, 1, 0, known_since=BORN - 1)]))
+    assert judged.fate(half) == "LEAKED"
+
+
+def test_discard_whose_record_is_gone_makes_late_undecidable(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.op("discard", half))
+    assert Judged(spark, log, log.facts()).fate(half) == "discarded"
+
+
+def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSession) -> None:
+    log = Memory()
+    gone, first, lost, other = log.half(), log.half(), log.half(), log.half(partition=PASSED)
+    for half in (gone, first, lost, other):
+        log.end(half, COMMIT)
+    log.transaction(log.op("commit", gone))
+    log.deliver(first)
+    log.transaction(log.op("commit", lost))
+    log.transaction(log.op("commit", other))
+    truncated = [TopicFacts(ORDERS, truncated=True)]
+    judged = Judged(spark, log, log.facts(topics=truncated), truncated=((ORDERS, 0),))
+    assert judged.fate(gone) == "unverifiable"
+    assert judged.fate(lost) == "LOST"
+    # Records of another half partition lie in an order of their own.
+    assert judged.fate(other) == "unverifiable"
+    # The missing record may have gone to the other partition of the topic, where nothing proves anything.
+    both = Judged(spark, log, log.facts(topics=truncated), truncated=((ORDERS, 0), (ORDERS, 1)))
+    assert both.fate(lost) == "unverifiable"
+
+
+def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) -> None:
+    log = Memory()
+    expired = Half(PLAIN, 3, "F" * 32, "billing", ORDERS)
+    log.end(expired, COMMIT)
+    log.deliver(expired)
+    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=4, applied_to=1, low=4)]))
+    assert judged.strays == ["HALF_GONE"]
+    assert not any(row.findings for row in judged.rows)
+
+
+def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> None:
+    log, other = Memory(), Memory()
+    theirs = other.half()
+    log.transaction(log.copy(theirs), log.copy(Half(PLAIN, 0, "F" * 32, "billing", ORDERS)))
+    log.transaction(log.copy(Half(PASSED, 7, "F" * 32, "billing", ORDERS)))
+    halves = records.halves(other.frame(spark, other.names.half), other.names)
+    others = strays.OtherNamespaces(halves, {PLAIN: 0, PASSED: 8})
+    # The last one may have been a message of theirs that retention has removed.
+    assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "OTHER_NAMESPACE", "PHANTOM"]
+
+
+def test_repeated_header_names_the_last_one_counts(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, COMMIT)
+    copy = log.copy(half)
+    copy.headers[:0] = [("UNIQ_KEY", b"the user's"), ("TXB_HALF", None)]
+    log.transaction(copy, log.op("commit", half))
+    assert Judged(spark, log, log.facts()).fate(half) == "delivered"
+
+
+def test_empty_topics(spark: SparkSession) -> None:
+    log = Memory()
+    judged = Judged(spark, log, log.facts())
+    assert (judged.rows, judged.strays, judged.malformed, judged.unreadable) == ([], [], [], 0)

@@ -1,0 +1,61 @@
+"""What a process knows of its own transactions."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from txbridge import UsageError
+from txbridge.client.attempts import Attempts, new_transaction_id
+from txbridge.core.end_transaction import Decision
+
+
+def begun(attempts, count):
+    ids = [new_transaction_id() for _ in range(count)]
+    for transaction_id in ids:
+        attempts.begin(transaction_id)
+    return ids
+
+
+def test_transaction_ids_are_32_digits_and_never_the_same():
+    ids = {new_transaction_id() for _ in range(1_000)}
+    assert len(ids) == 1_000
+    assert all(re.fullmatch(r"[0-9A-F]{32}", transaction_id) for transaction_id in ids)
+
+
+def test_verdicts():
+    attempts = Attempts()
+    running, failed, done = begun(attempts, 3)
+    attempts.give_up(failed)
+    assert attempts.verdict(failed) is Decision.ROLLBACK
+    attempts.finish(failed)
+    attempts.finish(done)
+    assert attempts.verdict(running) is Decision.UNKNOWN
+    assert attempts.verdict(failed) is Decision.ROLLBACK
+    assert attempts.verdict(done) is None
+    assert attempts.verdict("F" * 32) is None
+
+
+def test_the_oldest_failures_are_forgotten():
+    attempts = Attempts(max_given_up=3)
+    ids = begun(attempts, 5)
+    for transaction_id in ids:
+        attempts.give_up(transaction_id)
+        attempts.finish(transaction_id)
+    assert [attempts.verdict(transaction_id) for transaction_id in ids] == [None, None, *[Decision.ROLLBACK] * 3]
+
+
+def test_close_waits_for_those_that_run_and_allows_no_more():
+    attempts = Attempts()
+    first, second = begun(attempts, 2)
+    assert attempts.close(0.01) == 2
+    with pytest.raises(UsageError, match="closed"):
+        attempts.begin("A" * 32)
+    attempts.finish("A" * 32)
+    attempts.finish(first)
+    timer = threading.Timer(0.05, attempts.finish, [second])
+    timer.start()
+    assert attempts.close() == 0
+    timer.join()

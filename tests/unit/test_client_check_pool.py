@@ -1,0 +1,128 @@
+"""Asking the application."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
+from queue import SimpleQueue
+
+import pytest
+
+from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener
+from txbridge.client.check_pool import CheckPool
+from txbridge.client.check_request import CheckRequest
+
+REQUEST = CheckRequest(MessageExt.prepared(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
+
+
+class Listener(TransactionListener):
+    """Answers checks by a function."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def execute_local_transaction(self, message, arg):
+        raise AssertionError
+
+    def check_local_transaction(self, message):
+        return self.answer()
+
+
+def commit():
+    return LocalTransactionState.COMMIT_MESSAGE
+
+
+def ask(pool):
+    answers = SimpleQueue()
+    pool.ask(REQUEST, answers.put)
+    return answers.get(timeout=10)
+
+
+def test_asks_in_a_thread_of_its_own_one_at_a_time():
+    threads = []
+    pool = CheckPool(Listener(lambda: threads.append(threading.current_thread().name) or commit()), None, 1)
+    assert [ask(pool).state for _ in range(3)] == [LocalTransactionState.COMMIT_MESSAGE] * 3
+    pool.close()
+    assert threads == ["txbridge-check-pool_0"] * 3
+
+
+def test_as_many_at_once_as_allowed():
+    both = threading.Barrier(2, timeout=10)
+    pool = CheckPool(Listener(lambda: both.wait() >= 0 and commit()), None, 2)
+    answers = SimpleQueue()
+    for _ in range(2):
+        pool.ask(REQUEST, answers.put)
+    assert {answers.get(timeout=10).state for _ in range(2)} == {LocalTransactionState.COMMIT_MESSAGE}
+    pool.close()
+
+
+def test_close_waits_for_what_runs_and_leaves_the_rest():
+    running, go_on = threading.Event(), threading.Event()
+    pool = CheckPool(Listener(lambda: running.set() or (go_on.wait(10) and commit())), None, 1)
+    answers = SimpleQueue()
+    for _ in range(3):
+        pool.ask(REQUEST, answers.put)
+    assert running.wait(10)
+    pool.close(0.01)
+    assert answers.empty()
+    go_on.set()
+    pool.close()
+    assert answers.get(timeout=10).state is LocalTransactionState.COMMIT_MESSAGE
+    pool.ask(REQUEST, answers.put)
+    # The rest stays in Kafka for another member of the group.
+    assert answers.empty()
+
+
+def test_the_users_executor_is_used_and_left_alone():
+    with ThreadPoolExecutor(1, thread_name_prefix="users") as executor:
+        threads = []
+        pool = CheckPool(Listener(lambda: threads.append(threading.current_thread().name) or commit()), executor, 1)
+        assert ask(pool).state is LocalTransactionState.COMMIT_MESSAGE
+        pool.close()
+        assert threads == ["users_0"]
+        assert executor.submit(lambda: 42).result(10) == 42
+
+
+def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
+    class Full(Executor):
+        def submit(self, *_):
+            raise RuntimeError("full")
+
+    pool = CheckPool(Listener(commit), Full(), 1)
+    assert ask(pool) is None
+    assert "check_not_asked transaction=01234567" in caplog.text
+    pool.close()
+
+
+def test_an_executor_that_was_shut_down_with_checks_in_it():
+    executor = ThreadPoolExecutor(1)
+    go_on = threading.Event()
+    pool = CheckPool(Listener(lambda: go_on.wait(10) and commit()), executor, 1)
+    answers = SimpleQueue()
+    pool.ask(REQUEST, answers.put)
+    pool.ask(REQUEST, answers.put)
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert answers.get(timeout=10) is None
+    go_on.set()
+    assert answers.get(timeout=10).state is LocalTransactionState.COMMIT_MESSAGE
+    pool.close(10)
+
+
+def test_system_exit_in_a_check_is_unknown():
+    def leave():
+        raise SystemExit
+
+    pool = CheckPool(Listener(leave), None, 1)
+    assert ask(pool).state is LocalTransactionState.UNKNOW
+    pool.close()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_knows_its_own_threads(inside):
+    seen = []
+    pool = CheckPool(Listener(lambda: seen.append(pool.is_called_by_it()) or commit()), None, 1)
+    if inside:
+        ask(pool)
+        assert seen == [True]
+    assert pool.is_called_by_it() is False
+    pool.close()

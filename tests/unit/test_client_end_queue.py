@@ -1,0 +1,125 @@
+"""Which END commands share a record."""
+
+from __future__ import annotations
+
+from txbridge.client.end_queue import EndQueue
+from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end
+
+
+def entry(offset, remark=None):
+    return EndEntry(offset, f"{offset:032X}", Decision.COMMIT, remark=remark)
+
+
+def add(queue, *offsets, partition=0, source=Source.CLIENT, size=100, remark=None):
+    return [queue.add(partition, source, entry(offset, remark), size) for offset in offsets]
+
+
+def offsets(batch):
+    return [ticket.entry.half_offset for ticket in batch.tickets]
+
+
+def test_first_goes_alone_and_the_next_gather_behind_it():
+    queue = EndQueue()
+    add(queue, 1)
+    first = queue.take()
+    assert offsets(first) == [1]
+    add(queue, 2, 3)
+    assert not queue.is_ready
+    assert queue.take() is None
+    add(queue, 4)
+    queue.settle(first)
+    assert queue.is_ready
+    assert offsets(queue.take()) == [2, 3, 4]
+    assert queue.take() is None
+
+
+def test_partitions_and_sources_have_lanes_of_their_own():
+    queue = EndQueue()
+    add(queue, 1, 2, partition=0)
+    add(queue, 3, partition=1)
+    add(queue, 4, partition=0, source=Source.CHECK)
+    taken = [queue.take(), queue.take(), queue.take()]
+    assert [(batch.lane.partition, batch.lane.source, offsets(batch)) for batch in taken] == [
+        (0, Source.CLIENT, [1, 2]),
+        (1, Source.CLIENT, [3]),
+        (0, Source.CHECK, [4]),
+    ]
+    assert queue.take() is None
+    assert queue.unsettled == 4
+
+
+def test_a_record_holds_at_most_1000_entries():
+    queue = EndQueue()
+    add(queue, *range(2_500))
+    sizes = []
+    while (batch := queue.take()) is not None:
+        sizes.append(len(batch.tickets))
+        queue.settle(batch)
+    assert sizes == [1_000, 1_000, 500]
+    assert queue.unsettled == 0
+
+
+def test_a_record_names_at_most_16_mib():
+    queue = EndQueue()
+    mib = 1024 * 1024
+    add(queue, *range(17), size=mib)
+    add(queue, 100, size=20 * mib)
+    add(queue, 101)
+    taken = []
+    while (batch := queue.take()) is not None:
+        taken.append(offsets(batch))
+        queue.settle(batch)
+    # 16 of 1 MiB; the 17th is followed by one that is too large for company.
+    assert taken == [list(range(16)), [16], [100], [101]]
+
+
+def test_a_record_with_remarks_stays_below_500_kb():
+    queue = EndQueue()
+    # Each character takes three when encoded, so each remark takes all of its 2,048.
+    add(queue, *range(1_000), remark="%" * 2_048)
+    sizes = []
+    while (batch := queue.take()) is not None:
+        value, _ = encode_end([ticket.entry for ticket in batch.tickets], "g", Source.CLIENT)
+        assert len(value) <= 500_000
+        sizes.append(len(batch.tickets))
+        queue.settle(batch)
+    # 500,000 / (2,048 + 80) = 234.96
+    assert sizes == [234, 234, 234, 234, 64]
+
+
+def test_entries_without_remark_never_pass_what_is_reckoned():
+    largest = EndEntry(2**63 - 1, "F" * 32, Decision.ROLLBACK, 2**63 - 1)
+    assert len(largest.encode()) + 1 <= 80
+
+
+def test_flush_mark_covers_only_what_was_given_before():
+    queue = EndQueue()
+    add(queue, 1, 2)
+    mark = queue.mark()
+    first = queue.take()
+    add(queue, 3)
+    add(queue, 4, partition=1)
+    assert queue.left_of(mark) == 2
+    queue.settle(first)
+    assert queue.left_of(mark) == 0
+    assert queue.left_of(queue.mark()) == 2
+
+
+def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
+    queue = EndQueue()
+    add(queue, 1)
+    batch = queue.take()
+    add(queue, 2, 3)
+    mark = queue.mark()
+    assert [ticket.entry.half_offset for ticket in queue.abandon()] == [2, 3]
+    assert queue.left_of(mark) == 1
+    assert queue.take() is None
+    queue.settle(batch)
+    assert (queue.unsettled, queue.left_of(mark), queue.is_ready) == (0, 0, False)
+
+
+def test_a_command_can_not_be_cancelled():
+    queue = EndQueue()
+    [future] = add(queue, 1)
+    assert future.cancel() is False
+    future.set_result(None)

@@ -1,0 +1,79 @@
+"""The producer that outlives its fatal errors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from confluent_kafka import KafkaError
+
+from txbridge import UsageError
+from txbridge.client.connection import Connection
+from txbridge.client.wire import Wire
+
+
+class FakeProducer:
+    """Dies of a fatal error at the poll for which a test asks it to."""
+
+    made: ClassVar = []
+
+    def __init__(self, config):
+        self.config = config
+        self.log = []
+        self.dies = False
+        FakeProducer.made.append(self)
+
+    def produce(self, topic, value, key, partition, *, on_delivery, headers):
+        self.log.append(("produce", topic, value, key, partition, on_delivery, headers))
+
+    def poll(self, timeout):
+        self.log.append(("poll", timeout))
+        if self.dies:
+            self.dies = False
+            self.config["error_cb"](KafkaError(KafkaError._FATAL, "sequence numbers lost", True))
+
+    def purge(self):
+        self.log.append("purge")
+
+    def flush(self, timeout):
+        self.log.append(("flush", timeout))
+
+    def close(self):
+        self.log.append("close")
+
+
+@pytest.fixture
+def wire():
+    FakeProducer.made = []
+    return Wire({"bootstrap.servers": "127.0.0.1:1"}, Connection("127.0.0.1:1"), FakeProducer)
+
+
+def test_fatal_error_replaces_the_producer_once(wire, caplog):
+    [first] = FakeProducer.made
+    wire.produce("t", b"v", b"k", [("h", None)], print)
+    first.dies = True
+    wire.serve(0.1)
+    first, second = FakeProducer.made
+    assert first.log == [
+        ("produce", "t", b"v", b"k", -1, print, [("h", None)]),
+        ("poll", 0.1),
+        "purge",
+        ("flush", 1.0),
+        "close",
+    ]
+    assert second.config == first.config
+    wire.produce("t", b"v", None, [], print, 3)
+    wire.serve(0)
+    assert second.log == [("produce", "t", b"v", None, 3, print, []), ("poll", 0)]
+    assert len(FakeProducer.made) == 2
+    assert [record.event for record in caplog.records] == ["kafka_error", "kafka_producer_replaced"]
+
+
+def test_close_does_not_wait_for_what_can_not_be_delivered(wire):
+    wire.close()
+    assert FakeProducer.made[0].log == ["purge", ("flush", 1.0), "close"]
+
+
+def test_settings_that_librdkafka_refuses_are_the_users_mistake():
+    with pytest.raises(UsageError, match=r"Kafka settings refused: .*batch.num.messages"):
+        Wire({"bootstrap.servers": "127.0.0.1:1", "batch.num.messages": "many"}, Connection("127.0.0.1:1"))

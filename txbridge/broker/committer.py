@@ -1,0 +1,304 @@
+"""Committing a draft: its bodies, the Kafka transaction, and what follows from the outcome, good or bad."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from txbridge.broker.errors import (
+    AbortedError,
+    FencedError,
+    IndefiniteError,
+    RecordFailure,
+    RecordKind,
+    RecordName,
+    RecordsRefusedError,
+)
+from txbridge.broker.faults import fault_point
+from txbridge.broker.real_topics import RealTopics
+from txbridge.broker.state import PartitionContext, PartitionState
+from txbridge.broker.takeover import read_offset_topic
+from txbridge.broker.transaction import Contents, MalformedRecord, Receipt
+from txbridge.core import names as header_names
+from txbridge.core.draft import FULL, Draft
+from txbridge.core.half_message import HalfMessage, half_headers
+from txbridge.core.half_queue import HalfEntry
+from txbridge.core.progress import Progress
+from txbridge.log import get_logger
+
+#: Back-off after an aborted transaction.
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+
+_Item = TypeVar("_Item")
+_log = get_logger("txbridge.broker")
+
+
+class Committer:
+    """Writes drafts of one partition, each in one Kafka transaction, and makes those that Kafka committed the state."""
+
+    def __init__(self, context: PartitionContext, state: PartitionState, topics: RealTopics) -> None:
+        self._context = context
+        self._state = state
+        self._topics = topics
+        self._pause = _FIRST_PAUSE_S
+        self._paused_until = 0.0
+        # Records that the discard topic takes without key and value only.
+        self._bodiless: set[RecordName] = set()
+        self._settled_op = 0
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which nothing should be written, after something went wrong."""
+        return max(0.0, self._paused_until - time.monotonic())
+
+    def settle(self, op_end: int) -> None:
+        """All of OP below `op_end` is known here; what a take-over needs of it is what the state still names."""
+        self._settled_op = op_end
+
+    def commit(self, draft: Draft, malformed: Sequence[MalformedRecord]) -> bool:
+        """Write and apply the draft; False when it was abandoned and must be drafted anew.
+
+        Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
+        """
+        state = self._state
+        receipt = Receipt()
+        try:
+            bodies = self._bodies(draft)
+        except BaseException:
+            draft.abandon()
+            raise
+        if bodies is None:
+            draft.abandon()
+            return False
+        contents = Contents(
+            draft=draft,
+            bodies=bodies,
+            malformed=malformed,
+            progress=self._progress(draft),
+            limits=self._topics.limits,
+            bodiless=self._bodiless,
+        )
+        try:
+            state.writer.write(contents, receipt)
+        except RecordsRefusedError as error:
+            draft.abandon()
+            self._refused(draft, error)
+            return False
+        except AbortedError as error:
+            draft.abandon()
+            self._topics.forget()
+            self._back_off("transaction_aborted", error)
+            return False
+        except IndefiniteError as error:
+            _log.warning("outcome_unknown", partition=state.partition, error=str(error))
+            if not self._was_committed(receipt):
+                draft.abandon()
+                return False
+        self._apply(contents, receipt)
+        return True
+
+    def _progress(self, draft: Draft) -> Progress:
+        queue, last = self._state.queue, self._state.progress
+        # From where OP must be replayed never moves back: what a higher watermark needs is less.
+        op = max(queue.replay_op, last.op)
+        if draft.watermark >= queue.half_position:
+            # Everything read is finished or parked: no OP record up to here names anything that is still needed.
+            op = max(op, self._settled_op)
+        return Progress(half=draft.watermark, end=draft.next_end, op=op, topics=last.topics)
+
+    def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:
+        """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
+        entries = [*draft.deliver, *draft.checks, *draft.discards]
+        if not entries:
+            return {}
+        bodies = self._state.payloads.load(entry.offset for entry in entries)
+        gone = [entry for entry in entries if entry.offset not in bodies]
+        undeliverable = [entry for entry in draft.deliver if entry.offset not in bodies]
+        for entry in undeliverable:
+            self._topics.refuse(entry, "its half message is gone from HALF: retention has eaten it")
+        if undeliverable:
+            return None
+        bodies.update((entry.offset, _without_body(entry)) for entry in gone)
+        return bodies
+
+    def _apply(self, contents: Contents, receipt: Receipt) -> None:
+        state, draft = self._state, contents.draft
+        for op_offset, half_offsets in receipt.ops:
+            state.queue.note_op(op_offset, half_offsets)
+        draft.apply()
+        assert receipt.progress is not None
+        state.progress, state.progress_offset = receipt.progress, receipt.progress_offset
+        for _, half_offsets in draft.ops():
+            state.payloads.drop(half_offsets)
+        state.drop_malformed(draft.malformed)
+        for entry in draft.held:
+            self._topics.held(entry)
+        if self._bodiless:
+            self._bodiless.difference_update(entry.offset for entry in draft.discards)
+            self._bodiless.difference_update((record.topic, record.offset) for record in contents.malformed)
+        self._topics.worked({entry.real_topic for entry in draft.deliver})
+        if draft.checks:
+            self._topics.worked({self._context.names.check(entry.group) for entry in draft.checks})
+        if draft.discards or contents.malformed:
+            self._topics.worked([self._context.names.discard])
+        self._pause = _FIRST_PAUSE_S
+        self._report(contents)
+        fault_point("commit.applied")
+
+    def _was_committed(self, receipt: Receipt) -> bool:
+        """Take the fence again and ask the topics. Raises FencedError when somebody else was here meanwhile."""
+        state = self._state
+        state.writer.fence()
+        start = max(state.progress_offset, 0)
+        ledger = read_offset_topic(self._context, state.partition, state.stopping, start)
+        last = ledger.progress
+        if last is not None and last == receipt.progress:
+            receipt.progress_offset = ledger.progress_offset
+            return True
+        nothing_yet = last is None and state.progress_offset < 0
+        if nothing_yet or last == state.progress:
+            return False
+        raise FencedError("another worker has written the progress meanwhile")
+
+    # --- what went wrong --------------------------------------------------------------------------------------------
+
+    def _refused(self, draft: Draft, error: RecordsRefusedError) -> None:
+        """Let everything pass but what Kafka refuses."""
+        if any(failure.kind is RecordKind.LEDGER for failure in error.failures):
+            # Nothing can pass until our own topics take records again, and then the others may be fine too.
+            self._topics.forget()
+            self._back_off("internal_topic_refused", error)
+            return
+        by_topic: dict[str, list[RecordFailure]] = {}
+        for failure in error.failures:
+            by_topic.setdefault(failure.topic, []).append(failure)
+        for topic, failures in by_topic.items():
+            whole = next((failure for failure in failures if failure.whole_topic), None)
+            if failures[0].kind is RecordKind.DISCARD:
+                self._discard_refused(topic, failures, whole, error)
+            elif whole is not None:
+                if whole.kind is RecordKind.CHECK:
+                    _log.warning("check_refused", partition=self._state.partition, topic=topic, error=whole.reason)
+                self._topics.block_topic(topic, f"topic {topic}: {whole.reason}")
+            else:
+                self._blame(draft, topic, failures)
+
+    def _blame(self, draft: Draft, topic: str, failures: Sequence[RecordFailure]) -> None:
+        """Hold, or check later, the records that a topic refused."""
+        queue, guilty = self._state.queue, self._topics.guilty(topic, failures)
+        first = failures[0]
+        reason = f"topic {topic}: {first.reason}"
+        if first.kind is RecordKind.CHECK:
+            offsets = {failure.which for failure in (failures if guilty is None else guilty)}
+            checks = [entry for entry in draft.checks if entry.offset in offsets]
+            for entry in checks:
+                current = queue.entry(entry.offset)
+                assert current is not None
+                queue.postpone_held(current, _now(), reason)
+            if checks:
+                _log.warning(
+                    "check_refused",
+                    **_fields(self._state.partition, checks[0]),
+                    count=len(checks),
+                    error=first.reason,
+                )
+            return
+        offsets = {failure.which for failure in guilty or ()}
+        for entry in draft.deliver:
+            if entry.real_topic == topic and (guilty is None or entry.offset in offsets):
+                self._topics.refuse(entry, reason)
+
+    def _discard_refused(
+        self,
+        topic: str,
+        failures: Sequence[RecordFailure],
+        whole: RecordFailure | None,
+        error: RecordsRefusedError,
+    ) -> None:
+        """A record that is too large even for the discard topic is set aside without its body: it stays in HALF."""
+        guilty = None if whole is not None else self._topics.guilty(topic, failures)
+        new = {failure.which for failure in guilty or () if failure.alone} - self._bodiless
+        self._bodiless |= new
+        if not new and guilty != ():
+            self._back_off("internal_topic_refused", error)
+
+    def _back_off(self, event: str, error: Exception) -> None:
+        _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=self._pause)
+        self._paused_until = time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
+
+    def _report(self, contents: Contents) -> None:
+        """Quiet when all is well: what is logged is what somebody will want to know."""
+        draft, partition = contents.draft, self._state.partition
+        # What is held because this transaction was full is delivered by the next.
+        held = [entry for entry in draft.held if entry.error != FULL]
+        for entry, count in _first_of_each(held, lambda entry: (entry.real_topic, entry.error)):
+            _log.warning("held", **_fields(partition, entry), count=count, error=entry.error)
+        for entry, count in _first_of_each(draft.discards, lambda entry: (entry.group, entry.reason)):
+            _log.warning("discarded", **_fields(partition, entry), count=count, reason=entry.reason)
+        for entry, count in _first_of_each(draft.resumed, lambda entry: entry.group):
+            _log.info("resumed", **_fields(partition, entry), count=count)
+        for refusal, count in _first_of_each(draft.refused, lambda refusal: refusal.reason):
+            _log.warning(
+                "end_refused",
+                partition=partition,
+                reason=refusal.reason.value,
+                count=count,
+                end_offset=refusal.end_offset,
+                half_offset=refusal.entry.half_offset,
+                source=refusal.source.value,
+            )
+        for record, count in _first_of_each(contents.malformed, lambda record: record.topic):
+            _log.warning(
+                "malformed_records",
+                topic=record.topic,
+                partition=partition,
+                offset=record.offset,
+                count=count,
+                error=record.error,
+            )
+
+
+def _first_of_each(items: Iterable[_Item], kind: Callable[[_Item], object]) -> Iterator[tuple[_Item, int]]:
+    """The first item of each kind, and how many there are: one line in the log, however many it concerns."""
+    kinds: dict[object, list[_Item]] = {}
+    for item in items:
+        kinds.setdefault(kind(item), []).append(item)
+    for found in kinds.values():
+        yield found[0], len(found)
+
+
+def _fields(partition: int, entry: HalfEntry) -> dict[str, object]:
+    return {
+        "partition": partition,
+        "half_offset": entry.offset,
+        "transaction_id": header_names.short_id(entry.transaction_id),
+        "group": entry.group,
+        "topic": entry.real_topic,
+    }
+
+
+def _without_body(entry: HalfEntry) -> HalfMessage:
+    """Stands for a half message that retention has eaten, so that its discard can still be told."""
+    headers = half_headers(
+        (),
+        transaction_id=entry.transaction_id,
+        group=entry.group,
+        real_topic=entry.real_topic,
+    )
+    return HalfMessage(
+        offset=entry.offset,
+        transaction_id=entry.transaction_id,
+        group=entry.group,
+        real_topic=entry.real_topic,
+        born=entry.born,
+        key=None,
+        value=None,
+        headers=[*headers, (header_names.ERROR, b"the half message is gone from the log")],
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,67 @@
+"""Faust's Kafka transport, except that it does not die of a record that it can not read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from aiokafka.errors import ConsumerStoppedError
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
+
+from txbridge.log import get_logger
+
+#: After a failed fetch: whatever it was, it is not tried again in a tight loop.
+_PAUSE_S = 1.0
+
+#: Faust logs each start and stop of a service under the name of its module.
+_FAUST_LOGGER = logging.getLogger("faust.transport.drivers.aiokafka")
+_log = get_logger("txbridge.broker")
+
+
+class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # Faust has no types for mypy here
+    """Skips what aiokafka can not decode: a compression it lacks the library for, a header name that is not UTF-8.
+
+    Without this every worker of the group dies of such a record, one after the other. Skipping loses nothing: what
+    Faust does not tell us of END we read ourselves.
+    """
+
+    logger = _FAUST_LOGGER
+    _last_error = ""
+
+    async def _fetch_records(self, consumer: Any, active_partitions: Any, **arguments: Any) -> Any:
+        try:
+            return await super()._fetch_records(consumer, active_partitions, **arguments)
+        except (asyncio.CancelledError, ConsumerStoppedError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a poison record must not end the worker, whatever it raises
+            await self._skip(consumer, error)
+            return {}
+
+    async def _skip(self, consumer: Any, error: Exception) -> None:
+        text = repr(error)
+        if text != self._last_error:
+            _log.warning("end_not_readable_by_faust", error=text, note="the worker reads END by itself")
+            self._last_error = text
+        await asyncio.sleep(_PAUSE_S)
+        try:
+            await consumer.seek_to_end(*consumer.assignment())
+        except (asyncio.CancelledError, ConsumerStoppedError):
+            raise
+        except Exception as other:  # noqa: BLE001 - a rebalance came in between, or Kafka is away: next time then
+            _log.debug("seek_failed", error=repr(other))
+
+
+class TolerantConsumer(Consumer):  # type: ignore[misc]
+    """Faust's consumer with our thread."""
+
+    logger = _FAUST_LOGGER
+
+    def _new_consumer_thread(self) -> TolerantConsumerThread:
+        return TolerantConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+
+class TolerantTransport(Transport):  # type: ignore[misc]
+    """Faust's transport with our consumer."""
+
+    Consumer = TolerantConsumer

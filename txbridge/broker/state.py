@@ -1,0 +1,126 @@
+"""What an owner holds of its partition, and how it reads HALF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient
+
+from txbridge.broker.payloads import PayloadStore, copyable_headers, offset_of, to_half
+from txbridge.broker.reader import PartitionReader
+from txbridge.broker.transaction import MalformedRecord
+from txbridge.broker.writer import TransactionalWriter
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.core.progress import Progress
+
+#: Bytes of malformed records of HALF that are kept until they are set aside; beyond them they are read again then.
+_MALFORMED_BYTES = 16 * 1024 * 1024
+#: Malformed records set aside in one Kafka transaction when they have to be read again: their sizes are not known.
+_UNREAD_LIMIT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionContext:
+    """What every partition of a worker shares."""
+
+    kafka: Mapping[str, Any]
+    admin: AdminClient
+    names: Names
+    policy: CheckPolicy
+    commit_timeout_ms: int
+    payload_memory: int
+    check_rate: int
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """All that an owner holds of its partition."""
+
+    partition: int
+    names: Names
+    queue: HalfQueue
+    payloads: PayloadStore
+    writer: TransactionalWriter
+    half_reader: PartitionReader
+    end_reader: PartitionReader
+    #: The progress that Kafka has committed last, and where it stands in OFFSET.
+    progress: Progress
+    progress_offset: int
+    #: Whether the owner was told to stop: asked while something waits for Kafka.
+    stopping: Callable[[], bool]
+    #: Malformed records of HALF that were read and not yet set aside; None is one that has to be read again.
+    _malformed: dict[int, MalformedRecord | None] = field(default_factory=dict)
+    _malformed_bytes: int = 0
+
+    def take_in_half(self, limit: int, timeout: float) -> int:
+        """Read what HALF has, up to `limit` records; returns how many came."""
+        reader, queue = self.half_reader, self.queue
+        messages = reader.poll(limit, timeout)
+        for message in messages:
+            try:
+                half = to_half(message, self.names)
+            except MalformedRecordError as error:
+                self._take_in_malformed(message, str(error))
+            else:
+                if queue.read(half):
+                    self.payloads.put(half)
+        queue.advance_reader(reader.position)
+        return len(messages)
+
+    def _take_in_malformed(self, message: Message, error: str) -> None:
+        offset, size = offset_of(message), len(message.value() or b"")
+        if not self.queue.read_malformed(offset, size):
+            return
+        if self._malformed_bytes + size > _MALFORMED_BYTES:
+            self._malformed[offset] = None
+        else:
+            self._malformed[offset] = self._as_malformed(message, error)
+            self._malformed_bytes += size
+
+    def _as_malformed(self, message: Message, error: str) -> MalformedRecord:
+        return MalformedRecord(
+            topic=self.half_reader.topic,
+            partition=self.partition,
+            offset=offset_of(message),
+            key=message.key(),
+            value=message.value(),
+            headers=copyable_headers(message),
+            error=error,
+        )
+
+    def malformed_limit(self, limit: int) -> int:
+        """How many malformed records of HALF, at most `limit`, to set aside in one Kafka transaction."""
+        return min(limit, _UNREAD_LIMIT) if None in self._malformed.values() else limit
+
+    def load_malformed(self, offsets: Iterable[int]) -> list[MalformedRecord]:
+        """The malformed records of HALF at these offsets. Raises TimeoutError, KafkaException."""
+        found = {offset: self._malformed[offset] for offset in offsets}
+        for message in self.payloads.read_back(offset for offset, record in found.items() if record is None):
+            try:
+                to_half(message, self.names)
+            except MalformedRecordError as error:
+                found[offset_of(message)] = self._as_malformed(message, str(error))
+        return [record or self._gone(offset) for offset, record in sorted(found.items())]
+
+    def _gone(self, offset: int) -> MalformedRecord:
+        """Stands for a malformed record that retention has eaten meanwhile."""
+        return MalformedRecord(self.half_reader.topic, self.partition, offset, None, None, (), "gone from the log")
+
+    def drop_malformed(self, offsets: Iterable[int]) -> None:
+        """They were set aside."""
+        for offset in offsets:
+            record = self._malformed.pop(offset)
+            if record is not None:
+                self._malformed_bytes -= len(record.value or b"")
+
+    def close(self) -> None:
+        """Let go of every connection; the partition's state is in the topics."""
+        self.half_reader.close()
+        self.end_reader.close()
+        self.payloads.close()

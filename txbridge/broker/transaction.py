@@ -1,0 +1,332 @@
+"""The records of one Kafka transaction: what a draft becomes in Kafka, and which of it Kafka did not take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from txbridge.broker.errors import RecordFailure, RecordKind, RecordName
+from txbridge.broker.faults import fault_point
+from txbridge.broker.fence import FENCED_CODES, guarded
+from txbridge.core import names as header_names
+from txbridge.core.draft import Draft
+from txbridge.core.half_message import HalfMessage, copy_headers, delivered_headers, delivered_timestamp
+from txbridge.core.half_queue import HalfEntry
+from txbridge.core.names import Headers, Names
+from txbridge.core.progress import Progress, encode_ops, offset_headers, op_headers
+
+#: What follows from another error of the same transaction, or concerns the producer and not the record.
+_CONSEQUENCES = FENCED_CODES | {
+    KafkaError._PURGE_QUEUE,  # noqa: SLF001 - librdkafka's public name for it
+    KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+    KafkaError._STATE,  # noqa: SLF001
+    KafkaError._FATAL,  # noqa: SLF001
+    KafkaError.INVALID_TXN_STATE,
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+}
+#: Says that the topic as a whole takes nothing now.
+_WHOLE_TOPIC = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    },
+)
+#: Says that it is this record, whatever else was in its batch.
+_THIS_RECORD = frozenset({KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+#: Bytes of an error text that are copied into a header.
+_MAX_ERROR = 1_000
+
+_OnStored = Callable[[Message], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedRecord:
+    """A record that breaks the protocol, as it came, and the rule that it breaks."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    error: str
+
+    def discard_headers(self) -> list[tuple[str, bytes | None]]:
+        """Its headers as they were, then ours: the last of a name is ours."""
+        source = f"{self.topic}:{self.partition}:{self.offset}"
+        return [
+            *self.headers,
+            (header_names.VERSION, header_names.PROTOCOL_VERSION),
+            (header_names.REASON, b"MALFORMED"),
+            (header_names.ERROR, self.error[:_MAX_ERROR].encode(errors="replace")),
+            (header_names.RECORD_SOURCE, source.encode()),
+        ]
+
+
+@dataclass(slots=True)
+class Receipt:
+    """Where the records of a committed transaction landed."""
+
+    #: OP offset and the half offsets named there.
+    ops: list[tuple[int, list[int]]] = field(default_factory=list)
+    progress: Progress | None = None
+    progress_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that one Kafka transaction writes."""
+
+    draft: Draft
+    #: Of the messages that are delivered, checked and discarded.
+    bodies: Mapping[int, HalfMessage]
+    malformed: Sequence[MalformedRecord]
+    progress: Progress
+    #: Bytes of a topic's records that may go together; topics that never refused a batch are not in here.
+    limits: Mapping[str, int]
+    #: Records that the discard topic takes without key and value only.
+    bodiless: AbstractSet[RecordName]
+
+
+class TransactionFailedError(Exception):
+    """The Kafka transaction can only be aborted; `failures` say why."""
+
+
+class Transaction:
+    """Produces the contents of one Kafka transaction, in the order of the protocol."""
+
+    def __init__(self, producer: Producer, names: Names, partition: int, timeout_s: float, receipt: Receipt) -> None:
+        self._producer = producer
+        self._names = names
+        self._partition = partition
+        self._timeout_s = timeout_s
+        self._receipt = receipt
+        self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
+        # By topic: how many of its records, and bytes, went out together since the last flush.
+        self._together: dict[str, list[int]] = {}
+
+    @property
+    def failures(self) -> list[RecordFailure]:
+        """What Kafka did not take; complete when everything was flushed."""
+        return [
+            RecordFailure(
+                kind=kind,
+                topic=topic,
+                which=which,
+                reason=error.str(),
+                whole_topic=error.code() in _WHOLE_TOPIC,
+                alone=error.code() in _THIS_RECORD or together[0] == 1,
+            )
+            for kind, topic, which, error, together in self._failed
+        ]
+
+    def produce(self, contents: Contents) -> None:
+        """Produce and flush everything.
+
+        Raises TransactionFailedError as soon as the transaction is beyond help, KafkaException.
+        """
+        draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
+        for entry in draft.deliver:
+            half = bodies[entry.offset]
+            with_limit = contents.limits.get(half.real_topic)
+            self._produce(
+                RecordKind.REAL,
+                half.real_topic,
+                half.value,
+                half.key,
+                delivered_headers(half, partition),
+                which=entry.offset,
+                partition=half.real_partition,
+                timestamp=delivered_timestamp(half),
+                limit=None if with_limit is None else self._limit_of(entry, with_limit),
+                size=half.size,
+            )
+        fault_point("commit.real_records")
+        for entry in draft.checks:
+            half, topic = bodies[entry.offset], names.check(entry.group)
+            with_limit = contents.limits.get(topic)
+            self._produce(
+                RecordKind.CHECK,
+                topic,
+                half.value,
+                half.key,
+                copy_headers(half, partition, entry.checks, draft.next_end),
+                which=entry.offset,
+                limit=None if with_limit is None else self._limit_of(entry, with_limit),
+                size=half.size,
+            )
+        self._discard(contents)
+        fault_point("commit.discards")
+        self._write_ledger(draft)
+        self._flush()
+
+    @staticmethod
+    def _limit_of(entry: HalfEntry, limit: int) -> int:
+        """One that failed before goes alone, so that it is known by itself the next time."""
+        return 0 if entry.attempts else limit
+
+    def _discard(self, contents: Contents) -> None:
+        draft, topic = contents.draft, self._names.discard
+        # Once it has refused a batch, every record goes alone: it has to be known which one it does not take.
+        limit = 0 if topic in contents.limits else None
+        for record in contents.malformed:
+            which = (record.topic, record.offset)
+            bare = which in contents.bodiless
+            headers = record.discard_headers()
+            self._produce(
+                RecordKind.DISCARD,
+                topic,
+                None if bare else record.value,
+                None if bare else record.key,
+                headers[-4:] if bare else headers,
+                which=which,
+                limit=limit,
+            )
+        for entry in draft.discards:
+            half = contents.bodies[entry.offset]
+            bare = entry.offset in contents.bodiless
+            self._produce(
+                RecordKind.DISCARD,
+                topic,
+                None if bare else half.value,
+                None if bare else half.key,
+                [
+                    *copy_headers(half, self._partition, entry.checks, draft.next_end),
+                    (header_names.REASON, (entry.reason or "").encode()),
+                ],
+                which=entry.offset,
+                limit=limit,
+                on_stored=partial(_note_discard, entry),
+            )
+        if draft.discards:
+            # Their coordinates go into the parked entries of this same transaction.
+            self._flush()
+
+    def _write_ledger(self, draft: Draft) -> None:
+        names, partition, receipt = self._names, self._partition, self._receipt
+        for outcome, offsets in draft.ops():
+            headers = op_headers(outcome)
+            for value in encode_ops(offsets):
+                named = [int(offset) for offset in value.split(b",")]
+                self._record(names.op, value, None, headers, partial(_note_op, receipt, named))
+        fault_point("commit.ops")
+        headers = offset_headers()
+        for entry in draft.changed:
+            key = names.parked_key(partition, entry.offset)
+            self._record(names.offset, entry.to_parked(draft.next_end).encode(), key, headers)
+        for offset in draft.tombstones:
+            self._record(names.offset, None, names.parked_key(partition, offset), headers)
+        fault_point("commit.parked")
+        assert receipt.progress is not None
+        key = names.progress_key(partition)
+        self._record(names.offset, receipt.progress.encode(), key, headers, partial(_note_progress, receipt))
+        fault_point("commit.progress")
+
+    def _record(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        on_stored: _OnStored | None = None,
+    ) -> None:
+        self._produce(RecordKind.LEDGER, topic, value, key, headers, partition=self._partition, on_stored=on_stored)
+
+    def _produce(
+        self,
+        kind: RecordKind,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        *,
+        which: RecordName = None,
+        partition: int | None = None,
+        timestamp: int = 0,
+        limit: int | None = None,
+        size: int = 0,
+        on_stored: _OnStored | None = None,
+    ) -> None:
+        together = self._together.get(topic)
+        if limit is not None and together is not None and (limit == 0 or together[1] + size > limit):
+            self._flush()
+            together = None
+        if together is None:
+            together = self._together[topic] = [0, 0]
+        together[0] += 1
+        together[1] += size
+        arguments: dict[str, Any] = {} if partition is None else {"partition": partition}
+        on_delivery = partial(self._delivered, kind, which, together, on_stored)
+        while True:
+            try:
+                self._producer.produce(
+                    topic,
+                    value=value,
+                    key=key,
+                    headers=list(headers),
+                    timestamp=timestamp,
+                    on_delivery=on_delivery,
+                    **arguments,
+                )
+            except BufferError:
+                # librdkafka's queue is full: let it send. A broker that is away ends this by message.timeout.ms.
+                guarded(self._producer.poll, 0.1)
+            except KafkaException as error:
+                if error.args[0].code() in _CONSEQUENCES:
+                    # Something before has failed this transaction.
+                    raise TransactionFailedError from error
+                self._failed.append((kind, topic, which, error.args[0], [1]))
+                return
+            else:
+                break
+        if limit == 0:
+            self._flush()
+
+    def _delivered(
+        self,
+        kind: RecordKind,
+        which: RecordName,
+        together: list[int],
+        on_stored: _OnStored | None,
+        error: KafkaError | None,
+        message: Message,
+    ) -> None:
+        if error is None:
+            if on_stored is not None:
+                on_stored(message)
+        elif error.code() not in _CONSEQUENCES:
+            self._failed.append((kind, message.topic() or "", which, error, together))
+
+    def _flush(self) -> None:
+        remaining = guarded(self._producer.flush, self._timeout_s)
+        self._together = {}
+        if self._failed or remaining:
+            raise TransactionFailedError
+
+
+def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:
+    offset = message.offset()
+    assert offset is not None
+    receipt.ops.append((offset, half_offsets))
+
+
+def _note_progress(receipt: Receipt, message: Message) -> None:
+    offset = message.offset()
+    assert offset is not None
+    receipt.progress_offset = offset
+
+
+def _note_discard(entry: HalfEntry, message: Message) -> None:
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    entry.discarded_at = (partition, offset)

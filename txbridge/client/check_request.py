@@ -1,0 +1,45 @@
+"""Reading a check request: whoever can write to the topic may write anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from confluent_kafka import Message as Record
+
+from txbridge.client.message import MessageExt
+from txbridge.core import names
+from txbridge.core.half_message import parse_coordinates, parse_half
+from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.names import Headers, Names
+
+#: What a check request has beyond the half message's own headers.
+_HISTORY = frozenset({names.CHECK_TIMES, names.HALF_COORDINATES, names.END_POSITION})
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """The worker asks what became of a transaction."""
+
+    message: MessageExt
+    #: Bytes of the half message, as the record of the answer counts it.
+    size: int
+
+
+def parse_check(record: Record, group: str, topic_names: Names, partitions: int) -> CheckRequest:
+    """Read a record of the group's check topic; `partitions` is the number of those of HALF.
+
+    Raises MalformedRecordError with the rule that it breaks.
+    """
+    # Its type also covers what may be given to a producer; a consumer always yields this.
+    headers = cast(Headers, record.headers() or ())
+    ours = OurHeaders(headers)
+    partition, offset = parse_coordinates(ours.required(names.HALF_COORDINATES))
+    if partition >= partitions:
+        raise MalformedRecordError(f"{names.HALF_COORDINATES} names partition {partition}, there are {partitions}")
+    copied = [header for header in headers if header[0] not in _HISTORY]
+    half = parse_half(offset, record.timestamp()[1], record.key(), record.value(), copied, topic_names)
+    if half.group != group:
+        raise MalformedRecordError(f"it is for group {half.group!r}")
+    check_times = whole_number(ours.required(names.CHECK_TIMES), names.CHECK_TIMES)
+    return CheckRequest(MessageExt.checked(half, partition, check_times), half.size)

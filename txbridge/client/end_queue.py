@@ -1,0 +1,133 @@
+"""Which END commands share a record: pure bookkeeping, without threads and Kafka."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from txbridge.core.end_transaction import MAX_ENTRIES, MAX_REMARK, EndEntry, Source
+
+#: Encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB; half of it leaves room for other producers'
+#: settings and makes a thousand entries without remarks (about 60 KB) always fit.
+MAX_RECORD_BYTES = 500_000
+#: Bytes of the half messages that a record names. The worker delivers all of them in one Kafka transaction and holds
+#: them in memory for it.
+MAX_NAMED_BYTES = 16 * 1024 * 1024
+
+#: An entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
+_ENTRY_BYTES = 80
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """An END command on its way. `size` is that of its half message in bytes."""
+
+    entry: EndEntry
+    size: int
+    future: Future[None]
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Commands that may share records: of one half partition and one source. One record at a time is in flight.
+
+    So the next record gathers while the last one travels: records grow with the load, and nothing waits when there is
+    none. It also makes the order of the commands in END the order in which they were given, whatever is retried.
+    """
+
+    partition: int
+    source: Source
+    waiting: deque[Ticket] = field(default_factory=deque)
+    in_flight: bool = False
+    given: int = 0
+    settled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What goes into one END record."""
+
+    lane: Lane
+    tickets: list[Ticket]
+
+
+class EndQueue:
+    """All lanes. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[int, Source], Lane] = {}
+        self._ready: deque[Lane] = deque()
+        #: Commands that are neither acknowledged nor given up.
+        self.unsettled = 0
+
+    def add(self, partition: int, source: Source, entry: EndEntry, size: int) -> Future[None]:
+        """Queue a command; the future is resolved when its batch is settled."""
+        lane = self._lanes.get((partition, source))
+        if lane is None:
+            lane = self._lanes[partition, source] = Lane(partition, source)
+        future: Future[None] = Future()
+        # From here on the caller can not cancel it: the command will be sent.
+        future.set_running_or_notify_cancel()
+        if not lane.waiting and not lane.in_flight:
+            self._ready.append(lane)
+        lane.waiting.append(Ticket(entry, size, future))
+        lane.given += 1
+        self.unsettled += 1
+        return future
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` would return something."""
+        return bool(self._ready)
+
+    def take(self) -> Batch | None:
+        """The next batch of a lane that has nothing in flight. It must be settled."""
+        if not self._ready:
+            return None
+        lane = self._ready.popleft()
+        lane.in_flight = True
+        return Batch(lane, _first_of(lane.waiting))
+
+    def settle(self, batch: Batch) -> None:
+        """The batch was acknowledged or given up; its lane may go on. Resolving the futures is the caller's."""
+        lane = batch.lane
+        lane.in_flight = False
+        lane.settled += len(batch.tickets)
+        self.unsettled -= len(batch.tickets)
+        if lane.waiting:
+            self._ready.append(lane)
+
+    def abandon(self) -> list[Ticket]:
+        """Give up everything that waits; what is in flight still has to be settled."""
+        given_up: list[Ticket] = []
+        for lane in self._lanes.values():
+            given_up += lane.waiting
+            lane.settled += len(lane.waiting)
+            lane.waiting.clear()
+        self._ready.clear()
+        self.unsettled -= len(given_up)
+        return given_up
+
+    def mark(self) -> list[tuple[Lane, int]]:
+        """Everything given so far, for `left_of`."""
+        return [(lane, lane.given) for lane in self._lanes.values()]
+
+    @staticmethod
+    def left_of(mark: list[tuple[Lane, int]]) -> int:
+        """How many of the commands given before the mark are not settled; lanes settle in order."""
+        return sum(max(0, given - lane.settled) for lane, given in mark)
+
+
+def _first_of(waiting: deque[Ticket]) -> list[Ticket]:
+    """Take the first tickets that fit into one record; at least one, however large its message."""
+    taken: list[Ticket] = []
+    record_bytes = named_bytes = 0
+    while waiting and len(taken) < MAX_ENTRIES:
+        ticket = waiting[0]
+        record_bytes += _ENTRY_BYTES if ticket.entry.remark is None else _ENTRY_BYTES + MAX_REMARK
+        named_bytes += ticket.size
+        if taken and (record_bytes > MAX_RECORD_BYTES or named_bytes > MAX_NAMED_BYTES):
+            break
+        taken.append(waiting.popleft())
+    return taken

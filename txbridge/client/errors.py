@@ -1,0 +1,58 @@
+"""What can go wrong with one transaction; `txbridge.errors` has what is wrong with a call or the cluster."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError
+
+from txbridge.errors import TxBridgeError
+
+
+class PrepareError(TxBridgeError):
+    """Kafka did not acknowledge the half message, so the local transaction was not run (RocketMQ's MQClientException).
+
+    Sending again is always safe: each attempt is a transaction of its own, and should Kafka have stored this one after
+    all, the check of it is answered with rollback.
+    """
+
+    def __init__(self, message: str, cause: KafkaError | None = None) -> None:
+        super().__init__(message)
+        #: What librdkafka or the broker said; None when it never came to that.
+        self.cause = cause
+
+
+class EndTransactionError(TxBridgeError):
+    """Kafka did not acknowledge the END. The transaction is not lost: the worker will ask `check_local_transaction`."""
+
+    def __init__(self, message: str, cause: KafkaError | None = None) -> None:
+        super().__init__(message)
+        #: What librdkafka or the broker said; None when the producer was closed first.
+        self.cause = cause
+
+
+def explain(error: KafkaError) -> str:
+    """An error of Kafka in words, and what to do about it."""
+    remedy = _REMEDIES.get(error.code(), "see Kafka's description of this error")
+    return f"{error.str()} ({error.name()}); {remedy}"
+
+
+_CONNECTION = "check the brokers and the network, then send again"
+_RIGHTS = "grant this user WRITE and DESCRIBE on the topic"
+# librdkafka's own errors carry an underscore; they are its public names.
+_REMEDIES = {
+    KafkaError._MSG_TIMED_OUT: _CONNECTION,  # noqa: SLF001
+    KafkaError._TIMED_OUT: _CONNECTION,  # noqa: SLF001
+    KafkaError._TRANSPORT: _CONNECTION,  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN: _CONNECTION,  # noqa: SLF001
+    KafkaError.REQUEST_TIMED_OUT: _CONNECTION,
+    KafkaError.NOT_ENOUGH_REPLICAS: "too few replicas are in sync (min.insync.replicas): bring the brokers back",
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas are in sync: bring the brokers back",
+    KafkaError.MSG_SIZE_TOO_LARGE: "send a smaller message or raise max.message.bytes of the half topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _RIGHTS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant this user IDEMPOTENT_WRITE on the cluster",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone; `txbridge topics apply` creates it",
+    KafkaError._UNKNOWN_TOPIC: "the topic is gone; `txbridge topics apply` creates it",  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION: "the topic has changed; restart this process",  # noqa: SLF001
+    KafkaError._PURGE_QUEUE: "the producer was closed meanwhile",  # noqa: SLF001
+    KafkaError._PURGE_INFLIGHT: "the producer was closed meanwhile",  # noqa: SLF001
+    KafkaError._FATAL: "the connection is being set up anew, send again",  # noqa: SLF001
+}

@@ -1,0 +1,141 @@
+"""Prepare: half messages to Kafka, and word of each when it is stored."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as Record
+
+from txbridge.client.connection import Connection
+from txbridge.client.errors import PrepareError, explain
+from txbridge.client.events import report
+from txbridge.client.message import Message
+from txbridge.client.wire import Wire
+from txbridge.core.half_message import half_headers
+from txbridge.core.names import Names, short_id
+
+#: librdkafka wakes the thread for every report at once; this only bounds how late it notices that it shall stop.
+_SERVE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A half message that Kafka has acknowledged."""
+
+    transaction_id: str = field(repr=False)
+    partition: int
+    offset: int
+    #: ms; Kafka's append time.
+    born: int
+    #: Bytes of the user's key, value and headers.
+    size: int
+
+
+#: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.
+Report = Callable[[Prepared | PrepareError], None]
+
+
+class HalfWriter:
+    """Writes half messages; thread-safe. A thread of its own serves the delivery reports."""
+
+    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str) -> None:
+        self._wire = wire
+        self._connection = connection
+        self._topic = names.half
+        self._group = group
+        self._room = threading.Condition()
+        self._waiting_for_room = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name="txbridge-half", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def write(self, message: Message, transaction_id: str, on_done: Report) -> None:
+        """Begin an attempt. Raises BufferError when too much is on its way already, else `on_done` will be called."""
+        headers = half_headers(
+            message.headers,
+            transaction_id=transaction_id,
+            group=self._group,
+            real_topic=message.topic,
+            real_partition=message.partition,
+            immunity_seconds=message.check_immunity_time,
+            user_timestamp=message.timestamp,
+        )
+        size = len(message.value or b"") + message.key_and_headers_size
+        try:
+            self._wire.produce(
+                self._topic,
+                message.value,
+                message.key,
+                headers,
+                partial(self._delivered, transaction_id, size, on_done),
+            )
+        except KafkaException as failure:
+            on_done(self._failed(transaction_id, failure.args[0]))
+
+    def wait_for_room(self, timeout: float) -> None:
+        """Wait until a record has left librdkafka's queue; `timeout` in seconds."""
+        with self._room:
+            self._waiting_for_room += 1
+            try:
+                self._room.wait(timeout)
+            finally:
+                self._waiting_for_room -= 1
+
+    def close(self) -> None:
+        """What is not acknowledged by now fails."""
+        self._stopping = True
+        self._thread.join()
+        self._wire.close()
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            try:
+                self._wire.serve(_SERVE_S)
+            except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
+                report(logging.ERROR, "kafka_callback_raised", exception=error)
+
+    def _delivered(
+        self,
+        transaction_id: str,
+        size: int,
+        on_done: Report,
+        error: KafkaError | None,
+        record: Record,
+    ) -> None:
+        if self._waiting_for_room:
+            with self._room:
+                self._room.notify_all()
+        if error is not None:
+            if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  its public name
+                self._connection.gave_up("half messages", record.latency() or 0.0)
+            on_done(self._failed(transaction_id, error))
+            return
+        self._connection.works()
+        partition, offset = record.partition(), record.offset()
+        if partition is None or offset is None or offset < 0:
+            # The broker recognised a retry of a record that it stored long ago, and no longer knows where.
+            on_done(self._failed(transaction_id, None))
+            return
+        on_done(Prepared(transaction_id, partition, offset, record.timestamp()[1], size))
+
+    def _failed(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
+        cause = "Kafka did not tell its offset; send again" if error is None else explain(error)
+        # Quiet, because the application gets the PrepareError.
+        report(
+            logging.DEBUG,
+            "half_message_not_acknowledged",
+            transaction=short_id(transaction_id),
+            error=error.name() if error is not None else "no offset",
+        )
+        return PrepareError(
+            f"the half message was not acknowledged by Kafka (topic {self._topic}), so the local transaction was not "
+            f"run: {cause}",
+            error,
+        )

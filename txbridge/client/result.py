@@ -1,0 +1,50 @@
+"""What `send_message_in_transaction` returns."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum
+
+from txbridge.client.listener import LocalTransactionState
+
+
+class SendStatus(Enum):
+    """RocketMQ's name; its other states (a flush or a replica is late) do not exist with acks=all."""
+
+    SEND_OK = "SEND_OK"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSendResult:
+    """A half message that is stored, and what its local transaction said."""
+
+    #: The name of the transaction, and the right to decide it: do not show it around.
+    transaction_id: str = field(repr=False)
+    half_partition: int
+    half_offset: int
+    local_transaction_state: LocalTransactionState
+    #: What the listener raised, if it did; the state is then UNKNOW.
+    local_exception: Exception | None
+    #: Resolved (None) when Kafka has acknowledged the END; fails with EndTransactionError if that did not happen. Its
+    #: callbacks run in the thread that sends all ENDs: they must be quick and must not wait for other ENDs.
+    end: Future[None] = field(repr=False)
+    send_status: SendStatus = SendStatus.SEND_OK
+
+    @property
+    def msg_id(self) -> str:
+        """RocketMQ's other name of the transaction id."""
+        return self.transaction_id
+
+    @property
+    def queue_offset(self) -> int:
+        """RocketMQ's name of `half_offset`."""
+        return self.half_offset
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until Kafka has acknowledged the END; `timeout` in seconds, None waits as long as it is tried.
+
+        Raises EndTransactionError if the END was given up, TimeoutError if it is still on its way. The message is
+        visible to consumers soon after, when the worker has applied the END.
+        """
+        self.end.result(timeout)

@@ -1,0 +1,182 @@
+"""A started client, whatever its face is: begin, prepare, end, answer checks, flush, close."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from txbridge import kafka_config
+from txbridge.client.attempts import Attempts
+from txbridge.client.check_consumer import CheckConsumer, Group
+from txbridge.client.check_request import CheckRequest
+from txbridge.client.connection import Connection
+from txbridge.client.end_sender import EndSender
+from txbridge.client.events import report
+from txbridge.client.half_writer import HalfWriter, Prepared, Report
+from txbridge.client.listener import LocalTransactionState, Outcome
+from txbridge.client.message import Limits, Message, check_limits
+from txbridge.client.wire import Wire
+from txbridge.core.end_transaction import EndEntry, Source
+from txbridge.core.names import Names, short_id
+from txbridge.topics import Layout
+
+#: Asks the application; the second argument takes the answer, from any thread, or None when it can not be asked.
+Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]
+
+#: The consumer of checks leaves its group in milliseconds, unless Kafka is away: then the group notices by itself
+#: after the session time-out, and nobody should wait for that.
+_LEAVE_GROUP_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What a client is made from; see TransactionProducer for their meaning."""
+
+    group: str
+    names: Names
+    settings: Mapping[str, Any]
+    start_timeout: float
+    check_request_hold_max: int
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return str(kafka_config.user_config(self.settings)[kafka_config.BOOTSTRAP_SERVERS])
+
+
+class Runtime:
+    """The threads and connections of a client; thread-safe."""
+
+    def __init__(self, options: ClientOptions, layout: Layout, connection: Connection, ask: Ask) -> None:
+        names, group, settings = options.names, options.group, options.settings
+        half_config = kafka_config.half_producer_config(settings, max_message_bytes=layout.half_max_message_bytes)
+        end_config = kafka_config.end_producer_config(settings)
+        check_config = kafka_config.check_consumer_config(settings, group=names.check(group))
+        retention = layout.half_retention_ms
+        self._limits = Limits(layout.max_message_size, 2**31 - 1 if retention < 0 else retention // 1000)
+        #: Seconds until a half message that is not acknowledged is given up. 0 is librdkafka's word for never.
+        self.prepare_timeout = int(half_config["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
+        self._ask = ask
+        self._process = os.getpid()
+        self._attempts = Attempts()
+        self._half = HalfWriter(Wire(half_config, connection), connection, names, group)
+        # For people who read END: which process it was. RocketMQ's client id is made alike.
+        client_id = f"{socket.gethostname()}@{os.getpid()}"
+        self._ends = EndSender(Wire(end_config, connection), connection, names, group, client_id)
+        self._checks = CheckConsumer(
+            check_config,
+            connection,
+            Group(group, names, layout.partitions),
+            self._answer,
+            options.check_request_hold_max,
+        )
+        # Only now: a setting that librdkafka refuses leaves no thread behind.
+        self._half.start()
+        self._ends.start()
+        self._checks.start()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False after a fork: librdkafka's threads do not exist in the child."""
+        return self._process == os.getpid()
+
+    def check_limits(self, message: Message) -> None:
+        """UsageError if these topics can not take the message."""
+        check_limits(message, self._limits)
+
+    def begin(self, transaction_id: str) -> None:
+        """An attempt runs until it is finished. UsageError after close."""
+        self._attempts.begin(transaction_id)
+
+    def give_up(self, transaction_id: str) -> None:
+        """The attempt is not prepared; if a check comes for it, it is answered with rollback."""
+        self._attempts.give_up(transaction_id)
+
+    def finish(self, transaction_id: str) -> None:
+        """The attempt is ended or given up."""
+        self._attempts.finish(transaction_id)
+
+    def wait_for_room(self, timeout: float) -> bool:
+        """Whether decisions are going out fast enough for another transaction; waits for it (s)."""
+        return self._ends.wait_for_room(timeout)
+
+    def write_half(self, message: Message, transaction_id: str, on_done: Report) -> None:
+        """See HalfWriter.write."""
+        self._half.write(message, transaction_id, on_done)
+
+    def wait_for_half_room(self, timeout: float) -> None:
+        """See HalfWriter.wait_for_room."""
+        self._half.wait_for_room(timeout)
+
+    def end(self, prepared: Prepared, outcome: Outcome) -> Future[None]:
+        """Send the decision of a local transaction on its way."""
+        entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
+        return self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
+
+    def flush(self, timeout: float | None) -> int:
+        """See EndSender.flush."""
+        return self._ends.flush(timeout)
+
+    def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
+        """Let everything that was begun come to its end, for at most `timeout` seconds, and stop.
+
+        `finish_checks` waits (s) for the application's check methods that run. May be called again when it was
+        interrupted.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def left() -> float | None:
+            return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+        self._checks.stop()
+        running = self._attempts.close(left())
+        finish_checks(left())
+        ends = self._ends.close(left())
+        self._checks.close(_LEAVE_GROUP_S)
+        self._half.close()
+        if running or ends:
+            report(
+                logging.WARNING,
+                "closed_too_early",
+                local_transactions_running=running,
+                ends_not_acknowledged=ends,
+                next="the worker will ask check_local_transaction",
+            )
+
+    def _answer(self, request: CheckRequest, settled: Callable[[], None]) -> None:
+        """Answer a check; without the application where this process knows better."""
+        message = request.message
+
+        def answer(outcome: Outcome | None) -> None:
+            if outcome is None:
+                settled()
+                return
+            report(
+                logging.DEBUG,
+                "check_answered",
+                transaction=short_id(message.transaction_id),
+                topic=message.topic,
+                check_times=message.check_times,
+                state=outcome.state.name,
+            )
+            entry = EndEntry(
+                message.half_offset,
+                message.transaction_id,
+                outcome.decision,
+                message.check_times,
+                outcome.remark,
+            )
+            future = self._ends.submit(message.half_partition, entry, Source.CHECK, request.size)
+            future.add_done_callback(lambda _: settled())
+
+        verdict = self._attempts.verdict(message.transaction_id)
+        if verdict is None:
+            self._ask(request, answer)
+        else:
+            answer(Outcome(LocalTransactionState(verdict)))

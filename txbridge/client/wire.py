@@ -1,0 +1,87 @@
+"""A librdkafka producer that outlives its fatal errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Message as Record
+
+from txbridge import kafka_config
+from txbridge.client.connection import Connection
+from txbridge.client.events import report
+from txbridge.core.names import Headers
+from txbridge.log import librdkafka_logger
+
+DeliveryReport = Callable[[KafkaError | None, Record], None]
+
+#: How long the delivery reports of purged records may take: they are made on the spot.
+_LAST_REPORTS_S = 1.0
+
+
+class Wire:
+    """Records to Kafka and their delivery reports.
+
+    `produce` may be called from any thread; `serve` and `close` from one, where the delivery reports then run.
+
+    An idempotent producer is dead after a fatal error (the broker has lost its sequence numbers, say): librdkafka
+    refuses every further record. Then it is replaced; what it had not delivered is reported as failed.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        connection: Connection,
+        factory: Callable[[dict[str, Any]], Any] = Producer,
+    ) -> None:
+        self._config = {"logger": librdkafka_logger(), **config, "error_cb": self._on_error}
+        self._connection = connection
+        self._factory = factory
+        self._dead = False
+        self._producer = kafka_config.create(factory, self._config)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        on_delivery: DeliveryReport,
+        partition: int = -1,
+    ) -> None:
+        """Hand over a record; `partition` -1 is by the key.
+
+        Raises BufferError when librdkafka's queue is full, KafkaException when the record can not be sent at all.
+        """
+        self._producer.produce(topic, value, key, partition, on_delivery=on_delivery, headers=headers)
+
+    def serve(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for delivery reports and errors, and act on them."""
+        self._producer.poll(timeout)
+        if self._dead:
+            self._replace()
+
+    def close(self) -> None:
+        """Report what is not delivered yet as failed, and end librdkafka's threads."""
+        self._end(self._producer)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            # librdkafka must not be ended inside a callback of its own.
+            self._dead = True
+        self._connection.on_error(error)
+
+    def _replace(self) -> None:
+        dead, self._producer = self._producer, kafka_config.create(self._factory, self._config)
+        self._dead = False
+        report(logging.ERROR, "kafka_producer_replaced", reason="a fatal error of librdkafka, see kafka_error")
+        self._end(dead)
+
+    @staticmethod
+    def _end(producer: Any) -> None:
+        # Without the purge, flush and close would wait for message.timeout.ms.
+        producer.purge()
+        producer.flush(_LAST_REPORTS_S)
+        producer.close()
