@@ -129,6 +129,18 @@ def test_record_that_can_not_be_sent(wire, sender):
         future.result(10)
 
 
+def test_record_that_can_not_even_be_made(wire, sender, caplog):
+    wire.refusals.append(TypeError("a bug"))
+    [future] = submit(sender, 1)
+    with pytest.raises(EndTransactionError, match="can not be sent: a bug"):
+        future.result(10)
+    assert "end_can_not_be_sent" in caplog.text
+    [again] = submit(sender, 2)
+    wire.wait_records(1)
+    wire.acknowledge()
+    assert again.result(10) is None
+
+
 def test_full_queue_of_librdkafka_is_waited_for(wire, sender):
     wire.automatic = True
     wire.refusals.extend(BufferError("full") for _ in range(3))

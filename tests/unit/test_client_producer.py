@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from txbridge import Message, TransactionListener, TransactionProducer, UsageError
+from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client import producer as module
 from txbridge.topics import KafkaUnreachableError
 
@@ -121,3 +121,57 @@ def test_many_threads_start_it_once(monkeypatch):
         thread.join()
     assert started == [1]
     assert errors == ["this producer was started before a fork; create one in the child"] * 8
+
+
+class FakeRuntime:
+    """A started client that a test lets fail; remembers what became of the attempts."""
+
+    is_of_this_process = True
+    prepare_timeout = 0.05
+
+    def __init__(self, *, room=True, write=None):
+        self.room, self.write = room, write
+        self.log = []
+
+    def check_limits(self, message):
+        self.log.append("check_limits")
+
+    def begin(self, transaction_id):
+        self.log.append("begin")
+
+    def finish(self, transaction_id):
+        self.log.append("finish")
+
+    def give_up(self, transaction_id):
+        self.log.append("give_up")
+
+    def wait_for_room(self, timeout):
+        assert timeout == 0.05
+        return self.room
+
+    def wait_for_half_room(self, timeout):
+        assert 0 < timeout <= 0.05
+        threading.Event().wait(timeout)
+
+    def write_half(self, message, transaction_id, on_done):
+        self.log.append("write")
+        raise self.write
+
+    def end(self, prepared, outcome):
+        raise AssertionError("there is nothing to end")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "error", "complaint", "writes"),
+    [
+        (FakeRuntime(room=False), PrepareError, "too many decisions wait", 0),
+        (FakeRuntime(write=BufferError("full")), PrepareError, "librdkafka's queue stayed full", 2),
+        (FakeRuntime(write=KeyboardInterrupt()), KeyboardInterrupt, "^$", 1),
+    ],
+)
+def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch, runtime, error, complaint, writes):
+    monkeypatch.setattr(module, "start", lambda *_: runtime)
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    with pytest.raises(error, match=complaint):
+        producer.send_message_in_transaction(Message("t", b""))
+    assert runtime.log == ["check_limits", "begin", *["write"] * writes, "give_up", "finish"]

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from txbridge.core.end_transaction import Decision
 from txbridge.errors import UsageError
 
-#: Attempts given up that are remembered, the oldest forgotten first: about 10 MB. 64 threads that each lose a message
+#: Attempts given up that are remembered, the oldest forgotten first: 15 MB. 64 threads that each lose a message
 #: every 3 s fill it in 78 minutes of an outage; a check of a forgotten one asks the application, which has no such
 #: transaction.
 MAX_GIVEN_UP = 100_000

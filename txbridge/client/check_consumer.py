@@ -185,7 +185,7 @@ class CheckConsumer:
             return
         self._connection.works()
 
-    def _on_assign(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         # A group with more members than partitions leaves some with none; they have no need to ask either.
         self._assigned = True
 

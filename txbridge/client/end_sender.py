@@ -19,9 +19,9 @@ from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 
-#: Commands that may wait before new transactions are held back: 40 MB at about 400 bytes each. More than a few
-#: thousand wait only while Kafka takes half messages but no ENDs.
-MAX_UNSETTLED = 100_000
+#: Commands that may wait before new transactions are held back: 36 MB at about 1.8 KB each, most of it the future. More
+#: than a few thousand wait only while Kafka takes half messages but no ENDs.
+MAX_UNSETTLED = 20_000
 #: While something is in flight an acknowledgement wakes the thread at once; this bounds how long a command of another
 #: partition waits behind it when that partition's broker does not answer.
 _SERVE_S = 0.01
@@ -93,18 +93,25 @@ class EndSender:
 
     def _run(self) -> None:
         while self._await_work():
-            try:
-                while (batch := self._next_batch()) is not None:
+            while (batch := self._next_batch()) is not None:
+                try:
                     self._send(batch)
-                self._wire.serve(_SERVE_S if self._in_flight else 0)
-            except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
-                report(logging.ERROR, "kafka_callback_raised", exception=error)
+                except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
+                    report(logging.ERROR, "end_can_not_be_sent", exception=error)
+                    self._settle(batch, EndTransactionError(f"the END can not be sent: {error}. {_NOT_LOST}"))
+            self._serve(_SERVE_S if self._in_flight else 0)
         with self._lock:
             self._give_up = True
             given_up = self._queue.abandon()
         # Reports what is in flight as failed.
         self._wire.close()
         self._fail(given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}"))
+
+    def _serve(self, timeout: float) -> None:
+        try:
+            self._wire.serve(timeout)
+        except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
+            report(logging.ERROR, "kafka_callback_raised", exception=error)
 
     def _await_work(self) -> bool:
         """Wait for something to do; False when this is the end."""
@@ -137,7 +144,7 @@ class EndSender:
                 )
             except BufferError:
                 # Only with a tiny queue.buffering.max.messages of the user's: each lane has one record there.
-                self._wire.serve(_SERVE_S)
+                self._serve(_SERVE_S)
                 if not self._give_up:
                     continue
                 self._settle(
