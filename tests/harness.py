@@ -18,14 +18,21 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.state import PartitionContext
@@ -177,11 +184,14 @@ class CheckMember:
                 self._checks.append(message)
         self._consumer.close()
 
+    def requests(self, prepared: Prepared) -> list[Message]:
+        """The checks of this half message that have come in."""
+        where = f"{prepared.partition}:{prepared.offset}".encode()
+        return [one for one in list(self._checks) if dict(one.headers() or ())["TXB_HALF"] == where]
+
     def checks(self, prepared: Prepared) -> list[dict[str, bytes]]:
         """Headers of the checks of this half message that have come in."""
-        where = f"{prepared.partition}:{prepared.offset}".encode()
-        found = [dict(message.headers() or ()) for message in list(self._checks)]
-        return [headers for headers in found if headers["TXB_HALF"] == where]
+        return [dict(message.headers() or ()) for message in self.requests(prepared)]
 
     def leave(self) -> None:
         self._left.set()
@@ -228,6 +238,24 @@ class LocalOwner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+_UNDECODABLE = """
+import ast, asyncio, sys
+from aiokafka import AIOKafkaProducer
+
+class Name(str):
+    def encode(self, *_): return b"\\xff\\xfe"
+
+async def main(servers, topic, partition, value, headers):
+    producer = AIOKafkaProducer(bootstrap_servers=servers)
+    await producer.start()
+    headers = [*ast.literal_eval(headers), (Name("x"), b"1")]
+    await producer.send_and_wait(topic, ast.literal_eval(value), partition=int(partition), headers=headers)
+    await producer.stop()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
 
 
 @dataclass
@@ -313,11 +341,12 @@ class Bridge:
         )
         return LocalOwner(context, partition, confirm)
 
-    def member(self, group: str = "group") -> CheckMember:
-        """Somebody who is alive in a producer group; makes its check topic if need be."""
+    def member(self, group: str = "group", config: Mapping[str, str] = MappingProxyType({})) -> CheckMember:
+        """Somebody who is alive in a producer group; makes its check topic, with this configuration, if need be."""
         topic = self.names.check(group)
         if topic not in self.admin.list_topics(timeout=10).topics:
-            self.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+            config = {"message.timestamp.type": "LogAppendTime", **config}
+            self.admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
         return CheckMember(self.bootstrap_servers, self.names, group)
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -349,6 +378,18 @@ class Bridge:
         self._producer.flush(20)
         assert acknowledged, failed
         return acknowledged[0]
+
+    def produce_undecodable(
+        self, topic: str, value: bytes, headers: Sequence[tuple[str, bytes]], partition: int
+    ) -> None:
+        """Produce a record with one more header, whose name is not UTF-8: Kafka takes any bytes, our clients do not."""
+        arguments = [self.bootstrap_servers, topic, str(partition), repr(value), repr(list(headers))]
+        subprocess.run(
+            [sys.executable, "-c", _UNDECODABLE, *arguments],
+            env={**os.environ, "AIOKAFKA_NO_EXTENSIONS": "1"},
+            check=True,
+            capture_output=True,
+        )
 
     def half_headers(
         self, real_topic: str, group: str = "group", transaction_id: str | None = None
@@ -439,12 +480,14 @@ class Bridge:
         """One decision in an END record of its own."""
         return self.end([prepared.entry(decision)], prepared.partition, **arguments)
 
-    def decide_many(self, prepared: Sequence[Prepared], decision: int, *, batch: int = 50) -> None:
+    def decide_many(
+        self, prepared: Sequence[Prepared], decision: int, *, batch: int = 50, group: str = "group"
+    ) -> None:
         """The same decision for all, in END records of up to `batch` entries."""
         by_partition: dict[int, list[str]] = {}
         for one in prepared:
             by_partition.setdefault(one.partition, []).append(one.entry(decision))
-        headers = self.end_headers()
+        headers = self.end_headers(group)
         for partition, entries in by_partition.items():
             for start in range(0, len(entries), batch):
                 value = "\n".join(entries[start : start + batch]).encode()
@@ -506,6 +549,28 @@ class Bridge:
             lambda: wanted <= set(self.visible(topic)), timeout, f"not all of {len(wanted)} values became visible"
         )
 
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Log start and end."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": f"{self.namespace}-reader"})
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)
+        finally:
+            consumer.close()
+        return low, high
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Let the log begin at this offset, as retention does."""
+        where = TopicPartition(topic, partition, before)
+        for answer in self.admin.delete_records([where]).values():
+            answer.result(10)
+
+    def recreate(self, topic: str) -> None:
+        """Delete an internal topic and create it anew."""
+        self.admin.delete_topics([topic])[topic].result(10)
+        eventually(lambda: topic not in self.admin.list_topics(timeout=10).topics, 20)
+        self.__enter__()
+        eventually(lambda: self._is_readable(topic), 20)
+
     def ledger(self, partition: int) -> dict[bytes, dict[str, object]]:
         """What OFFSET holds for a partition after compaction: progress and parked entries by key."""
         found: dict[bytes, dict[str, object]] = {}
@@ -524,6 +589,16 @@ class Bridge:
     def parked_states(self, partition: int) -> list[object]:
         """The states of the parked entries of a partition."""
         return [entry["state"] for entry in self.ledger(partition).values() if "state" in entry]
+
+    def alter_topic(self, topic: str, **config: str) -> None:
+        """Change a topic's configuration; underscores stand for dots."""
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        for answer in self.admin.incremental_alter_configs([resource]).values():
+            answer.result(10)
 
     def discarded(self) -> list[dict[str, object]]:
         """Records of the discard topic as header mappings (last of a name), with key and value."""

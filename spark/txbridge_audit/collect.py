@@ -176,7 +176,7 @@ def _evidence(names: Names, row: Row) -> Iterable[Place]:
     yield from (Place("end", names.end, row.partition, end) for end in sorted(ends))
     outcomes = (at for at in (row.op_commit, row.op_rollback, row.op_discard) if at is not None)
     yield from (Place("op", names.op, row.partition, at) for at in sorted(outcomes))
-    yield from _places("discard", names.discard, row.discarded_at)
+    yield from _places("discard", names.discard, row.discarded_at or [])
     for place in (*row.copied_to, *row.foreign_at):
         yield Place("copy", place.topic, place.partition, place.offset)
 

@@ -15,6 +15,7 @@ if not __package__:
     sys.path.insert(0, str(_HERE.parent))
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -49,12 +50,14 @@ def run(options: Options) -> int:
     if options.report is not None and not options.report.absolute().parent.is_dir():
         raise CouldNotAuditError(f"the folder of --report {options.report} does not exist")
     notes = Console(stderr=True)
+    # spark-submit merges our stderr into its stdout, where only the report may be.
+    quiet = options.output == "json" and "PYSPARK_GATEWAY_PORT" in os.environ
     # A spinner where somebody watches, plain lines in a log.
     with notes.status("connecting") as status:
 
         def progress(text: str) -> None:
             status.update(text)
-            if not notes.is_terminal:
+            if not notes.is_terminal and not quiet:
                 notes.print(text, highlight=False)
 
         report = run_audit(

@@ -1,9 +1,9 @@
 """The ledger: one row per half message, with everything the topics say about it. Facts only; verdicts come after.
 
-Whatever mentions a half message is an *event* at its coordinates (partition, half). All events are joined with HALF and
-summed up in one pass: one shuffle, and a unique key, so nothing is skewed. Rows also exist for coordinates that are
-mentioned although no half message is there (`present` is false), and one per partition, with a null half, for records
-that name no coordinates at all: no mention is lost.
+Whatever mentions a half message is an *event* at its coordinates (partition, half), the half message itself included.
+All events are joined with HALF and summed up in one pass, without another shuffle; the key is unique, so not skewed.
+Rows also exist for coordinates that are mentioned although no half message is there (`present` is false), and one per
+partition, with a null half, for records that name no coordinates at all: no mention is lost.
 """
 
 from __future__ import annotations
@@ -23,19 +23,16 @@ from txbridge_audit.records import COMMIT, ROLLBACK, UNKNOWN, entries
 
 KEY = ["partition", "half"]
 
-#: Coordinates kept of each kind of evidence and transaction; the counts are exact.
-EVIDENCE_PER_ROW = 10
-
-#: Kinds of events, and what their columns hold.
-END, OP, COPY, PARKED, DISCARD = "end", "op", "copy", "parked", "discard"
+#: Kinds of events, and what their columns hold. HALF: the half message itself.
+HALF, END, OP, COPY, PARKED = range(5)
 #: Half message set aside as malformed; END record that can not be read; OP record that can not be read.
-ASIDE, BAD_END, BAD_OP = "aside", "bad_end", "bad_op"
+ASIDE, BAD_END, BAD_OP = range(5, 8)
 _EVENT = (
-    "kind: string, partition: int, half: bigint, "
-    # Offset of the record, and its partition where that is not the half message's (COPY, DISCARD).
+    "kind: int, partition: int, half: bigint, "
+    # Offset of the record. COPY: and its partition.
     "at: bigint, place: int, "
-    # END: line in the record, decision. DISCARD: TXB_END.
-    "line: int, decision: int, discard_end: bigint, "
+    # END: line in the record, decision.
+    "line: int, decision: int, "
     # END: source. OP: outcome. COPY: topic. PARKED: state, null for a tombstone.
     "name: string, "
     # END, COPY: as the record states them.
@@ -98,13 +95,16 @@ class Facts:
 
 def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
     """The ledger. Lazy; to be persisted before rules are applied to it."""
-    own = frames.halves.select(
+    own = frames.halves.join(_discarded(frames.discards), KEY, "left").select(
         *KEY,
         "born",
         F.col("fault").isNull().alias("well_formed"),
         *(F.when(F.col("fault").isNull(), F.col(name)).alias(f"own_{name}") for name in ("id", "group", "real_topic")),
+        *("discards", "discard_ends", "discarded_at"),
     )
-    summed = _sum(own.join(_events(spark, names, frames, facts), KEY, "full_outer"))
+    # A left join keeps the order and the place of the events, so that they can be summed up as they come; an outer one
+    # would have Spark shuffle and sort everything again.
+    summed = _sum(_events(spark, names, frames, facts).join(own, KEY, "left"))
     known = (
         _resolve(summed)
         .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")
@@ -127,47 +127,49 @@ def _events(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> 
     readable = entries(frames.end_records.join(aside_ends, ["partition", "end_at"], "left_anti"))
     faulty_ends = frames.end_records.where(F.col("fault").isNotNull())
     faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
-    discarded = frames.discards.where(~F.col("malformed"))
     aside_halves = aside.where(F.col("source_topic") == names.half)
     copies = copies_before(spark, frames.copies, facts.before)
     tables = (
+        _as_events(frames.halves, HALF),
         _as_events(readable, END, at="end_at", line="line", decision="decision", name="source", id="id", group="group"),
         _as_events(faulty_ends, BAD_END, half=None, at="end_at"),
         _as_events(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome"),
         _as_events(faulty_outcomes, BAD_OP, half=None, at="op_at"),
         _as_events(copies, COPY, at="copy_at", place="copy_partition", name="topic", id="id", before="before"),
         _as_events(frames.parked, PARKED, at="at", name="state"),
-        _as_events(
-            discarded,
-            DISCARD,
-            half="source_offset",
-            at="at_offset",
-            place="at_partition",
-            discard_end="discard_end",
-        ),
         _as_events(aside_halves, ASIDE, half="source_offset"),
     )
     return reduce(DataFrame.unionByName, tables)
 
 
-def _as_events(rows: DataFrame, kind: str, half: str | None = "half", **columns: str) -> DataFrame:
+def _as_events(rows: DataFrame, kind: int, half: str | None = "half", **columns: str) -> DataFrame:
     """The rows as events of one kind; columns that the kind does not have are null."""
     given = {"partition": "partition", "half": half, **columns}
 
     def column(name: str, of_type: str) -> Column:
-        if name == "kind":
-            return F.lit(kind).alias(name)
         source = given.get(name)
-        return (F.lit(None) if source is None else F.col(source)).cast(of_type).alias(name)
+        value = F.lit(kind) if name == "kind" else F.lit(None) if source is None else F.col(source)
+        return value.cast(of_type).alias(name)
 
     fields = (field.split(": ") for field in _EVENT.split(", "))
     return rows.select(*(column(name, of_type) for name, of_type in fields))
 
 
+def _discarded(discards: DataFrame) -> DataFrame:
+    """Discards of each half message: how many, their END positions (sorted), and where they are."""
+    place = F.struct(F.col("at_partition").alias("partition"), F.col("at_offset").alias("offset"))
+    rows = discards.where(~F.col("malformed"))
+    return rows.groupBy("partition", F.col("source_offset").alias("half")).agg(
+        F.count("*").alias("discards"),
+        F.sort_array(F.collect_list("discard_end")).alias("discard_ends"),
+        F.sort_array(F.collect_list(place)).alias("discarded_at"),
+    )
+
+
 def _sum(mentions: DataFrame) -> DataFrame:
     """One row per coordinates. Every row of a group has the same half message, or none."""
 
-    def of(kind: str, holds: Column | None = None) -> Column:
+    def of(kind: int, holds: Column | None = None) -> Column:
         return (F.col("kind") == kind) if holds is None else (F.col("kind") == kind) & holds
 
     def count(condition: Column, name: str) -> Column:
@@ -176,24 +178,28 @@ def _sum(mentions: DataFrame) -> DataFrame:
     def first(condition: Column, name: str) -> Column:
         return F.min(F.when(condition, F.col("at"))).alias(name)
 
-    def places(condition: Column, name: str, *columns: Column) -> Column:
-        return F.collect_list(F.when(condition, F.struct(*columns))).alias(name)
+    def ends(condition: Column, name: str) -> Column:
+        """The first and the last place: all of them where there are two, and enough to look at where there are more."""
+        where = F.when(condition, F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset")))
+        return F.array_compact(F.array_distinct(F.array(F.min(where), F.max(where)))).alias(name)
 
+    place = F.col("place").alias("partition")
     right_id = F.col("id") == F.col("own_id")
     ours = right_id & (F.col("group") == F.col("own_group"))
     decides = of(END, ours & F.col("decision").isin(COMMIT, ROLLBACK))
     resumes = of(END, ours & (F.col("name") == "resume"))
     entry = F.struct(F.col("at").alias("end_at"), "line", "decision", F.col("name").alias("source"))
     home = right_id & (F.col("name") == F.col("own_real_topic"))
-    copied = (F.col("name").alias("topic"), F.col("place").alias("partition"), F.col("at").alias("offset"))
+    own = ("born", "own_id", "own_group", "own_real_topic", "well_formed", "discards", "discard_ends", "discarded_at")
     return mentions.groupBy(KEY).agg(
-        *(F.first(name).alias(name) for name in ("born", "own_id", "own_group", "own_real_topic", "well_formed")),
+        *(F.first(name).alias(name) for name in own),
         count(of(ASIDE), "set_aside"),
         count(of(END), "entries"),
         first(of(END), "named_at"),
         F.min(F.when(decides & (F.col("decision") == COMMIT), entry)).alias("first_commit"),
         F.min(F.when(decides & (F.col("decision") == ROLLBACK), entry)).alias("first_rollback"),
-        F.collect_list(F.when(decides | resumes, entry)).alias("deciding"),
+        # Discards are rare; only for them the entries have to be looked at one by one (`_resolve`).
+        F.collect_list(F.when(F.col("discards").isNotNull() & (decides | resumes), entry)).alias("deciding"),
         count(decides, "decisions"),
         F.max(F.when(decides, F.col("at"))).alias("last_decision_at"),
         F.max(F.when(resumes, F.col("at"))).alias("resumed_at"),
@@ -207,12 +213,9 @@ def _sum(mentions: DataFrame) -> DataFrame:
         count(of(COPY, right_id & ~home), "foreign"),
         count(of(COPY, F.col("before")), "mentions_before"),
         count(of(COPY, right_id & F.col("before")), "matches_before"),
-        places(of(COPY, home), "copied_to", *copied),
-        places(of(COPY, right_id & ~home), "foreign_at", *copied),
+        ends(of(COPY, home), "copied_to"),
+        ends(of(COPY, right_id & ~home), "foreign_at"),
         F.max_by(F.when(of(PARKED), F.col("name")), F.when(of(PARKED), F.col("at"))).alias("parked"),
-        count(of(DISCARD), "discards"),
-        F.sort_array(F.collect_list(F.when(of(DISCARD), F.col("discard_end")))).alias("discard_ends"),
-        places(of(DISCARD), "discarded_at", F.col("place").alias("partition"), F.col("at").alias("offset")),
         count(of(BAD_END), "bad_ends"),
         count(of(BAD_OP), "bad_ops"),
     )
@@ -226,8 +229,7 @@ def _resolve(summed: DataFrame) -> DataFrame:
     message; the discard's own END position says which entries came before it.
     """
     valid = F.coalesce(F.col("well_formed"), F.lit(False)) & (F.col("set_aside") == 0)
-    # Discards are rare; only for them the entries have to be looked at one by one.
-    discarded = F.col("discards") > 0
+    discarded = F.col("discards").isNotNull()
     entered = F.filter("deciding", lambda entry: entry["decision"] != UNKNOWN)
     in_time, late = F.filter(entered, _is_open), F.filter(entered, lambda entry: ~_is_open(entry))
 
@@ -241,7 +243,6 @@ def _resolve(summed: DataFrame) -> DataFrame:
     def end_offsets(these: Column) -> Column:
         return F.transform(these, lambda entry: entry["end_at"])
 
-    evidence = ("copied_to", "foreign_at", "discarded_at")
     chosen = summed.select(
         *KEY,
         "born",
@@ -257,8 +258,8 @@ def _resolve(summed: DataFrame) -> DataFrame:
         if_discarded(F.array_min(end_offsets(late)), F.lit(None)).alias("late_at"),
         *("op_commit", "op_rollback", "op_discard", "copies", "copies_before", "foreign"),
         (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
-        *("parked", "discards", "discard_ends", "bad_ends", "bad_ops"),
-        *(F.slice(F.sort_array(name), 1, EVIDENCE_PER_ROW).alias(name) for name in evidence),
+        F.coalesce("discards", F.lit(0)).alias("discards"),
+        *("discard_ends", "discarded_at", "parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
     )
     both = F.col("first_commit").isNotNull() & F.col("first_rollback").isNotNull()
     return chosen.withColumns(

@@ -23,6 +23,10 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "header
 #: minutes, is waited out in full where only markers of Kafka transactions are left; 5 s still outlasts a busy broker.
 POLL_TIMEOUT_MS = 5_000
 
+#: Spark asks for the first and the last offset after every poll: at Kafka's 500 records a poll that costs more than the
+#: records. A poll is bounded by bytes, so large records make it smaller.
+_BIG_POLLS = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)}
+
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
@@ -46,7 +50,7 @@ def read(
         partitions[topic].append(partition)
         starts[topic][str(partition)] = span.start
         ends[topic][str(partition)] = span.end
-    reader = spark.read.format("kafka").options(**dict(settings.spark))
+    reader = spark.read.format("kafka").options(**_BIG_POLLS).options(**dict(settings.spark))
     return (
         reader.option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))

@@ -35,7 +35,10 @@ def print_report(report: AuditReport, console: Console) -> None:
         waiting = ", ".join(f"{state} {count:,}" for state, count in report.pending_states.items() if count)
         console.print(f"pending: {waiting}", highlight=False)
     if report.violations.total:
-        console.print(_entries("Violations", report.violations))
+        console.print(_violations(report.violations))
+        if report.violations.total > ROWS:
+            more = f"the first {ROWS} of {report.violations.total:,}; --format json or --report shows more"
+            console.print(more, highlight=False)
     if report.findings.total:
         console.print(_findings(report.findings))
 
@@ -59,8 +62,8 @@ def _fates(report: AuditReport) -> Table:
     return table
 
 
-def _entries(title: str, tally: Tally) -> Table:
-    table = Table(title=title, title_justify="left", caption=_rest(tally.total), caption_justify="left")
+def _violations(tally: Tally) -> Table:
+    table = Table(title="Violations", title_justify="left")
     table.add_column("kind", no_wrap=True)
     table.add_column("transaction", no_wrap=True)
     table.add_column("real topic")
@@ -86,7 +89,3 @@ def _findings(tally: Tally) -> Table:
 
 def _evidence(entry: Entry) -> str:
     return "\n".join(f"{place.role} {place.topic}/{place.partition}@{place.offset}" for place in entry.evidence)
-
-
-def _rest(total: int) -> str | None:
-    return f"the first {ROWS} of {total:,}; --format json or --report shows more" if total > ROWS else None

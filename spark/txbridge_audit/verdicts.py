@@ -79,13 +79,16 @@ RULES: tuple[Rule, ...] = (
             & ((_decided(COMMIT) & _named("rollback")) | (_decided(ROLLBACK) & _named("commit")))
         ),
     ),
-    # Sound at any cut of the real topics: a first decision "rollback" never changes (above), nor does an outcome in OP.
+    # Sound at any cut of the real topics for an outcome in OP, and for a first decision "rollback" below the progress:
+    # it never changes (above), and a discard that came before it is in the discard cut. Not applied yet, it is sound
+    # only below the earlier cut: a discard and a resume that we do not see may have come between.
     Rule(
         LEAKED,
         "rolled back, yet visible",
         lambda: (
-            (_col("copies") > 0)
-            & ((_col("history_known") & _decided(ROLLBACK)) | (_named("rollback") & ~_named("commit")))
+            (_col("history_known") & _decided(ROLLBACK) & (_col("copies") > 0) & _col("applied"))
+            | (_col("history_known") & _decided(ROLLBACK) & (_col("copies_before") > 0))
+            | ((_col("copies") > 0) & _named("rollback") & ~_named("commit"))
         ),
     ),
     # Sound only below the earlier cut of the real topics: a record visible there had its END in the log already, and

@@ -59,7 +59,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with spark_session(None, lambda _: None) as session:
+    with spark_session(None, lambda _: None, small=True) as session:
         session.conf.set("spark.sql.shuffle.partitions", "2")
         yield session
 
@@ -174,7 +174,7 @@ def test_finds_what_was_planted_and_nothing_else(
 ) -> None:
     log, halves = planted
     said: list[str] = []
-    report = audit(log, spark, progress=said.append)
+    report = audit(log, spark, progress=said.append, real_topics=[log.real(FORWARDED)])
     cases = [*CASES.values(), *TAIL.values()]
 
     fates = Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])  # of the case with two entries
@@ -192,9 +192,9 @@ def test_finds_what_was_planted_and_nothing_else(
 
     assert report.answered_by_check == 1
     assert report.delivered_more_than_once == 1
-    assert report.rolled_back_but_visible == 1
+    assert report.rolled_back_but_visible == 2  # leaked, and where a later commit prevailed
     assert (report.delivered, report.rolled_back) == (fates["delivered"], fates["rolled_back"])
-    assert "judging" in said
+    assert "reading half messages" in said
 
     for name, case in (CASES | TAIL).items():
         half = halves[name]
@@ -309,7 +309,7 @@ def test_live_system_raises_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSes
     writer = threading.Thread(target=work)
     writer.start()
     try:
-        reports = [audit(log, spark) for _ in range(3)]
+        reports = [audit(log, spark) for _ in range(2)]
     finally:
         stop.set()
         writer.join()
@@ -343,16 +343,13 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
         audit(log, spark)
 
 
-CLI = "import typer; from txbridge.admin.audit_cli import audit; app = typer.Typer(); app.command()(audit); app()"
-
-
 def test_command_line(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path: Path) -> None:
     """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
     log, _ = planted
     target = tmp_path / "report.json"
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
     done = subprocess.run(
-        [sys.executable, "-c", CLI, *arguments, "--kafka", "socket.timeout.ms=20000"],
+        [sys.executable, "-m", "txbridge.admin.cli", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
         capture_output=True,
         text=True,
         timeout=200,

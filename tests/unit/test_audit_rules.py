@@ -44,8 +44,11 @@ BORN = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with spark_session(None, lambda _: None, connector=False) as session:
+    with spark_session(None, lambda _: None, connector=False, small=True) as session:
         session.conf.set("spark.sql.shuffle.partitions", "2")
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         yield session
 
 

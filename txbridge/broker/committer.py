@@ -30,6 +30,8 @@ from txbridge.log import get_logger
 #: Back-off after an aborted transaction.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+#: Kafka transactions that fail in a row for no reason that names a record, before the topics in them are suspected.
+_SUSPECT_AFTER = 3
 
 _Item = TypeVar("_Item")
 _log = get_logger("txbridge.broker")
@@ -44,6 +46,7 @@ class Committer:
         self._topics = topics
         self._pause = _FIRST_PAUSE_S
         self._paused_until = 0.0
+        self._failures = 0
         # Records that the discard topic takes without key and value only.
         self._bodiless: set[RecordName] = set()
         self._settled_op = 0
@@ -80,6 +83,8 @@ class Committer:
             limits=self._topics.limits,
             bodiless=self._bodiless,
         )
+        if state.writer.must_fence:
+            self._was_committed(receipt)
         try:
             state.writer.write(contents, receipt)
         except RecordsRefusedError as error:
@@ -88,13 +93,12 @@ class Committer:
             return False
         except AbortedError as error:
             draft.abandon()
-            self._topics.forget()
-            self._back_off("transaction_aborted", error)
+            self._aborted(draft, "transaction_aborted", error)
             return False
         except IndefiniteError as error:
-            _log.warning("outcome_unknown", partition=state.partition, error=str(error))
             if not self._was_committed(receipt):
                 draft.abandon()
+                self._aborted(draft, "outcome_unknown", error)
                 return False
         self._apply(contents, receipt)
         return True
@@ -115,9 +119,16 @@ class Committer:
             return {}
         bodies = self._state.payloads.load(entry.offset for entry in entries)
         gone = [entry for entry in entries if entry.offset not in bodies]
-        undeliverable = [entry for entry in draft.deliver if entry.offset not in bodies]
-        for entry in undeliverable:
-            self._topics.refuse(entry, "its half message is gone from HALF: retention has eaten it")
+        undeliverable = False
+        for entry in draft.deliver:
+            half, why = bodies.get(entry.offset), None
+            if half is None:
+                why = "its half message is gone from HALF: retention has eaten it"
+            elif half.real_partition is not None:
+                why = self._topics.problem_of_partition(half.real_topic, half.real_partition)
+            if why is not None:
+                self._topics.refuse(entry, why)
+                undeliverable = True
         if undeliverable:
             return None
         bodies.update((entry.offset, _without_body(entry)) for entry in gone)
@@ -138,12 +149,12 @@ class Committer:
         if self._bodiless:
             self._bodiless.difference_update(entry.offset for entry in draft.discards)
             self._bodiless.difference_update((record.topic, record.offset) for record in contents.malformed)
-        self._topics.worked({entry.real_topic for entry in draft.deliver})
+        self._topics.delivered(draft.deliver)
         if draft.checks:
             self._topics.worked({self._context.names.check(entry.group) for entry in draft.checks})
         if draft.discards or contents.malformed:
             self._topics.worked([self._context.names.discard])
-        self._pause = _FIRST_PAUSE_S
+        self._pause, self._failures = _FIRST_PAUSE_S, 0
         self._report(contents)
         fault_point("commit.applied")
 
@@ -206,9 +217,10 @@ class Committer:
                 )
             return
         offsets = {failure.which for failure in guilty or ()}
+        too_large = {failure.which for failure in guilty or () if failure.too_large and failure.alone}
         for entry in draft.deliver:
             if entry.real_topic == topic and (guilty is None or entry.offset in offsets):
-                self._topics.refuse(entry, reason)
+                self._topics.refuse(entry, reason, too_large=entry.offset in too_large)
 
     def _discard_refused(
         self,
@@ -223,6 +235,18 @@ class Committer:
         self._bodiless |= new
         if not new and guilty != ():
             self._back_off("internal_topic_refused", error)
+
+    def _aborted(self, draft: Draft, event: str, error: Exception) -> None:
+        """Nothing of it is visible, and no record is known to be at fault."""
+        self._topics.forget()
+        self._failures += 1
+        if self._failures >= _SUSPECT_AFTER:
+            # Kafka does not name the topic that it forbids. Every other one must be able to go on without it.
+            names = self._context.names
+            topics = {entry.real_topic for entry in draft.deliver} | {names.check(one.group) for one in draft.checks}
+            for topic in topics:
+                self._topics.block_topic(topic, f"a Kafka transaction with topic {topic} in it failed: {error}")
+        self._back_off(event, error)
 
     def _back_off(self, event: str, error: Exception) -> None:
         _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=self._pause)

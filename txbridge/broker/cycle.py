@@ -51,6 +51,8 @@ class Cycle:
         self._groups = GroupDirectory(context.admin, context.names)
         self._committer = Committer(context, state, self._topics)
         self._next_round = 0.0
+        # A time at which something was due, and where END ended after it.
+        self._due: tuple[int, int] | None = None
         self._tokens = float(context.check_rate)
         self._tokens_at = self._written_at = time.monotonic()
         self._more = False
@@ -82,7 +84,8 @@ class Cycle:
         self._state.take_in_half(_HALF_BATCH, 0)
         batch = _first_entries(waiting)
         self._read_half_for(batch)
-        as_of = self._round_as_of(end_position) if len(batch) == len(waiting) else None
+        self._note_what_is_due(end_position)
+        as_of = self._round_as_of(end_position if len(batch) == len(waiting) else batch[-1].offset + 1)
         self._look_up(batch, as_of)
         draft, taken, malformed = self._draft(batch, as_of)
         if draft.is_empty:
@@ -113,16 +116,16 @@ class Cycle:
             elif time.monotonic() > deadline:
                 raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {target}")
 
-    def _round_as_of(self, end_position: int) -> int | None:
-        """The time up to which checks and discards may be done now, or None.
+    def _note_what_is_due(self, end_position: int) -> None:
+        """Once something is due, remember up to where END has to be applied first: its end as of a later time.
 
-        Only once END has been applied up to its end as of a time after they fell due: a decision that is stored
-        must stop the check.
+        A decision that is stored by then must stop the check. Not its end as of the check, which under a steady stream
+        of decisions is never reached.
         """
         due = self._state.queue.next_due()
         now = _now()
-        if due is None or due > now or time.monotonic() < self._next_round:
-            return None
+        if self._due is not None or due is None or due > now or time.monotonic() < self._next_round:
+            return
         self._next_round = time.monotonic() + _ROUND_S
         end = self._state.end_reader.watermarks()[1]
         if end < end_position:
@@ -130,7 +133,14 @@ class Cycle:
                 f"{self._context.names.end}[{self._state.partition}] ends at offset {end}, below {end_position} that "
                 f"was reached already: it was cut, or deleted and created anew",
             )
-        return now if end == end_position else None
+        self._due = (now, end)
+
+    def _round_as_of(self, next_end: int) -> int | None:
+        """The time up to which checks and discards may be done in a draft that applies END up to here, or None."""
+        if self._due is None:
+            return None
+        as_of, end = self._due
+        return as_of if end <= next_end else None
 
     def _look_up(self, batch: Sequence[EndRecord | MalformedRecord], as_of: int | None) -> None:
         """Ask Kafka what the draft will want to know: real topics of commits, groups that are to be checked."""
@@ -173,8 +183,9 @@ class Cycle:
                 draft.skip_end(record.offset + 1)
                 malformed.append(record)
         draft.retry_held(self._topics.obstacle_of_held, _ROUND_LIMIT)
-        # What was found due stands under the condition that all of END up to its end is in this draft or before it.
+        # What was found due stands under the condition that END up to its end then is in this draft or before it.
         if as_of is not None and taken == len(batch):
+            self._due = None
             self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
         draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
         draft.park(_ROUND_LIMIT)

@@ -65,6 +65,8 @@ class RecordFailure:
     whole_topic: bool
     #: Whether this very record is at fault. Kafka refuses a whole batch for one bad record.
     alone: bool
+    #: Whether it is its size, so that larger ones need not be tried.
+    too_large: bool = False
 
 
 class RecordsRefusedError(TxBridgeError):

@@ -184,6 +184,8 @@ def run(settings: WorkerSettings) -> None:
     When Faust crashes it is started anew: an error that passes must not need a supervisor.
     """
     calm_down(logging.getLogger().handlers)
+    # Faust logs each start and stop of a service under the module of its class.
+    logging.getLogger("txbridge.broker.faust_transport").setLevel(logging.WARNING)
     pause = _FIRST_RETRY_S
     while True:
         asyncio.set_event_loop(asyncio.new_event_loop())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 from aiokafka.errors import ConsumerStoppedError
@@ -14,8 +13,6 @@ from txbridge.log import get_logger
 #: After a failed fetch: whatever it was, it is not tried again in a tight loop.
 _PAUSE_S = 1.0
 
-#: Faust logs each start and stop of a service under the name of its module.
-_FAUST_LOGGER = logging.getLogger("faust.transport.drivers.aiokafka")
 _log = get_logger("txbridge.broker")
 
 
@@ -26,7 +23,6 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
     Faust does not tell us of END we read ourselves.
     """
 
-    logger = _FAUST_LOGGER
     _last_error = ""
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, **arguments: Any) -> Any:
@@ -54,8 +50,6 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
 
 class TolerantConsumer(Consumer):  # type: ignore[misc]
     """Faust's consumer with our thread."""
-
-    logger = _FAUST_LOGGER
 
     def _new_consumer_thread(self) -> TolerantConsumerThread:
         return TolerantConsumerThread(self, loop=self.loop, beacon=self.beacon)

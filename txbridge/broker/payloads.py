@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import methodcaller
 from typing import cast
 
 from confluent_kafka import Message
@@ -17,6 +18,9 @@ from txbridge.core.names import Headers, Names
 _READ_ON = 1_000
 #: One wanted record: a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
+#: `message.headers()`, but called in a way that Python always checks. For a name that is not UTF-8 the method returns a
+#: broken list and leaves its exception pending; Python's specialised calls do not look, and it comes up anywhere later.
+_raw_headers = methodcaller("headers")
 
 
 def offset_of(message: Message) -> int:
@@ -29,7 +33,7 @@ def offset_of(message: Message) -> int:
 def headers_of(message: Message) -> Headers:
     """Headers of a consumed record. Raises MalformedRecordError when they can not be had."""
     try:
-        return cast("Headers", message.headers() or ())
+        return cast("Headers", _raw_headers(message) or ())
     except (SystemError, UnicodeDecodeError):
         # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
         raise MalformedRecordError("the name of a header is not UTF-8; the headers can not be copied") from None

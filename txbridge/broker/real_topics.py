@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
@@ -25,13 +27,27 @@ _LONGEST_BLOCK_S = 60.0
 #: Bytes that go together to a topic that has refused a batch: below librdkafka's batch.size at first, and then less
 #: until it is known which records are at fault, or that the topic's max.message.bytes is that small.
 _FIRST_LIMIT = 256 * 1024
-_LEAST_LIMIT = 16 * 1024
+_LEAST_LIMIT = 1024
 #: Refused batches of one topic in a row, after which all its messages at hand are held: the others must not wait.
-_MOST_REFUSALS = 4
-#: Held messages that go alone, in one Kafka transaction: 200 flushes take half a second.
-_MOST_ALONE = 200
-#: After a held message was refused again, those of its topic that wait for their turn leave the others this time.
+_MOST_REFUSALS = 10
+#: Flushes that such topics may cost one Kafka transaction: 500 take about a second.
+_MOST_FLUSHES = 500.0
+#: After a held message was refused again, the held ones of its topic leave the others this time.
 _REST_S = 0.5
+#: How long a size that was refused keeps larger messages from being offered as soon as they are committed.
+_WALL_S = 60.0
+
+
+@dataclass(slots=True)
+class _Wall:
+    """A topic refused a record for its size."""
+
+    size: int
+    reason: str
+    until: float
+    #: Of the held messages that are as large one is tried again then: the limit may have been raised.
+    next_probe: float
+    pause: float
 
 
 class RealTopics:
@@ -46,8 +62,12 @@ class RealTopics:
         self._refused: dict[int, str] = {}
         self._refusals: Counter[str] = Counter()
         self._resting: dict[str, tuple[float, str]] = {}
+        self._walls: dict[str, _Wall] = {}
+        #: Held messages that were refused when they went alone.
+        self._proven: set[int] = set()
         self._limits: dict[str, int] = {}
-        self._alone_left = _MOST_ALONE
+        self._flushes_left = _MOST_FLUSHES
+        self._partitions: dict[str, int] = {}
 
     # --- asking Kafka -----------------------------------------------------------------------------------------------
 
@@ -65,7 +85,9 @@ class RealTopics:
         for topic, answer in answers.items():
             problem = None
             try:
-                allowed = answer.result(_REQUEST_TIMEOUT_S).authorized_operations
+                description = answer.result(_REQUEST_TIMEOUT_S)
+                self._partitions[topic] = len(description.partitions)
+                allowed = description.authorized_operations
                 if allowed is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(allowed):
                     problem = f"no right to WRITE to topic {topic}"
             except KafkaException as error:
@@ -79,6 +101,15 @@ class RealTopics:
         known = self._topics.get(topic)
         return None if known is None else known[1]
 
+    def problem_of_partition(self, topic: str, partition: int) -> str | None:
+        """Why nothing can be written to this partition of an existing topic, as of the last look-up."""
+        partitions = self._partitions.get(topic)
+        if partitions is None or partition < partitions:
+            return None
+        # Somebody may add it: to be looked up again.
+        self._topics.pop(topic, None)
+        return f"topic {topic} has {partitions} partitions, so no partition {partition}"
+
     # --- for a draft ------------------------------------------------------------------------------------------------
 
     @property
@@ -87,26 +118,44 @@ class RealTopics:
         return self._limits
 
     def begin_draft(self) -> None:
-        self._alone_left = _MOST_ALONE
+        self._flushes_left = _MOST_FLUSHES
 
     def obstacle(self, entry: HalfEntry) -> str | None:
         """Why a message whose commit has just come can not be delivered now."""
-        return self._refused.get(entry.offset) or self.problem_of(entry.real_topic)
+        why = self._refused.get(entry.offset) or self.problem_of(entry.real_topic)
+        wall = self._walls.get(entry.real_topic)
+        if why is None and wall is not None and entry.size >= wall.size and time.monotonic() < wall.until:
+            why = wall.reason
+        return why or self._too_many_flushes(entry)
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
         """Why a held message can not be delivered now."""
-        topic = entry.real_topic
+        topic, now = entry.real_topic, time.monotonic()
         why = self._refused.pop(entry.offset, None) or self.problem_of(topic)
         if why is None and topic in self._resting:
             until, why = self._resting[topic]
-            if until <= time.monotonic():
+            if until <= now:
                 del self._resting[topic]
                 why = None
-        if why is None and entry.attempts and topic in self._limits:
-            if self._alone_left == 0:
-                return FULL
-            self._alone_left -= 1
-        return why
+            elif entry.offset not in self._proven:
+                # It waits for others: its own back-off begins anew.
+                entry.attempts = 0
+        if why is None and (wall := self._walls.get(topic)) is not None and entry.size >= wall.size:
+            if now < wall.next_probe:
+                why = wall.reason
+            else:
+                wall.next_probe = now + wall.pause
+                wall.pause = min(wall.pause * 2, _LONGEST_BLOCK_S)
+        return why or self._too_many_flushes(entry)
+
+    def _too_many_flushes(self, entry: HalfEntry) -> str | None:
+        limit = self._limits.get(entry.real_topic)
+        if limit is None:
+            return None
+        if self._flushes_left <= 0:
+            return FULL
+        self._flushes_left -= 1 if entry.attempts else min(1.0, entry.size / limit)
+        return None
 
     # --- what became of it ------------------------------------------------------------------------------------------
 
@@ -127,15 +176,33 @@ class RealTopics:
         self._limits[topic] = _FIRST_LIMIT if limit is None else limit // 4
         return ()
 
-    def refuse(self, entry: HalfEntry, reason: str) -> None:
+    def refuse(self, entry: HalfEntry, reason: str, *, too_large: bool = False) -> None:
         """Let the others pass: this one will be held."""
+        topic, now = entry.real_topic, time.monotonic()
         self._refused[entry.offset] = reason
         if entry.state is TransactionState.HELD:
-            self._resting[entry.real_topic] = (time.monotonic() + _REST_S, reason)
+            self._resting[topic] = (now + _REST_S, reason)
+            if entry.attempts:
+                self._proven.add(entry.offset)
+        if too_large:
+            wall = self._walls.get(topic)
+            if wall is None or entry.size < wall.size or wall.until < now:
+                pause = _FIRST_BLOCK_S if wall is None else wall.pause
+                self._walls[topic] = _Wall(entry.size, reason, now + _WALL_S, now + pause, pause)
 
     def held(self, entry: HalfEntry) -> None:
         """It is held now, in Kafka too."""
         self._refused.pop(entry.offset, None)
+
+    def delivered(self, entries: Collection[HalfEntry]) -> None:
+        """These were committed."""
+        self.worked({entry.real_topic for entry in entries})
+        if self._walls or self._proven:
+            for entry in entries:
+                self._proven.discard(entry.offset)
+                wall = self._walls.get(entry.real_topic)
+                if wall is not None and entry.size >= wall.size:
+                    del self._walls[entry.real_topic]
 
     def block_topic(self, topic: str, reason: str) -> None:
         """Nothing is offered to this topic for a while.
@@ -143,11 +210,13 @@ class RealTopics:
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
         pause = min(_FIRST_BLOCK_S * 2 ** min(self._blocks[topic], 10), _LONGEST_BLOCK_S)
+        # Not all at the same time again, if several were blocked because one of them is at fault.
+        pause *= random.uniform(0.5, 1.5)  # noqa: S311 - no secret
         self._blocks[topic] += 1
         self._topics[topic] = (time.monotonic() + pause, reason)
 
     def worked(self, topics: Iterable[str]) -> None:
-        """Records of these topics were committed."""
+        """Records for these topics were committed."""
         for topic in topics:
             self._blocks.pop(topic, None)
             self._refusals.pop(topic, None)

@@ -111,6 +111,7 @@ class Transaction:
         self._timeout_s = timeout_s
         self._receipt = receipt
         self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
+        self._incomplete = False
         # By topic: how many of its records, and bytes, went out together since the last flush.
         self._together: dict[str, list[int]] = {}
 
@@ -125,6 +126,7 @@ class Transaction:
                 reason=error.str(),
                 whole_topic=error.code() in _WHOLE_TOPIC,
                 alone=error.code() in _THIS_RECORD or together[0] == 1,
+                too_large=error.code() == KafkaError.MSG_SIZE_TOO_LARGE,
             )
             for kind, topic, which, error, together in self._failed
         ]
@@ -303,13 +305,16 @@ class Transaction:
         if error is None:
             if on_stored is not None:
                 on_stored(message)
-        elif error.code() not in _CONSEQUENCES:
+        elif error.code() in _CONSEQUENCES:
+            # Not stored: whatever librdkafka thinks of this transaction, it must not be committed.
+            self._incomplete = True
+        else:
             self._failed.append((kind, message.topic() or "", which, error, together))
 
     def _flush(self) -> None:
         remaining = guarded(self._producer.flush, self._timeout_s)
         self._together = {}
-        if self._failed or remaining:
+        if self._failed or self._incomplete or remaining:
             raise TransactionFailedError
 
 

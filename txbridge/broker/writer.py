@@ -52,6 +52,11 @@ class TransactionalWriter:
             self._trouble.append,
         )
 
+    @property
+    def must_fence(self) -> bool:
+        """Whether the fence has to be taken again before the next write."""
+        return self._producer is None
+
     def write(self, contents: Contents, receipt: Receipt) -> None:
         """Write one Kafka transaction; `receipt` is complete when this returns or raises IndefiniteError.
 
@@ -63,8 +68,7 @@ class TransactionalWriter:
 
         """
         producer = self._producer
-        if producer is None:
-            raise IndefiniteError("the fence must be taken again")
+        assert producer is not None
         self._seq += 1
         receipt.progress = replace(contents.progress, owner=self.owner, seq=self._seq)
         transaction = Transaction(producer, self._names, self._partition, self._timeout_s, receipt)
@@ -105,12 +109,13 @@ class TransactionalWriter:
             if is_fenced(abort_error):
                 raise FencedError(abort_error.args[0].str()) from abort_error
             raise IndefiniteError(abort_error.args[0].str()) from abort_error
-        if self._trouble:
-            # A late copy of this abort could tear the next transaction in two: only another fence excludes that.
-            self._producer = None
         failures: list[RecordFailure] = transaction.failures
+        if self._trouble or failures:
+            # After connection trouble a late copy of this abort could tear the next transaction in two. After a refused
+            # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither.
+            self._producer = None
         if failures:
             raise RecordsRefusedError(failures) from error
         raise AbortedError(
-            kafka_error.str() if kafka_error is not None else "records were not acknowledged in time",
+            kafka_error.str() if kafka_error is not None else "Kafka or librdkafka did not take all records of it",
         ) from error

@@ -284,10 +284,10 @@ class Draft:
         """Kafka has committed this draft: make it the state."""
         queue = self._queue
         queue.next_end = self.next_end
-        for outcome, offsets in self.ops():
-            if outcome is not Outcome.DISCARD:
-                for offset in offsets:
-                    queue.finish(offset, outcome)
+        for entry in self.deliver:
+            queue.finish(entry.offset, Outcome.COMMIT)
+        for entry in self.rolled_back:
+            queue.finish(entry.offset, Outcome.ROLLBACK)
         for offset in self.malformed:
             queue.finish(offset, Outcome.DISCARD)
         for entry in self.forgotten:

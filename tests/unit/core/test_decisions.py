@@ -57,6 +57,14 @@ def test_p4_a_rollback_is_named_and_never_delivered():
     assert partition.queue.outcome(1) is Outcome.ROLLBACK
 
 
+def test_p4_only_a_commit_asks_whether_it_can_be_delivered():
+    partition = Partition().prepare(0, 1)
+    partition.obstacles["orders.placed"] = "no such topic"
+    draft = partition.step(NOW, end(0, entry(0, ROLLBACK), entry(1, UNKNOWN)))
+    assert (offsets(draft.rolled_back), draft.held, draft.refused) == ([0], [], [])
+    assert partition.queue.entry(1).state is TransactionState.PENDING
+
+
 def test_unknown_leaves_the_message_pending():
     partition = Partition().prepare(0)
     draft = partition.draft(NOW, end(0, entry(0, UNKNOWN)))
@@ -212,6 +220,10 @@ def test_p5_what_is_forgotten_is_late_and_stays_as_it_was(decision):
     assert partition.queue.watermark == 1
     draft = partition.step(NOW, end(1, entry(0, decision)))
     assert (draft.ops(), reasons(draft)) == ([], ["LATE"])
+
+
+def test_what_is_to_come_at_the_watermark_is_not_late():
+    assert reasons(Partition(watermark=10).step(NOW, end(0, entry(10, COMMIT)))) == ["NO_HALF_MESSAGE"]
 
 
 def test_late_is_also_what_never_was_below_the_watermark():
@@ -374,6 +386,13 @@ def test_a_full_transaction_lets_no_small_message_overtake_a_large_one():
     partition.max_bytes = 350
     draft = partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT), entry(2, COMMIT)))
     assert (offsets(draft.deliver), offsets(draft.held)) == ([0], [1, 2])
+
+
+def test_a_transaction_may_be_exactly_full():
+    partition = Partition().prepare(0, 1, 2, 3)
+    partition.max_bytes = 300
+    draft = partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in range(4)]))
+    assert (offsets(draft.deliver), offsets(draft.held)) == ([0, 1, 2], [3])
 
 
 def test_one_message_may_be_larger_than_a_transaction_should_be():

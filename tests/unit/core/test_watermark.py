@@ -94,9 +94,9 @@ def test_p9_it_does_not_lag_by_more_records_than_allowed():
 def test_p9_it_does_not_lag_by_more_bytes_than_allowed():
     partition = Partition(CheckPolicy(park_after_bytes=300)).prepare(0, 1, 2)
     assert partition.draft(NOW).is_empty
-    partition.prepare(3, size=50)
+    partition.prepare(3, size=1)
     draft = partition.step(NOW)
-    assert (offsets(draft.parked), draft.watermark, partition.queue.window_bytes) == ([0], 1, 250)
+    assert (offsets(draft.parked), draft.watermark, partition.queue.window_bytes) == ([0], 1, 201)
 
 
 def test_bytes_of_finished_messages_count_until_it_passes_them():
@@ -264,6 +264,15 @@ def test_p10_held_and_discarded_messages_go_on_after_a_take_over():
     assert offsets(partition.step(3_000).deliver) == [5]
     assert offsets(partition.step(4_000).forgotten) == [6]
     assert offsets(partition.step(5_000, resume(0, 7)).resumed) == [7]
+
+
+def test_p10_the_back_off_of_a_held_message_begins_anew_after_a_take_over():
+    partition = Partition(watermark=10)
+    partition.obstacles["orders.placed"] = "still not"
+    partition.queue.restore_parked([parked(5, TransactionState.HELD, decided=1, error="no such topic", next_due=3_000)])
+    for now, due in [(3_000, 4_000), (4_000, 6_000), (6_000, 10_000)]:
+        assert partition.draft(now).is_empty
+        assert partition.queue.next_due() == due
 
 
 def test_p10_a_parked_message_above_the_watermark_is_read_again_and_stays_as_it_was():

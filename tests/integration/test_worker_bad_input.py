@@ -1,0 +1,210 @@
+"""Records that are not ours or break a rule: set aside once with the reason, or refused; nothing else is delayed."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import signal
+from collections import Counter
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, eventually
+from txbridge.broker import state
+from txbridge.embedded import EmbeddedKafka
+
+_Headers = list[tuple[str, bytes | None]]
+_Bad = dict[str, tuple[bytes | None, _Headers]]
+
+
+def _bad_halves(bridge: Bridge, topic: str) -> _Bad:
+    good = bridge.half_headers(topic)
+    without = {name: [header for header in good if header[0] != name] for name, _ in good}
+
+    def but(name: str, value: bytes | None) -> _Headers:
+        return [*without[name], (name, value)]
+
+    return {
+        "garbage": (b"\xff\x00garbage", []),
+        "empty": (None, []),
+        "large": (random.randbytes(900_000), []),
+        "other version": (b"v", but("TXB_V", b"2")),
+        "version twice": (b"v", [*good, ("TXB_V", b"1")]),
+        "no TRAN_MSG": (b"v", without["TRAN_MSG"]),
+        "TRAN_MSG no": (b"v", but("TRAN_MSG", b"false")),
+        "no topic": (b"v", without["REAL_TOPIC"]),
+        "topic ..": (b"v", but("REAL_TOPIC", b"..")),
+        "topic null": (b"v", but("REAL_TOPIC", None)),
+        "topic of the system": (b"v", but("REAL_TOPIC", b"__consumer_offsets")),
+        "topic of ours": (b"v", but("REAL_TOPIC", bridge.names.end.encode())),
+        "no group": (b"v", without["PGROUP"]),
+        "odd group": (b"v", but("PGROUP", b"a/b")),
+        "no id": (b"v", without["UNIQ_KEY"]),
+        "short id": (b"v", but("UNIQ_KEY", b"ABC")),
+        "id twice": (b"v", [*good, ("UNIQ_KEY", b"0" * 32)]),
+        "not UTF-8": (b"v", but("PGROUP", b"\xff\xfe")),
+        "reserved": (b"v", [*good, ("TXB_HALF", b"0:0")]),
+        "odd partition": (b"v", [*good, ("REAL_QID", b"-1")]),
+        "odd timestamp": (b"v", [*good, ("BORN_TIMESTAMP", b"now")]),
+    }
+
+
+def _bad_ends(bridge: Bridge, entry: str) -> _Bad:
+    good = bridge.end_headers()
+    return {
+        "garbage": (b"\xff\x00garbage", []),
+        "empty": (None, []),
+        "empty with headers": (None, good),
+        "nothing": (b"", good),
+        "large": (random.randbytes(900_000), good),
+        "other version": (entry.encode(), [("TXB_V", b"7"), *good[1:]]),
+        "no group": (entry.encode(), [good[0], good[2]]),
+        "odd source": (entry.encode(), [*good[:2], ("SOURCE", b"god")]),
+        "1,001 entries": ("\n".join([entry] * 1_001).encode(), good),
+        "one bad entry": (f"{entry}\nx,y,z".encode(), good),
+        "negative": (f"-1,{entry.split(',', 1)[1]}".encode(), good),
+        "above 63 bits": (f"{2**64},{entry.split(',', 1)[1]}".encode(), good),
+        "odd decision": (entry[:-1].encode() + b"7", good),
+        "resume with a decision": (entry.encode(), bridge.end_headers(source="resume")),
+        "carriage return": (entry.encode() + b"\r\n" + entry.encode(), good),
+    }
+
+
+@pytest.mark.parametrize("fault", ["", "commit.flushed@2", "commit.applied@2"])
+def test_p8_malformed_records_are_set_aside_once_and_stop_nothing(kafka: EmbeddedKafka, fault: str) -> None:
+    with Bridge(kafka.bootstrap_servers, f"malformed {fault}", partitions=1) as bridge:
+        topic = bridge.create_topic("real")
+        good = [bridge.prepare(topic, b"first")]
+        bad = [(bridge.names.half, *one) for one in _bad_halves(bridge, topic).values()]
+        bad += [(bridge.names.end, *one) for one in _bad_ends(bridge, good[0].entry(COMMIT)).values()]
+        random.Random(1).shuffle(bad)
+        expected: dict[bytes, tuple[bytes | None, _Headers]] = {}
+        for number, (where, value, headers) in enumerate(bad):
+            stored = bridge.produce(where, value=value, headers=headers, key=b"key", partition=0)
+            expected[f"{where}:0:{stored.offset()}".encode()] = (value, headers)
+            if number % 5 == 0:
+                good.append(bridge.prepare(topic, b"good %d" % number))
+                bridge.decide(good[-1], COMMIT)
+        for where in (bridge.names.half, bridge.names.end):
+            offset = bridge.bounds(where, 0)[1]
+            bridge.produce_undecodable(where, b"undecodable", bridge.end_headers(), 0)
+            expected[f"{where}:0:{offset}".encode()] = (b"undecodable", [])
+        if fault:
+            victim = bridge.worker(fault)
+            assert victim.wait_dead(40) == -signal.SIGKILL
+        worker = bridge.worker()
+        good.append(bridge.prepare(topic, b"last"))
+        bridge.decide_many([good[0], good[-1]], COMMIT)
+        bridge.wait_visible(topic, [b"first", b"last"])
+        eventually(lambda: len(bridge.discarded()) >= len(expected), 30, "not everything was set aside")
+        # kill -9 and another worker: nothing is set aside again.
+        worker.kill()
+        with bridge.local_owner():
+            found = {record["TXB_SOURCE"]: record for record in bridge.discarded()}
+            assert len(bridge.discarded()) == len(found) == len(expected)
+        for source, (value, headers) in expected.items():
+            record = found[source]
+            assert (record["value"], record["TXB_REASON"]) == (value, b"MALFORMED"), source
+            assert record["TXB_ERROR"], source
+            assert record["key"] == (None if value == b"undecodable" else b"key")
+            ours = {"TXB_V", "TXB_REASON", "TXB_ERROR", "TXB_SOURCE"}
+            assert {name: record[name] for name, _ in headers if name not in ours} == {
+                name: value for name, value in headers if name not in ours
+            }
+        assert set(bridge.visible(topic).values()) == {1}
+        assert len(bridge.visible(topic)) == len(good)
+        outcomes = Counter(outcome for (_, _), found in bridge.outcomes().items() for outcome in found)
+        halves = sum(source.startswith(f"{bridge.names.half}:".encode()) for source in expected)
+        assert outcomes == {"commit": len(good), "discard": halves}
+
+
+def test_p5_forged_and_mistaken_ends_are_refused_with_the_reason(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    worker = bridge.worker()
+    prepared, other = (bridge.prepare(topic, value, partition=0) for value in (b"value", b"other"))
+    stolen = prepared.entry(COMMIT).replace(prepared.transaction_id, secrets.token_hex(16).upper())
+    bridge.end([stolen], 0)
+    bridge.end([prepared.entry(COMMIT)], 0, group="thief")
+    bridge.end([f"{2**60},{prepared.transaction_id},{COMMIT}"], 0)
+    bridge.end([f"{2**63 - 1},{prepared.transaction_id},{COMMIT}"], 0)
+    bridge.end([prepared.entry(UNKNOWN)], 0, source="resume")
+    # Of one record with good and bad entries, the good ones count.
+    bridge.end([f"{other.offset},{prepared.transaction_id},{ROLLBACK}", prepared.entry(ROLLBACK)], 0)
+    bridge.decide(prepared, COMMIT)
+    bridge.decide(other, COMMIT)
+    bridge.wait_visible(topic, [b"other"])
+    bridge.wait_outcome(prepared, "rollback")
+    eventually(lambda: bridge.progress(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+    reasons = Counter[object]()
+    for event in worker.events("end_refused"):
+        reasons[event["reason"]] += int(str(event["count"]))
+    contradicting = reasons.pop("late", 0) + reasons.pop("contradiction", 0)
+    assert contradicting == 1
+    assert reasons == {
+        "wrong_transaction_id": 2,
+        "wrong_group": 1,
+        "no_half_message": 2,
+        "not_discarded": 1,
+    }
+    assert prepared.transaction_id not in worker.log, "a whole transaction id is the right to decide"
+    assert bridge.visible(topic) == {b"other": 1}
+    assert not bridge.discarded()
+
+
+def test_p2_compressed_decisions_are_applied_and_kill_no_worker(bridge: Bridge) -> None:
+    """Faust's client has not every library; the worker must not need them."""
+    topic = bridge.create_topic("real")
+    worker = bridge.worker()
+    for compression in ("gzip", "snappy", "lz4", "zstd"):
+        values = [b"%s %d" % (compression.encode(), number) for number in range(50)]
+        prepared = bridge.prepare_many(topic, values, partition=0)
+        config = {"bootstrap.servers": bridge.bootstrap_servers, "compression.type": compression, "linger.ms": 100}
+        producer = Producer(config)
+        for one in prepared:
+            producer.produce(bridge.names.end, one.entry(COMMIT).encode(), headers=bridge.end_headers(), partition=0)
+        producer.flush(20)
+        bridge.wait_visible(topic, values)
+        # It goes on afterwards, and in the group.
+        after = b"after " + compression.encode()
+        bridge.decide(bridge.prepare(topic, after, partition=0), COMMIT)
+        bridge.wait_visible(topic, [after])
+        assert worker.returncode is None
+    assert set(bridge.visible(topic).values()) == {1}
+
+
+def test_p9_a_flood_of_garbage_is_set_aside_in_bounded_memory(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_MALFORMED_BYTES", 1_000_000)
+    topic = bridge.create_topic("real")
+    garbage = [random.randbytes(100_000) for _ in range(100)]
+    bridge.produce_together(bridge.names.half, [(value, []) for value in garbage], partition=0)
+    prepared = bridge.prepare(topic, b"value", partition=0)
+    bridge.decide(prepared, COMMIT)
+    with bridge.local_owner():
+        bridge.wait_visible(topic, [b"value"], 10)
+        eventually(lambda: len(bridge.discarded()) >= 100)
+        assert Counter(record["value"] for record in bridge.discarded()) == Counter(garbage)
+
+
+def test_p8_what_is_too_large_for_the_discard_topic_is_set_aside_without_its_body(bridge: Bridge) -> None:
+    bridge.alter_topic(bridge.names.discard, max_message_bytes="20000")
+    topic = bridge.create_topic("real")
+    with bridge.member() as member, bridge.local_owner(transaction_timeout=200, transaction_check_interval=300):
+        values = {b"small %d" % number for number in range(5)} | {random.randbytes(40_000) for _ in range(2)}
+        prepared = {value: bridge.prepare(topic, value, partition=0) for value in values}
+        bridge.produce_together(
+            bridge.names.half, [(b"bad", []), (random.randbytes(40_000), []), (b"worse", [])], partition=0
+        )
+        bridge.produce_together(bridge.names.end, [(random.randbytes(40_000), []), (b"odd", [])], partition=0)
+        eventually(lambda: len(bridge.discarded()) >= len(values) + 5, 40)
+        bridge.decide(bridge.prepare(topic, b"goes on", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"goes on"])
+        records = bridge.discarded()
+        assert len(records) == len(values) + 5
+        by_id = {record["UNIQ_KEY"]: record for record in records if record["TXB_REASON"] == b"MAX_CHECKS"}
+        for value, one in prepared.items():
+            record = by_id[one.transaction_id.encode()]
+            assert record["value"] == (value if len(value) < 100 else None)
+            assert len(member.checks(one)) == 3
+        malformed = Counter(record["value"] for record in records if record["TXB_REASON"] == b"MALFORMED")
+        assert malformed == {b"bad": 1, b"worse": 1, b"odd": 1, None: 2}

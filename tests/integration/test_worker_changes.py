@@ -1,0 +1,134 @@
+"""Workers come, go and die, and two apps share the topics: exactly once all the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
+from txbridge.embedded import EmbeddedKafka
+
+
+class Stream:
+    """Prepares and decides without pause; every tenth message is rolled back."""
+
+    def __init__(self, bridge: Bridge, topic: str) -> None:
+        self._bridge = bridge
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.committed: list[bytes] = []
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopping.is_set():
+            values = [b"%d" % (number + step) for step in range(20)]
+            number += 20
+            halves = self._bridge.prepare_many(self._topic, values)
+            self._bridge.decide_many([half for step, half in enumerate(halves) if step % 10], COMMIT)
+            self._bridge.decide_many([half for step, half in enumerate(halves) if step % 10 == 0], ROLLBACK)
+            self.committed += [value for step, value in enumerate(values) if step % 10]
+            self._stopping.wait(0.02)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+def assert_exactly_once(bridge: Bridge, topic: str, stream: Stream) -> None:
+    bridge.wait_visible(topic, stream.committed, 90)
+    # Nothing else: no second copy, no rolled back one.
+    assert bridge.visible(topic) == Counter(dict.fromkeys(stream.committed, 1))
+    outcomes = bridge.outcomes()
+    assert all(len(named) == 1 for named in outcomes.values())
+
+
+def moved_on(bridge: Bridge, topic: str) -> None:
+    """Wait until something new is delivered."""
+    before = len(bridge.read(topic))
+    eventually(lambda: len(bridge.read(topic)) > before + 20, 60, "deliveries did not go on")
+
+
+@pytest.fixture
+def wide(kafka: EmbeddedKafka) -> Iterator[Bridge]:
+    with Bridge(kafka.bootstrap_servers, "changes", partitions=6) as made:
+        yield made
+
+
+def test_p2_p3_workers_join_leave_and_die(wide: Bridge) -> None:
+    topic = wide.create_topic("orders")
+    first, second = wide.worker(wait=0), wide.worker(wait=0)
+    first.wait_serving(1)
+    second.wait_serving(1)
+    with Stream(wide, topic) as stream:
+        moved_on(wide, topic)
+        third = wide.worker(wait=1)
+        moved_on(wide, topic)
+        assert second.stop() == 0
+        moved_on(wide, topic)
+        third.kill()
+        # The first alone, after the session time-out of the dead one.
+        moved_on(wide, topic)
+        first.wait_serving(6, 60)
+        moved_on(wide, topic)
+    assert_exactly_once(wide, topic, stream)
+    assert first.returncode is None
+    # The partition that the first worker never lost was not restored again.
+    assert min(Counter(_taken_over(first)).values()) == 1
+
+
+def _taken_over(worker: WorkerProcess) -> list[str]:
+    return [line.split('"partition": ')[1][0] for line in worker.log.splitlines() if "partition_taken_over" in line]
+
+
+def test_p3_two_apps_of_different_names_on_the_same_topics(bridge: Bridge) -> None:
+    """They fence each other; work goes on in turns."""
+    topic = bridge.create_topic("orders")
+    bridge.worker(app_id="app-one")
+    with Stream(bridge, topic) as stream:
+        moved_on(bridge, topic)
+        other = bridge.worker(app_id="app-two", wait=1)
+        moved_on(bridge, topic)
+        moved_on(bridge, topic)
+    # Decisions that came last wait for whose turn it is.
+    assert_exactly_once(bridge, topic, stream)
+    assert any("fenced" in worker.log for worker in (other, *bridge.workers))
+
+
+def test_faust_command_line(bridge: Bridge, tmp_path: Path) -> None:
+    """`faust -A txbridge.broker.app worker` does the same as `txbridge worker`."""
+    topic = bridge.create_topic("orders")
+    half = bridge.prepare(topic, b"by faust")
+    bridge.decide(half, COMMIT)
+    log = (tmp_path / "faust.log").open("wb")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "faust", "-A", "txbridge.broker.app", "worker", "-l", "info"],
+        env={
+            **os.environ,
+            "TXBRIDGE_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
+            "TXBRIDGE_NAMESPACE": bridge.namespace,
+        },
+        cwd=tmp_path,
+        stdout=log,
+        stderr=log,
+    )
+    try:
+        bridge.wait_visible(topic, [b"by faust"], 60)
+    finally:
+        worker.terminate()
+        worker.wait(30)
+        log.close()
+    # Faust's own data folder does not land where the worker happens to be started.
+    assert [file.name for file in tmp_path.iterdir()] == ["faust.log"]

@@ -1,0 +1,195 @@
+"""END is applied strictly in its order and exactly once, whatever Faust delivers, skips or repeats: P2 to P5."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
+from txbridge.broker.inbox import EndEvent, EndInbox
+
+_Offer = Callable[[EndEvent], None]
+_MESSAGES = 120
+
+
+@dataclass
+class Script:
+    """Messages with contradicting decisions in END, and which of them has to win."""
+
+    topic: str
+    events: list[EndEvent]
+    winners: dict[Prepared, tuple[bytes, int]]
+
+    def verify(self, bridge: Bridge) -> None:
+        """Every first decision won, and each message was finished once."""
+        eventually(lambda: len(bridge.outcomes()) == len(self.winners), 30, "not all decisions were applied")
+        end = self.events[-1].offset + 1
+        eventually(lambda: bridge.progress(0)["end"] == end, 30, "END was not applied to its end")
+        names = {COMMIT: ["commit"], ROLLBACK: ["rollback"]}
+        outcomes = bridge.outcomes()
+        for prepared, (_, decision) in self.winners.items():
+            assert outcomes[0, prepared.offset] == names[decision]
+        assert bridge.visible(self.topic) == {value: 1 for value, won in self.winners.values() if won == COMMIT}
+
+
+def _write(bridge: Bridge, seed: int, topic: str | None = None) -> Script:
+    chance = random.Random(seed)
+    topic = topic or bridge.create_topic("real")
+    values = [b"%d-%d" % (seed, number) for number in range(_MESSAGES)]
+    prepared = bridge.prepare_many(topic, values, partition=0)
+    commands: list[tuple[Prepared, int]] = []
+    for one in prepared:
+        commands += [(one, decision) for decision in (COMMIT, ROLLBACK, UNKNOWN, COMMIT)]
+    chance.shuffle(commands)
+    winners: dict[Prepared, tuple[bytes, int]] = {}
+    records: list[tuple[bytes | None, list[tuple[str, bytes]]]] = []
+    of = dict(zip(prepared, values, strict=True))
+    while commands:
+        # Some records hold several entries, which are applied together and in their order.
+        together, commands = commands[: (count := chance.choice([1, 1, 1, 5]))], commands[count:]
+        for one, decision in together:
+            if decision != UNKNOWN:
+                winners.setdefault(one, (of[one], decision))
+        records.append(("\n".join(one.entry(decision) for one, decision in together).encode(), bridge.end_headers()))
+    stored = bridge.produce_together(bridge.names.end, records, partition=0)
+    events = [
+        EndEvent(message.offset() or 0, None, value, headers)
+        for message, (value, headers) in zip(stored, records, strict=True)
+    ]
+    return Script(topic, events, winners)
+
+
+# --- what Faust may do ------------------------------------------------------------------------------------------------
+
+
+def _in_order(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+    yield from events
+
+
+def _nothing(_: list[EndEvent], __: random.Random) -> Iterator[EndEvent]:
+    yield from ()
+
+
+def _last_only(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+    yield events[-1]
+
+
+def _all_but_the_last(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+    yield from events[:-1]
+
+
+def _repeated(events: list[EndEvent], chance: random.Random) -> Iterator[EndEvent]:
+    for number, event in enumerate(events):
+        yield event
+        if chance.random() < 0.1:
+            # As after a rebalance: back to what was committed some time ago.
+            yield from events[max(0, number - chance.randrange(30)) : number + 1]
+
+
+def _skipping(events: list[EndEvent], chance: random.Random) -> Iterator[EndEvent]:
+    for event in events:
+        if chance.random() < 0.9:
+            yield event
+
+
+def _shuffled(events: list[EndEvent], chance: random.Random) -> Iterator[EndEvent]:
+    yield from chance.sample(events, len(events))
+
+
+def _backwards(events: list[EndEvent], _: random.Random) -> Iterator[EndEvent]:
+    yield from reversed(events)
+
+
+@pytest.mark.parametrize(
+    "deliver",
+    [_in_order, _nothing, _last_only, _all_but_the_last, _repeated, _skipping, _shuffled, _backwards],
+    ids=lambda deliver: deliver.__name__.strip("_"),
+)
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_p5_end_is_applied_in_its_order_when_faust_delivers(
+    bridge: Bridge, deliver: Callable[[list[EndEvent], random.Random], Iterator[EndEvent]], when: str
+) -> None:
+    chance = random.Random(5)
+    first = _write(bridge, 1)
+    with bridge.local_owner(transaction_timeout=600_000) as local:
+        if when == "during":
+            # Level with Faust first: from then on its events are what is applied.
+            _feed(local, first.events)
+            first.verify(bridge)
+            assert _level(local)
+        second = _write(bridge, 2, first.topic)
+        _feed(local, list(deliver(second.events, chance)))
+        both = Script(first.topic, second.events, first.winners | second.winners)
+        both.verify(bridge)
+        if deliver is _in_order and when == "during":
+            assert _level(local), "its events were taken as they came"
+
+
+def _feed(local: LocalOwner, events: list[EndEvent]) -> None:
+    for event in events:
+        local.owner.inbox.offer(event)
+
+
+def _level(local: LocalOwner) -> bool:
+    inbox = local.owner.inbox
+    with inbox._changed:
+        return inbox._level
+
+
+def test_p5_an_inbox_that_overflows_loses_nothing(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EndInbox.__init__, "__defaults__", (3,))
+    first = _write(bridge, 1)
+    with bridge.local_owner(transaction_timeout=600_000) as local:
+        _feed(local, first.events)
+        first.verify(bridge)
+        second = _write(bridge, 2, first.topic)
+        _feed(local, second.events)
+        Script(first.topic, second.events, first.winners | second.winners).verify(bridge)
+
+
+def test_p5_faust_in_a_thread_of_its_own_while_end_grows(bridge: Bridge) -> None:
+    """Offers, repeats and gaps race with the owner's own reading, level by level."""
+    chance = random.Random(7)
+    topic = bridge.create_topic("real")
+    written: list[EndEvent] = []
+    done = threading.Event()
+
+    def faust(local: LocalOwner) -> None:
+        position = 0
+        while not done.is_set() or position < len(written):
+            if position >= len(written):
+                done.wait(0.001)
+                continue
+            local.owner.inbox.offer(written[position])
+            position += 1
+            if chance.random() < 0.02:
+                position = max(0, position + chance.randrange(-20, 5))
+
+    with bridge.local_owner(transaction_timeout=600_000) as local:
+        feeder = threading.Thread(target=faust, args=(local,))
+        feeder.start()
+        winners: dict[Prepared, tuple[bytes, int]] = {}
+        for seed in range(5):
+            script = _write(bridge, seed, topic)
+            winners |= script.winners
+            written += script.events
+        done.set()
+        feeder.join()
+        Script(topic, written, winners).verify(bridge)
+
+
+def test_p5_what_was_decided_before_a_takeover_is_applied_first(bridge: Bridge) -> None:
+    """A new owner starts at the progress, though Faust goes on from somewhere else."""
+    first = _write(bridge, 1)
+    with bridge.local_owner(transaction_timeout=600_000) as local:
+        _feed(local, first.events[:40])
+        eventually(lambda: bridge.progress(0).get("end") == first.events[-1].offset + 1)
+    second = _write(bridge, 2, first.topic)
+    with bridge.local_owner(transaction_timeout=600_000) as local:
+        _feed(local, second.events[50:])
+        _feed(local, first.events[60:70])
+        Script(first.topic, second.events, first.winners | second.winners).verify(bridge)

@@ -1,0 +1,231 @@
+"""Commits that can not be delivered: that transaction alone waits and is reported, and it is not lost (P2, P8)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
+from structlog.testing import capture_logs
+
+from tests.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
+from txbridge.broker import real_topics
+from txbridge.embedded import EmbeddedKafka
+
+
+def _held(worker: WorkerProcess, error: str) -> list[dict[str, object]]:
+    return [event for event in worker.events("held") if error in str(event["error"])]
+
+
+def test_p8_a_missing_topic_holds_its_messages_alone_also_over_a_crash(bridge: Bridge) -> None:
+    there, missing = bridge.create_topic("there"), f"{bridge.namespace}.missing"
+    worker = bridge.worker()
+    held, others = bridge.prepare_many(missing, [b"held 0", b"held 1"], partition=0), [b"%d" % n for n in range(50)]
+    prepared = bridge.prepare_many(there, others, partition=0)
+    # All in one END record: the others are delivered in the transaction that holds these.
+    bridge.end([one.entry(COMMIT) for one in [held[0], *prepared, held[1]]], 0)
+    bridge.wait_visible(there, others, 5)
+    eventually(lambda: _held(worker, f"topic {missing} does not exist"))
+    [event] = _held(worker, "does not exist")
+    assert (event["count"], event["half_offset"], event["topic"]) == (2, held[0].offset, missing)
+    # A held message is decided: neither a rollback nor a check changes that.
+    bridge.decide(held[0], ROLLBACK)
+    worker.wait_logged('"reason": "contradiction"')
+    assert bridge.parked_states(0) == ["held", "held"]
+    worker.kill()
+    with bridge.local_owner():
+        bridge.decide(held[1], ROLLBACK)
+        eventually(lambda: bridge.progress(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+        assert bridge.parked_states(0) == ["held", "held"]
+        bridge.create_topic("missing")
+        since = time.monotonic()
+        bridge.wait_visible(missing, [b"held 0", b"held 1"], 10)
+        print(f"delivered {time.monotonic() - since:.1f} s after the topic was created")
+        eventually(lambda: not bridge.parked_states(0))
+    assert bridge.visible(missing) == {b"held 0": 1, b"held 1": 1}
+    assert bridge.outcomes()[0, held[0].offset] == bridge.outcomes()[0, held[1].offset] == ["commit"]
+
+
+def test_p8_records_that_their_topic_refuses_are_held_alone(bridge: Bridge) -> None:
+    """Kafka refuses whole batches for one bad record; the good ones of the batch are delivered all the same."""
+    small = bridge.create_topic("small", 1, max_message_bytes="20000")
+    compact = bridge.create_topic("compact", 1, cleanup_policy="compact")
+    two = bridge.create_topic("two", 2)
+    with bridge.local_owner(), capture_logs() as logs:
+        large = [bridge.prepare(small, random.randbytes(30_000 + n), partition=0) for n in range(3)]
+        keyless = bridge.prepare(compact, b"no key", partition=0)
+        nowhere = [bridge.prepare(two, b"nowhere %d" % n, partition=0, extra=[("REAL_QID", b"7")]) for n in range(3)]
+        future = bridge.prepare(two, b"future", partition=0, extra=[("BORN_TIMESTAMP", b"9999999999999")])
+        good = {topic: [b"good %d" % number for number in range(100)] for topic in (small, compact, two)}
+        prepared = [one for topic in good for one in bridge.prepare_many(topic, good[topic], partition=0)]
+        chosen = [*large, keyless, *nowhere, future, *prepared]
+        random.shuffle(chosen)
+        bridge.decide_many(chosen, COMMIT)
+        for topic, values in good.items():
+            bridge.wait_visible(topic, values, 20)
+        eventually(lambda: Counter(bridge.parked_states(0)) == {"held": 8}, 20)
+        reasons = {str(entry["error"]) for entry in logs if entry["event"] == "held"}
+        for text in ("Message size too large", "failed to validate record", "so no partition 7", "Invalid timestamp"):
+            assert any(text in reason for reason in reasons), text
+        # As soon as their topics take them they are delivered, each on its own.
+        bridge.alter_topic(small, max_message_bytes="100000")
+        bridge.alter_topic(two, message_timestamp_after_max_ms=str(2**62))
+        bridge.alter_topic(compact, cleanup_policy="delete")
+        bridge.admin.create_partitions([NewPartitions(two, 8)])[two].result(10)
+        eventually(lambda: not bridge.parked_states(0), 90, f"still held: {bridge.parked_states(0)}")
+    assert len(bridge.visible(small)) == 103
+    assert bridge.visible(compact)[b"no key"] == bridge.visible(two)[b"future"] == 1
+    assert {message.partition() for message in bridge.read(two) if message.value().startswith(b"nowhere")} == {7}
+    assert all(set(bridge.visible(topic).values()) == {1} for topic in good)
+    assert all(outcomes == ["commit"] for outcomes in bridge.outcomes().values())
+
+
+def test_p8_a_topic_with_small_batches_is_no_obstacle(bridge: Bridge) -> None:
+    """max.message.bytes bounds a batch: one below librdkafka's batch size must not hold anything, nor be slow."""
+    topic = bridge.create_topic("small", 1, max_message_bytes="50000")
+    values = [b"%06d" % number + random.randbytes(1_000) for number in range(3_000)]
+    prepared = bridge.prepare_many(topic, values, partition=0)
+    with bridge.local_owner(), capture_logs() as logs:
+        since = time.monotonic()
+        bridge.decide_many(prepared, COMMIT, batch=500)
+        bridge.wait_visible(topic, values, 30)
+        print(f"{len(values) / (time.monotonic() - since):.0f} messages a second")
+        assert not [entry for entry in logs if entry["event"] == "held"]
+    assert set(bridge.visible(topic).values()) == {1}
+
+
+def test_p8_hundreds_of_refused_records_do_not_delay_the_others(bridge: Bridge) -> None:
+    small, other = bridge.create_topic("small", 1, max_message_bytes="3000"), bridge.create_topic("other", 1)
+    bad = bridge.prepare_many(small, [random.randbytes(4_000) for _ in range(300)], partition=0)
+    good = bridge.prepare_many(small, [b"good %d" % number for number in range(50)], partition=0)
+    prepared = bridge.prepare_many(other, [b"other %d" % number for number in range(100)], partition=0)
+    chosen = [*bad, *good, *prepared]
+    random.Random(2).shuffle(chosen)
+    with bridge.local_owner():
+        since = time.monotonic()
+        bridge.decide_many(chosen, COMMIT, batch=1_000)
+        bridge.wait_visible(other, [b"other %d" % number for number in range(100)], 20)
+        print(f"others: {time.monotonic() - since:.1f} s")
+        assert time.monotonic() - since < 10
+        bridge.wait_visible(small, [b"good %d" % number for number in range(50)], 60)
+        print(f"good ones of the topic: {time.monotonic() - since:.1f} s")
+        # While those are tried again and again, a decision gets through at once.
+        for number in range(5):
+            since = time.monotonic()
+            late = bridge.prepare(other, b"late %d" % number, partition=0)
+            bridge.decide(late, COMMIT)
+            bridge.wait_visible(other, [b"late %d" % number], 20)
+            assert time.monotonic() - since < 5
+    assert set(bridge.visible(small).values()) == set(bridge.visible(other).values()) == {1}
+
+
+def test_p8_a_topic_that_is_deleted_delays_the_others_by_the_time_out_once(bridge: Bridge) -> None:
+    gone, other = bridge.create_topic("gone", 1), bridge.create_topic("other", 1)
+    with bridge.local_owner(commit_timeout=4_000), capture_logs() as logs:
+        bridge.decide(bridge.prepare(gone, b"first", partition=0), COMMIT)
+        bridge.wait_visible(gone, [b"first"])
+        bridge.admin.delete_topics([gone])[gone].result(10)
+        eventually(lambda: gone not in bridge.admin.list_topics(timeout=10).topics)
+        # Its name is still believed to be good: what is known of topics is kept for a minute.
+        delays = []
+        for number in range(6):
+            since = time.monotonic()
+            pair = [bridge.prepare(gone, b"gone %d" % number, partition=0)]
+            pair.append(bridge.prepare(other, b"other %d" % number, partition=0))
+            bridge.decide_many(pair, COMMIT)
+            bridge.wait_visible(other, [b"other %d" % number], 30)
+            delays.append(time.monotonic() - since)
+        print("delays: " + ", ".join(f"{delay:.1f}" for delay in delays))
+        assert sum(delay > 1.5 for delay in delays) <= 1
+        assert [entry for entry in logs if entry["event"] == "held"]
+        bridge.create_topic("gone", 1)
+        bridge.wait_visible(gone, [b"gone %d" % number for number in range(6)], 40)
+    assert set(bridge.visible(gone).values()) == {1}
+
+
+def test_p2_a_commit_whose_body_retention_has_eaten_is_held_and_named(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.local_owner(park_after=200, payload_memory=1), capture_logs() as logs:
+        eaten, kept = (bridge.prepare(topic, value, partition=0) for value in (b"eaten", b"kept"))
+        eventually(lambda: bridge.progress(0)["half"] == 2)
+        bridge.delete_records(bridge.names.half, 0, 1)
+        bridge.decide_many([eaten, kept], COMMIT)
+        bridge.wait_visible(topic, [b"kept"])
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+        [entry] = [entry for entry in logs if entry["event"] == "held"]
+        assert "retention has eaten it" in entry["error"]
+        bridge.decide(bridge.prepare(topic, b"goes on", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"goes on"])
+
+
+# --- rights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded_kafka() -> Iterator[EmbeddedKafka]:
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedKafka(config=config) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(
+    ("right", "known"),
+    [(AclOperation.WRITE, False), (AclOperation.WRITE, True), (AclOperation.DESCRIBE, False)],
+    ids=["write", "write, later", "describe"],
+)
+def test_p8_a_forbidden_topic_holds_its_messages_alone(
+    guarded_kafka: EmbeddedKafka, right: AclOperation, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_topics, "_BAD_FOR_S", 0.1)
+    with Bridge(guarded_kafka.bootstrap_servers, f"forbidden {right.name} {known}", partitions=1) as bridge:
+        forbidden, other = bridge.create_topic("forbidden", 1), bridge.create_topic("other", 1)
+
+        def acl(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
+            pattern = ResourcePatternType.LITERAL
+            return AclBinding(ResourceType.TOPIC, forbidden, pattern, "User:*", "*", operation, permission)
+
+        def forbid() -> None:
+            bindings = [acl(AclOperation.ALL, AclPermissionType.ALLOW), acl(right, AclPermissionType.DENY)]
+            for answer in bridge.admin.create_acls(bindings).values():
+                answer.result(10)
+
+        with bridge.local_owner(), capture_logs() as logs:
+            if known:
+                bridge.decide(bridge.prepare(forbidden, b"before", partition=0), COMMIT)
+                bridge.wait_visible(forbidden, [b"before"])
+            forbid()
+            pair = [bridge.prepare(forbidden, b"held", partition=0), bridge.prepare(other, b"other", partition=0)]
+            bridge.decide_many(pair, COMMIT)
+            bridge.wait_visible(other, [b"other"], 20)
+            eventually(lambda: bridge.parked_states(0) == ["held"])
+            held = [entry for entry in logs if entry["event"] == "held"]
+            assert "no right to" in held[-1]["error"] or "authorization" in held[-1]["error"]
+            filters = [
+                AclBindingFilter(
+                    ResourceType.TOPIC,
+                    forbidden,
+                    ResourcePatternType.LITERAL,
+                    None,
+                    None,
+                    AclOperation.ANY,
+                    AclPermissionType.ANY,
+                ),
+            ]
+            for answer in bridge.admin.delete_acls(filters).values():
+                answer.result(10)
+            bridge.wait_visible(forbidden, [b"held"], 30)
+        assert set(bridge.visible(forbidden).values()) == {1}

@@ -1,0 +1,390 @@
+"""Take-over: zombies and half-finished take-overs harm nobody, and topics that can not be right are refused by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
+from txbridge.broker import cycle, owner, reader, takeover
+from txbridge.broker.errors import IndefiniteError
+from txbridge.broker.faults import fault_point
+from txbridge.broker.writer import TransactionalWriter
+
+# --- zombies ---------------------------------------------------------------------------------------------------------
+
+
+def test_p3_a_zombie_is_fenced_and_owns_again_only_what_the_group_gives_it(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    zombie = bridge.worker(session_timeout=2_000)
+    before = bridge.prepare_many(topic, [b"before %d" % number for number in range(20)])
+    bridge.decide_many(before, COMMIT)
+    bridge.wait_visible(topic, [b"before %d" % number for number in range(20)])
+    waiting = bridge.prepare_many(topic, [b"waiting %d" % number for number in range(20)])
+    zombie.pause()
+    other = bridge.worker(session_timeout=2_000)
+    assert other.owned() == {0, 1}
+    bridge.decide_many(waiting[:15], COMMIT)
+    bridge.decide_many(waiting[15:], ROLLBACK)
+    bridge.wait_visible(topic, [b"waiting %d" % number for number in range(15)])
+    # It wakes up in the belief that it owns both, with decisions before it that are applied already.
+    zombie.resume()
+    zombie.wait_logged('"fenced"', 40)
+    eventually(lambda: len(zombie.owned()) == len(other.owned()) == 1, 40, "the two did not come to share")
+    after = bridge.prepare_many(topic, [b"after %d" % number for number in range(20)])
+    bridge.decide_many(after, COMMIT)
+    bridge.wait_visible(topic, [b"after %d" % number for number in range(20)])
+    counts = bridge.visible(topic)
+    assert set(counts.values()) == {1}
+    assert len(counts) == 55
+    assert all(len(outcomes) == 1 for outcomes in bridge.outcomes().values())
+    fenced_at = str(zombie.events("fenced")[0]["timestamp"])
+    taken_after = {
+        event["partition"] for event in zombie.events("partition_taken_over") if str(event["timestamp"]) > fenced_at
+    }
+    assert taken_after <= zombie.owned()
+
+
+class _Gate:
+    """Holds the next take-over at a fault point until it is opened."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, name: str) -> None:
+        if name == self._point and not self.reached.is_set():
+            self.reached.set()
+            assert self.opened.wait(60)
+        fault_point(name)
+
+
+@pytest.mark.parametrize("point", ["takeover.fenced", "takeover.restored"])
+def test_p3_a_zombie_that_commits_in_the_middle_of_a_takeover(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    topic = bridge.create_topic("real")
+    prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(10)], partition=0)
+    group_says = "zombie"
+    with bridge.local_owner(confirm=lambda _: group_says == "zombie") as zombie:
+        bridge.decide_many(prepared[:5], COMMIT)
+        bridge.wait_visible(topic, [b"%d" % number for number in range(5)])
+        gate = _Gate(point)
+        monkeypatch.setattr(takeover, "fault_point", gate)
+        group_says = "other"
+        other = bridge.local_owner()
+        assert gate.reached.wait(30)
+        bridge.decide_many(prepared[5:], COMMIT)
+        zombie.wait_error("fenced")
+        gate.opened.set()
+        other.wait_serving()
+        bridge.wait_visible(topic, [b"%d" % number for number in range(10)])
+        assert set(bridge.visible(topic).values()) == {1}
+        assert not zombie.owner.status.serving
+        # The other goes, the group gives the partition back: the zombie serves it again.
+        other.stop()
+        group_says = "zombie"
+        zombie.wait_serving()
+        bridge.decide(prepared[0], ROLLBACK)
+        eventually(lambda: bridge.progress(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+    assert set(bridge.visible(topic).values()) == {1}
+
+
+def test_p3_a_zombie_that_takes_the_fence_back_in_the_middle_of_a_takeover(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that saw connection trouble takes the fence anew: so may a zombie, but not for long."""
+    topic = bridge.create_topic("real")
+    prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(10)], partition=0)
+    group_says = "zombie"
+    fences: list[TransactionalWriter] = []
+    real_fence = TransactionalWriter.fence
+
+    def fence(writer: TransactionalWriter) -> None:
+        fences.append(writer)
+        real_fence(writer)
+
+    monkeypatch.setattr(TransactionalWriter, "fence", fence)
+    with bridge.local_owner(confirm=lambda _: group_says == "zombie") as zombie:
+        gate = _Gate("takeover.restored")
+        monkeypatch.setattr(takeover, "fault_point", gate)
+        group_says = "other"
+        other = bridge.local_owner()
+        assert gate.reached.wait(30)
+        # As after an error of the connection: the zombie's producer is not to be trusted any more.
+        fences[0]._producer = None
+        bridge.decide_many(prepared[:5], COMMIT)
+        bridge.wait_visible(topic, [b"%d" % number for number in range(5)])
+        assert fences[2] is fences[0]
+        gate.opened.set()
+        other.wait_serving()
+        bridge.decide_many(prepared[5:], COMMIT)
+        bridge.wait_visible(topic, [b"%d" % number for number in range(10)])
+        zombie.wait_error("fenced")
+        other.stop()
+    assert set(bridge.visible(topic).values()) == {1}
+    assert all(outcomes == ["commit"] for outcomes in bridge.outcomes().values())
+
+
+def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of the connection between begin and commit: what Kafka has committed is not written again."""
+    topic = bridge.create_topic("real")
+    made: list[TransactionalWriter] = []
+    real_write = TransactionalWriter.write
+    outcomes = iter(["committed", "aborted", "committed"])
+
+    def write(writer: TransactionalWriter, contents: Any, receipt: Any) -> None:
+        made.append(writer)
+        outcome = next(outcomes, None) if contents.draft.deliver else None
+        if outcome == "aborted":
+            # Lost on the way: nothing was written, but the writer can not know.
+            writer._seq += 1
+            raise IndefiniteError("nobody knows")
+        real_write(writer, contents, receipt)
+        if outcome == "committed":
+            raise IndefiniteError("nobody knows")
+
+    monkeypatch.setattr(TransactionalWriter, "write", write)
+    with bridge.local_owner():
+        for number in range(5):
+            bridge.decide(bridge.prepare(topic, b"%d" % number, partition=0), COMMIT)
+            bridge.wait_visible(topic, [b"%d" % number])
+    assert len(set(made)) == 1, "the state was kept"
+    assert bridge.visible(topic) == {b"%d" % number: 1 for number in range(5)}
+    assert list(bridge.outcomes().values()) == [["commit"]] * 5
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def used(bridge: Bridge) -> Bridge:
+    """Both partitions have a history, with a pending message at each watermark."""
+    topic = bridge.create_topic("real")
+    for partition in (0, 1):
+        prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(6)], partition=partition)
+        with bridge.local_owner(partition):
+            bridge.decide_many(prepared[1:], COMMIT)
+            bridge.wait_outcome(prepared[5], "commit")
+    return bridge
+
+
+def _expect_refusal(bridge: Bridge, *texts: str) -> None:
+    """Partition 0 is refused with this text while partition 1 goes on."""
+    refused = bridge.local_owner(0)
+    refused.wait_error(*texts)
+    topic = bridge.create_topic("other")
+    with bridge.local_owner(1):
+        bridge.decide(bridge.prepare(topic, b"goes on", partition=1), COMMIT)
+        bridge.wait_visible(topic, [b"goes on"])
+    refused.stop()
+
+
+@pytest.mark.parametrize("short", ["half", "end", "op"])
+def test_a_takeover_refuses_a_log_that_begins_above_what_is_needed(used: Bridge, short: str) -> None:
+    topic, wanted = getattr(used.names, short), used.progress(0)[short]
+    assert isinstance(wanted, int)
+    used.end(["0,0,0"], 0)
+    used.end(["0,0,0"], 0)
+    used.delete_records(topic, 0, wanted + 1)
+    _expect_refusal(used, topic, f"begins at offset {wanted + 1}, above offset {wanted} that is still needed")
+
+
+@pytest.mark.parametrize("short", ["half", "end", "op"])
+def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
+    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    progress = used.progress(0)
+    key = used.names.progress_key(0)
+    used.produce(used.names.offset, key=key, value=json.dumps({**progress, short: 10**6}).encode(), partition=0)
+    refused = used.local_owner(0)
+    refused.wait_error(getattr(used.names, short), "the log was cut")
+    # Once a person has put it right, it goes on by itself.
+    used.produce(used.names.offset, key=key, value=json.dumps(progress).encode(), partition=0)
+    refused.wait_serving()
+    refused.stop()
+
+
+@pytest.mark.parametrize("short", ["half", "end", "op"])
+def test_a_takeover_refuses_a_topic_that_was_created_anew(used: Bridge, short: str) -> None:
+    topic = getattr(used.names, short)
+    used.recreate(topic)
+    for partition in (0, 1):
+        refused = used.local_owner(partition)
+        refused.wait_error(topic, "deleted and created anew")
+        refused.stop()
+
+
+def test_a_takeover_refuses_an_offset_topic_that_was_emptied(used: Bridge) -> None:
+    used.recreate(used.names.offset)
+    refused = used.local_owner(0)
+    refused.wait_error(used.names.offset, "holds no progress although", used.names.op)
+    refused.stop()
+
+
+def test_an_owner_notices_that_end_was_created_anew(used: Bridge) -> None:
+    local = used.local_owner(0).wait_serving()
+    used.recreate(used.names.end)
+    local.wait_error(used.names.end)
+    assert not local.owner.status.serving
+    local.stop()
+
+
+# --- no false alarm --------------------------------------------------------------------------------------------------
+
+
+def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle, "_SETTLE_S", 0.5)
+    topic = bridge.create_topic("real")
+    foreign = _foreign(bridge)
+    with bridge.local_owner(park_after=500):
+        bridge.prepare(topic, b"pending for long", partition=0)
+        prepared = bridge.prepare(topic, b"value", partition=0)
+        bridge.decide(prepared, COMMIT)
+        bridge.wait_visible(topic, [b"value"])
+        # A stranger's aborted transactions leave markers at the ends of the logs, where nothing else follows.
+        for name in (bridge.names.half, bridge.names.end, bridge.names.op):
+            foreign.begin_transaction()
+            foreign.produce(name, b"garbage", partition=0)
+            foreign.flush(10)
+            foreign.abort_transaction(10)
+        ends = {short: bridge.bounds(getattr(bridge.names, short), 0)[1] for short in ("half", "end", "op")}
+        eventually(lambda: {short: bridge.progress(0)[short] for short in ends} == ends, 30, "not settled")
+        written = bridge.progress(0)["seq"]
+    for short, end in ends.items():
+        bridge.delete_records(getattr(bridge.names, short), 0, end)
+    with bridge.local_owner():
+        bridge.decide(bridge.prepare(topic, b"after", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"after"])
+    assert isinstance(written, int)
+    assert written < 20, "settling must not go on for ever"
+
+
+def test_op_records_that_nothing_needs_may_be_gone(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.local_owner():
+        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"value"])
+        eventually(lambda: bridge.progress(0)["half"] == 1)
+    bridge.delete_records(bridge.names.op, 0, bridge.bounds(bridge.names.op, 0)[1])
+    with bridge.local_owner():
+        bridge.decide(bridge.prepare(topic, b"after", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"after"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"nonsense", b"\xff\xfe"),
+        ("progress", b"not JSON"),
+        ("progress", b'{"half": -1}'),
+        ("progress", None),
+        ("parked", b'{"state": "odd"}'),
+        ("parked nonsense", b"{}"),
+    ],
+)
+def test_malformed_records_in_offset_and_op_do_not_stop_a_takeover(
+    bridge: Bridge, key: bytes | str | None, value: bytes | None
+) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.local_owner(park_after=100) as local:
+        pending = bridge.prepare(topic, b"pending", partition=0)
+        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"value"])
+        eventually(lambda: bridge.parked_states(0) == ["pending"])
+        local.stop()
+    progress_key = bridge.names.progress_key(0)
+    keys = {"progress": progress_key, "parked": progress_key + b"/7", "parked nonsense": progress_key + b"/x"}
+    bridge.produce(bridge.names.offset, key=keys.get(key, key), value=value, partition=0)  # type: ignore[arg-type]
+    bridge.produce(bridge.names.op, value=value, partition=0)
+    bridge.produce(bridge.names.op, value=b"1,x", headers=[("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")])
+    with bridge.local_owner():
+        bridge.decide(pending, COMMIT)
+        bridge.wait_visible(topic, [b"pending"])
+    assert bridge.visible(topic) == {b"value": 1, b"pending": 1}
+
+
+# --- transactions of strangers ---------------------------------------------------------------------------------------
+
+
+def _foreign(bridge: Bridge) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": bridge.bootstrap_servers,
+            "transactional.id": f"{bridge.namespace}-stranger",
+            "transaction.timeout.ms": 120_000,
+        },
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+@pytest.mark.parametrize("short", ["op", "offset"])
+def test_a_takeover_names_a_transaction_that_hangs(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
+    monkeypatch.setattr(reader, "STABLE_TIMEOUT_S", 2.0)
+    topic = getattr(used.names, short)
+    foreign = _foreign(used)
+    foreign.begin_transaction()
+    foreign.produce(topic, b"stranger", key=b"stranger", partition=0)
+    foreign.flush(10)
+    stuck = used.local_owner(0)
+    stuck.wait_error("a Kafka transaction hangs there", f"find-hanging --topic {topic} --partition 0")
+    # Its end is a marker at the tail of the log, behind a record that nobody may see: the take-over gets past both.
+    foreign.abort_transaction(10)
+    stuck.wait_serving()
+    prepared = used.prepare(used.create_topic("other"), b"value", partition=0)
+    used.decide(prepared, COMMIT)
+    used.wait_outcome(prepared, "commit")
+    stuck.stop()
+
+
+def test_an_owner_can_be_stopped_while_a_takeover_waits(used: Bridge) -> None:
+    foreign = _foreign(used)
+    foreign.begin_transaction()
+    foreign.produce(used.names.offset, b"stranger", key=b"stranger", partition=0)
+    foreign.flush(10)
+    stuck = used.local_owner(0)
+    eventually(lambda: _is_waiting(stuck.owner.ident))
+    stuck.owner.stop()
+    stuck.owner.join(5)
+    assert not stuck.owner.is_alive()
+    foreign.abort_transaction(10)
+
+
+def _is_waiting(ident: int | None) -> bool:
+    frame = sys._current_frames().get(ident or 0)
+    names = set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return "read_to" in names
+
+
+def test_confirmation_that_gets_no_answer_does_not_end_the_partition(bridge: Bridge) -> None:
+    answers: list[Callable[[], bool]] = [
+        lambda: _raise(TimeoutError()),
+        lambda: _raise(KafkaException(KafkaError(KafkaError._TIMED_OUT))),
+        lambda: False,
+        lambda: True,
+    ]
+    with bridge.local_owner(confirm=lambda _: answers.pop(0)() if answers else True) as first:
+        other = bridge.local_owner().wait_serving()
+        topic = bridge.create_topic("real")
+        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"value"])
+        other.stop()
+        # Fenced by now, it gets no answer twice, then a no.
+        first.wait_serving(60)
+        assert not answers
+    assert bridge.visible(topic) == {b"value": 1}
+
+
+def _raise(error: Exception) -> bool:
+    raise error

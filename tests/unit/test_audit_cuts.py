@@ -1,0 +1,209 @@
+"""Cuts, options and the report: the parts of the audit that need neither Spark nor Kafka."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from txbridge_audit import verdicts
+from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.report import AuditReport, Entry, Place, Tally
+from txbridge_audit.settings import kafka_settings, parse_options
+from txbridge_audit.table import print_report
+
+A, B = ("orders", 0), ("orders", 1)
+
+
+class Offsets:
+    """A cluster whose last stable offsets move on every time they are asked for."""
+
+    def __init__(self, high: dict[TopicPartition, int], stable: list[dict[TopicPartition, int]]) -> None:
+        self.high, self.stable, self.asked = high, stable, 0
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        assert self.asked == 0, "the high watermarks are asked for first, and once"
+        return {key: self.high[key] for key in partitions}
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        answer = self.stable[min(self.asked, len(self.stable) - 1)]
+        self.asked += 1
+        return {key: answer[key] for key in partitions}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_settle_waits_until_everything_written_so_far_is_decided() -> None:
+    offsets = Offsets({A: 10, B: 4}, [{A: 7, B: 4}, {A: 9, B: 5}, {A: 12, B: 6}])
+    cut = settle(offsets, [A, B], timeout=30, clock=(clock := Clock()), sleep=clock.sleep)
+    # What came meanwhile is in the cut too; it does no harm.
+    assert (cut.ends, cut.unsettled) == ({A: 12, B: 6}, {})
+    assert offsets.asked == 3
+
+
+def test_settle_gives_up_and_names_what_stays_open() -> None:
+    offsets = Offsets({A: 10, B: 4}, [{A: 7, B: 4}])
+    cut = settle(offsets, [A, B], timeout=2, clock=(clock := Clock()), sleep=clock.sleep)
+    assert (cut.ends, cut.unsettled) == ({A: 7, B: 4}, {A: 10})
+    assert 2 <= clock.now < 3
+    assert offsets.asked < 20
+
+
+def test_settle_of_nothing() -> None:
+    assert settle(Offsets({}, [{}]), []).ends == {}
+
+
+def test_ranges() -> None:
+    assert ranges({A: 3, B: 9}, {A: 5, B: 7}) == {A: Range(3, 5), B: Range(7, 7)}
+    assert ranges({A: 3, B: 9}, {A: 5, B: 7})[B].empty
+
+
+def test_options_of_both_clients() -> None:
+    settings = kafka_settings("kafka:9092", {"socket.timeout.ms": "5000", "security.protocol": "SSL"})
+    assert settings.librdkafka["socket.timeout.ms"] == "5000"
+    assert settings.spark == {"kafka.security.protocol": "SSL", "kafka.bootstrap.servers": "kafka:9092"}
+
+
+def test_login_is_translated() -> None:
+    options = {"sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "audit", "sasl.password": 'a"b\\c'}
+    spark = kafka_settings("kafka:9092", options).spark
+    assert spark["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert spark["kafka.sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        r'username="audit" password="a\"b\\c";'
+    )
+
+
+def test_certificates_are_sent_as_text(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("CA")
+    options = {"ssl.ca.location": str(tmp_path / "ca.pem"), "ssl.key.pem": "KEY", "ssl.certificate.pem": "CERTIFICATE"}
+    spark = kafka_settings("kafka:9092", options).spark
+    assert spark["kafka.ssl.truststore.type"] == spark["kafka.ssl.keystore.type"] == "PEM"
+    assert spark["kafka.ssl.truststore.certificates"] == "CA"
+    assert spark["kafka.ssl.keystore.key"] == "KEY"
+    assert spark["kafka.ssl.keystore.certificate.chain"] == "CERTIFICATE"
+
+
+def test_java_options_reach_spark_alone() -> None:
+    settings = kafka_settings("kafka:9092", {"java.sasl.jaas.config": "login"})
+    assert settings.spark["kafka.sasl.jaas.config"] == "login"
+    assert settings.librdkafka == {"bootstrap.servers": "kafka:9092"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"isolation.level": "read_uncommitted"}, "sets isolation.level itself"),
+        ({"java.group.id": "mine"}, "sets group.id itself"),
+        ({"sasl.username": "audit", "sasl.mechanism": "OAUTHBEARER"}, "give java.sasl.jaas.config"),
+        ({"ssl.ca.location": "/no/such/file"}, "can not be read"),
+        ({"enable.ssl.certificate.verification": "false"}, "give the CA"),
+    ],
+)
+def test_options_that_can_not_work(options: dict[str, str], message: str) -> None:
+    with pytest.raises(CouldNotAuditError, match=message):
+        kafka_settings("kafka:9092", options)
+
+
+def test_pairs() -> None:
+    assert parse_options(["a.b=c=d", "e="]) == {"a.b": "c=d", "e": ""}
+    with pytest.raises(CouldNotAuditError, match="key=value"):
+        parse_options(["=x"])
+
+
+def report(violations: Tally = Tally(), findings: Tally = Tally(), **fates: int) -> AuditReport:  # noqa: B008
+    return AuditReport(
+        namespace="",
+        transactions=sum(fates.values()),
+        fates=dict.fromkeys(verdicts.FATES, 0) | fates,
+        pending_states=dict.fromkeys(verdicts.PENDING_STATES, 0) | {"held": fates.get("pending", 0)},
+        violations=violations,
+        findings=findings,
+        delivered_more_than_once=0,
+        rolled_back_but_visible=0,
+        answered_by_check=0,
+        cuts={"orders": {"0": {"start": 0, "before": 3, "end": 5}}},
+        started_at=1_700_000_000_000,
+        seconds=1.25,
+    )
+
+
+LOST = Entry("LOST", "gone", "0123ABCD", "billing", "orders", (Place("half", "HALF", 0, 7), Place("op", "OP", 0, 2)))
+
+
+def shown(of: AuditReport) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    print_report(of, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_json_form() -> None:
+    data = json.loads(report(Tally({"LOST": 1}, (LOST,)), delivered=2, LOST=1).to_json())
+    assert set(data) == {
+        *("format", "clean", "namespace", "transactions", "fates", "delivered", "delivered_more_than_once"),
+        *("rolled_back", "rolled_back_but_visible", "answered_by_check", "pending", "pending_states", "discarded"),
+        *("unverifiable", "violations", "findings", "cuts", "started_at", "seconds"),
+    }
+    assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)
+    assert data["violations"] == {
+        "total": 1,
+        "by_kind": {"LOST": 1},
+        "listed": [
+            {
+                "kind": "LOST",
+                "says": "gone",
+                "transaction": "0123ABCD",
+                "group": "billing",
+                "real_topic": "orders",
+                "evidence": [
+                    {"role": "half", "topic": "HALF", "partition": 0, "offset": 7},
+                    {"role": "op", "topic": "OP", "partition": 0, "offset": 2},
+                ],
+            },
+        ],
+    }
+
+
+def test_exit_code() -> None:
+    assert (report(delivered=1).clean, report(delivered=1).exit_code) == (True, 0)
+    assert report(Tally({"LOST": 1}), LOST=1).exit_code == 1
+    # Findings and what can not be verified are no violations.
+    assert report(findings=Tally({"LATE": 1}), unverifiable=1).exit_code == 0
+
+
+def test_table_of_a_clean_audit() -> None:
+    text = shown(report(delivered=12_345, pending=2))
+    assert "clean: 12,347 transactions in 1.2 s" in text
+    assert "pending: held 2" in text
+    assert "Violations" not in text
+    assert "Findings" not in text
+
+
+def test_table_shows_evidence_of_the_first_rows() -> None:
+    text = shown(report(Tally({"LOST": 25}, (LOST,) * 25), Tally({"LATE": 3}), LOST=25))
+    assert "25 violations: 25 transactions" in text
+    assert "half HALF/0@7" in text
+    assert "op OP/0@2" in text
+    assert "the first 20 of 25; --format json or --report shows more" in text
+    assert text.count("0123ABCD") == 20
+    assert "LATE" in text
+
+
+def test_every_fate_has_a_rule_and_says_something() -> None:
+    assert {rule.fate for rule in verdicts.RULES} == set(verdicts.FATES)
+    assert all(rule.says for rule in verdicts.RULES)
+    assert verdicts.RULES[-1].fate == "pending"
