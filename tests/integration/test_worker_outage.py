@@ -1,4 +1,4 @@
-"""Kafka goes away under the worker, or is not there at its start: told once, waited for quietly, and nothing is lost."""
+"""Kafka goes away under the worker, or is not there at its start: told once, waited for quietly, nothing is lost."""
 
 from __future__ import annotations
 
