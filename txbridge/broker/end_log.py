@@ -22,6 +22,8 @@ _WAITING_BYTES = 16 * 1024 * 1024
 #: How often the end of END is compared with what the events told: Faust may have skipped the last one, after which
 #: nothing would wake us.
 _COMPARE_EVERY_S = 1.0
+#: The same while we read END ourselves: only to notice that Kafka is away, or that END was cut, when all else is idle.
+_LOOK_EVERY_S = 5.0
 
 
 class EndLog:
@@ -56,14 +58,16 @@ class EndLog:
             timeout = 0.0
         if self._inbox.must_read:
             self._read(room, timeout)
-            return
-        for event in self._inbox.take(room, timeout):
-            self._add(event)
-        if time.monotonic() - self._compared > _COMPARE_EVERY_S and not self.waiting:
+            every = _LOOK_EVERY_S
+        else:
+            for event in self._inbox.take(room, timeout):
+                self._add(event)
+            every = _COMPARE_EVERY_S
+        if time.monotonic() - self._compared > every and not self.waiting:
+            self._compared = time.monotonic()
             self._compare()
 
     def _compare(self) -> None:
-        self._compared = time.monotonic()
         end = self._reader.watermarks()[1]
         if end > self.position:
             self._inbox.unlevel()

@@ -13,7 +13,7 @@ from txbridge.broker.owner import OwnerStatus, PartitionOwner
 from txbridge.broker.state import PartitionContext
 
 #: All owners end after the Kafka transaction at hand, which its commit time-out bounds (10 s by default).
-_STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 15.0
 _REQUEST_TIMEOUT_S = 5.0
 
 
@@ -73,6 +73,6 @@ class Worker:
             self._owners.clear()
         for owner in owners:
             owner.stop()
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for owner in owners:
             owner.join(max(0.0, deadline - time.monotonic()))
