@@ -74,10 +74,10 @@ BREAKS = (
     Break(
         "P6",
         "a group with nobody alive is checked",
-        "txbridge/broker/cycle.py",
-        "return self._groups.is_alive(group) and",
-        "return",
-        "tests/integration/test_transactional_msg.py::test_p2_p6_a_restarted_service_answers_for_its_dead_predecessor",
+        "txbridge/core/draft.py",
+        "groups = [group for group in self._queue.groups_with_checks_due(as_of) if alive(group)]",
+        "groups = list(self._queue.groups_with_checks_due(as_of))",
+        "tests/unit/core/test_checks.py -k test_p6",
     ),
     Break(
         "P7",
