@@ -377,10 +377,10 @@ class HalfQueue:
 
     def update(self, entry: HalfEntry) -> None:
         """An open entry has changed and is scheduled anew. It was parked by the same Kafka transaction."""
-        before = self._entries.get(entry.offset)
+        before = self._entries[entry.offset]
         entry.parked = True
         self._entries[entry.offset] = entry
-        if before is None or not before.parked or before.state is not entry.state:
+        if not before.parked or before.state is not entry.state:
             self._schedule_expiry(entry)
         self._schedule(entry)
 

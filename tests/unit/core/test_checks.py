@@ -204,6 +204,27 @@ def test_p7_a_decision_in_the_same_transaction_stops_the_discard(decision):
     assert [outcome.value for outcome, _ in draft.ops()] == [decision.name.lower()]
 
 
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_p7_a_decision_after_the_last_check_stops_the_discard(decision):
+    partition = Partition().prepare(0, 1)
+    for now in (7_000, 37_000, 67_000):
+        partition.step(now)
+    partition.step(96_999, end(0, entry(0, decision)))
+    assert offsets(partition.step(97_000).discards) == [1]
+
+
+def test_p7_a_commit_held_after_the_last_check_is_not_discarded():
+    partition = Partition().prepare(0)
+    for now in (7_000, 37_000, 67_000):
+        partition.step(now)
+    partition.obstacles["orders.placed"] = "no such topic"
+    partition.step(95_999, end(0, entry(0, COMMIT)))
+    # Its first retry and the discard that it escaped fall due together.
+    partition.obstacles.clear()
+    draft = partition.step(97_000)
+    assert (draft.discards, offsets(draft.deliver)) == ([], [0])
+
+
 def test_discards_are_limited_and_the_rest_follows():
     partition = Partition().prepare(0, 1, 2)
     for now in (7_000, 37_000, 67_000):
@@ -364,6 +385,24 @@ def test_next_due_sees_what_will_be_parked_behind_what_is_parked_already():
     assert partition.queue.next_due() == 37_000
     partition.queue.finish(0, Outcome.ROLLBACK)
     assert partition.queue.next_due() == 38_000
+
+
+def test_next_due_sees_what_lies_behind_what_is_finished_and_not_yet_passed():
+    partition = Partition().prepare(0, immunity="600").prepare(1, born=2_000, immunity="600")
+    partition.queue.finish(0, Outcome.COMMIT)
+    assert partition.queue.watermark == 0
+    assert partition.queue.next_due() == 32_000
+
+
+@pytest.mark.parametrize("bound", [{"park_after_records": 2}, {"park_after_bytes": 250}])
+def test_a_watermark_that_lags_too_far_is_due_at_once(bound):
+    partition = Partition(CheckPolicy(**bound)).prepare(0, 1, immunity="600")
+    assert partition.queue.next_due() == 31_000
+    partition.prepare(2, 3, immunity="600")
+    partition.queue.finish(0, Outcome.COMMIT)
+    assert partition.queue.next_due() == 0
+    assert offsets(partition.step(2_000).parked) == [1]
+    assert partition.queue.next_due() == 31_000
 
 
 def test_a_malformed_half_message_is_due_at_once():

@@ -355,13 +355,24 @@ def test_an_op_record_whose_offset_was_not_told_is_replayed_from_before_it(unkno
     partition.queue.note_op(unknown, [1])
     partition.queue.note_op(unknown, [2])
     draft.apply()
-    assert partition.queue.replay_op <= 20
+    assert partition.queue.replay_op == 19
     assert Partition().prepare(0, 1).queue.replay_op == 0
     fresh = Partition().prepare(0, 1)
     draft = fresh.draft(NOW, end(0, entry(1, COMMIT)))
     fresh.queue.note_op(unknown, [1])
     draft.apply()
     assert fresh.queue.replay_op == 0
+
+
+def test_an_op_record_that_names_the_watermark_itself_is_needed():
+    queue = HalfQueue(POLICY, watermark=4)
+    queue.restore_op(12, Outcome.COMMIT, [4])
+    queue.advance()
+    assert queue.replay_op == 12
+    assert queue.read(half(4)) is False
+    assert queue.replay_op == 12
+    queue.advance()
+    assert (queue.watermark, queue.replay_op) == (5, 13)
 
 
 def test_after_a_take_over_op_is_replayed_from_what_is_still_needed():
@@ -376,6 +387,15 @@ def test_after_a_take_over_op_is_replayed_from_what_is_still_needed():
     queue.read(half(5))
     queue.advance()
     assert (queue.watermark, queue.replay_op) == (6, 19)
+
+
+def test_finishing_a_message_at_the_watermark_leaves_its_outcome_until_it_is_passed():
+    queue = HalfQueue(POLICY)
+    queue.read(half(0))
+    queue.finish(0, Outcome.COMMIT)
+    assert queue.outcome(0) is Outcome.COMMIT
+    queue.advance()
+    assert queue.outcome(0) is None
 
 
 def test_finishing_a_message_below_the_watermark_leaves_no_outcome_behind():
