@@ -99,10 +99,6 @@ class PartitionReader:
         while self.position < end:
             before = self.position
             yield from self.poll(batch, 0.2)
-            import sys, os
-            if os.environ.get("TXB_DEBUG_READ") and deadline - time.monotonic() < STABLE_TIMEOUT_S - 3:
-                try: print("DEBUGREAD", self.topic, self.partition, "pos", self.position, "end", end, "wm", self.watermarks(), "lib", self._consumer.position([TopicPartition(self.topic,self.partition)]), self._consumer.assignment(), file=sys.stderr, flush=True)
-                except Exception as e: print("DEBUGREAD", e, file=sys.stderr, flush=True)
             if stopping():
                 raise StoppedError("told to stop while reading")
             if self.position > before:
