@@ -24,7 +24,7 @@ class Stream:
         self._bridge = bridge
         self._topic = topic
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self.committed: list[bytes] = []
 
     def _run(self) -> None:
@@ -105,6 +105,30 @@ def test_p3_two_apps_of_different_names_on_the_same_topics(bridge: Bridge) -> No
     # Decisions that came last wait for whose turn it is.
     assert_exactly_once(bridge, topic, stream)
     assert any("fenced" in worker.log for worker in (other, *bridge.workers))
+
+
+def test_p2_p3_kafka_restarts_and_dies_midway(own_kafka: EmbeddedKafka) -> None:
+    """Decisions that Kafka acknowledged are delivered once; the worker goes on by itself."""
+    with Bridge(own_kafka.bootstrap_servers, "outage") as bridge:
+        topic = bridge.create_topic("orders")
+        worker = bridge.worker()
+        values: list[bytes] = []
+
+        def decide(name: str) -> None:
+            batch = [b"%s-%d" % (name.encode(), number) for number in range(200)]
+            bridge.decide_many(bridge.prepare_many(topic, batch), COMMIT)
+            values.extend(batch)
+
+        decide("before")
+        own_kafka.restart()
+        decide("after-restart")
+        own_kafka.kill()
+        own_kafka.restart()
+        decide("after-kill")
+        bridge.wait_visible(topic, values, 90)
+        assert bridge.visible(topic) == Counter(dict.fromkeys(values, 1))
+        assert worker.returncode is None
+        assert "unexpected_error" not in worker.log
 
 
 def test_faust_command_line(bridge: Bridge, tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ class Traffic:
         #: Decisions that Kafka has not acknowledged: they may count or not.
         self.unsure: list[tuple[bytes, Prepared, int]] = []
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        # A test that fails must not leave it running: daemon, and stopped with its bridge.
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
