@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from txbridge.broker.membership import GroupMembership
 from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.state import PartitionContext
 from txbridge.core.check_policy import CheckPolicy
@@ -333,6 +334,7 @@ class Bridge:
         context = PartitionContext(
             kafka={"bootstrap.servers": self.bootstrap_servers},
             admin=self.admin,
+            membership=GroupMembership(lambda: AdminClient({"bootstrap.servers": self.bootstrap_servers})),
             names=self.names,
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),

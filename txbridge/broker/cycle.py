@@ -48,7 +48,7 @@ class Cycle:
         self._context = context
         self._state = state
         self._topics = RealTopics(context.admin)
-        self._groups = GroupDirectory(context.admin, context.names)
+        self._groups = GroupDirectory(context.membership, context.names)
         self._committer = Committer(context, state, self._topics)
         self._next_round = 0.0
         # A time at which something was due, and where END ended after it.

@@ -25,6 +25,7 @@ from yarl import URL
 from txbridge.broker.faust_credentials import credentials
 from txbridge.broker.faust_transport import TolerantTransport
 from txbridge.broker.inbox import EndEvent
+from txbridge.broker.membership import GroupMembership
 from txbridge.broker.quiet import calm_down
 from txbridge.broker.state import PartitionContext
 from txbridge.broker.worker import STOP_TIMEOUT_S, Worker
@@ -77,11 +78,16 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         """Wait for Kafka and check the topics. Raises LayoutError when they are not as they must be."""
         settings = self.settings
         names = Names(settings.namespace)
-        admin = create(AdminClient, {**admin_config(settings.librdkafka), "logger": librdkafka_logger()})
+
+        def connect() -> AdminClient:
+            return create(AdminClient, {**admin_config(settings.librdkafka), "logger": librdkafka_logger()})
+
+        admin = connect()
         layout = _wait_for_layout(admin, names, settings)
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,
+            membership=GroupMembership(connect),
             names=names,
             policy=CheckPolicy(
                 transaction_timeout=settings.transaction_timeout,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
+from txbridge.broker.membership import GroupMembership
 from txbridge.core.names import Names
 
 #: A group is asked about this often while checks of it are due.
@@ -20,7 +20,6 @@ _FRESH_S = 2.0
 #: Groups asked about at the same time: each costs two requests, and whoever can write to HALF can invent groups. With
 #: more than these, all dead, each is asked about less often.
 _MOST_ASKED = 50
-_REQUEST_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
@@ -30,12 +29,15 @@ class _Group:
     answered: float = float("-inf")
     alive: bool = False
 
+    def mark_answered(self, _: Future[Any]) -> None:
+        self.answered = time.monotonic()
+
 
 class GroupDirectory:
     """Answers from memory and asks Kafka in the background: a slow coordinator delays no decision. Not thread-safe."""
 
-    def __init__(self, admin: AdminClient, names: Names) -> None:
-        self._admin = admin
+    def __init__(self, membership: GroupMembership, names: Names) -> None:
+        self._membership = membership
         self._names = names
         self._groups: dict[str, _Group] = {}
 
@@ -48,19 +50,19 @@ class GroupDirectory:
         waiting = 0
         for group in self._groups.values():
             if group.answer is not None:
-                self._take_in(group, now)
+                self._take_in(group)
                 waiting += group.answer is not None
         old = [name for name, group in wanted.items() if group.answer is None and group.asked + _ASK_EVERY_S <= now]
         old.sort(key=lambda name: wanted[name].asked)
         asked = old[: max(0, _MOST_ASKED - waiting)]
         if not asked:
             return
-        answers = self._admin.describe_consumer_groups(
-            [self._names.check(name) for name in asked],
-            request_timeout=_REQUEST_TIMEOUT_S,
-        )
+        answers = self._membership.ask(self._names.check(name) for name in asked)
         for name in asked:
-            wanted[name].asked, wanted[name].answer = now, answers[self._names.check(name)]
+            group, answer = wanted[name], answers[self._names.check(name)]
+            group.asked, group.answer = now, answer
+            # It is as old as its arrival, which nobody may look at for long.
+            answer.add_done_callback(group.mark_answered)
 
     def is_alive(self, name: str) -> bool:
         """Whether the group had a member when it last answered. No answer is no: then no check is burned."""
@@ -68,7 +70,7 @@ class GroupDirectory:
         return group is not None and group.alive and group.answered + _FRESH_S > time.monotonic()
 
     @staticmethod
-    def _take_in(group: _Group, now: float) -> None:
+    def _take_in(group: _Group) -> None:
         answer = group.answer
         if answer is None or not answer.done():
             return
@@ -77,4 +79,3 @@ class GroupDirectory:
             group.alive = len(answer.result().members) > 0
         except KafkaException:
             group.alive = False
-        group.answered = now

@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
+from txbridge.broker.membership import GroupMembership
 from txbridge.broker.payloads import PayloadStore, copyable_headers, offset_of, to_half
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.transaction import MalformedRecord
@@ -31,6 +32,7 @@ class PartitionContext:
 
     kafka: Mapping[str, Any]
     admin: AdminClient
+    membership: GroupMembership
     names: Names
     policy: CheckPolicy
     commit_timeout_ms: int

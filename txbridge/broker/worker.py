@@ -6,15 +6,14 @@ import threading
 import time
 from collections.abc import Iterable
 
-from confluent_kafka.admin import AdminClient
-
 from txbridge.broker.inbox import EndEvent
 from txbridge.broker.owner import OwnerStatus, PartitionOwner
 from txbridge.broker.state import PartitionContext
 
 #: All owners end after the Kafka transaction at hand, which its commit time-out bounds (10 s by default).
 STOP_TIMEOUT_S = 15.0
-_REQUEST_TIMEOUT_S = 5.0
+#: A healthy coordinator answers in milliseconds; five seconds span its election.
+_ANSWER_TIMEOUT_S = 5.0
 
 
 class Worker:
@@ -24,7 +23,6 @@ class Worker:
         self._context = context
         self._group = group
         self._client_id = client_id
-        self._admin: AdminClient = context.admin
         self._lock = threading.Lock()
         self._owners: dict[int, PartitionOwner] = {}
 
@@ -54,12 +52,12 @@ class Worker:
 
         Raises KafkaException, TimeoutError.
         """
-        answer = self._admin.describe_consumer_groups([self._group], request_timeout=_REQUEST_TIMEOUT_S)[self._group]
+        answer = self._context.membership.ask([self._group])[self._group]
         end = self._context.names.end
         return any(
             member.client_id == self._client_id
             and any(tp.topic == end and tp.partition == partition for tp in member.assignment.topic_partitions)
-            for member in answer.result(_REQUEST_TIMEOUT_S).members
+            for member in answer.result(_ANSWER_TIMEOUT_S).members
         )
 
     def status(self) -> list[OwnerStatus]:

@@ -50,16 +50,31 @@ _DEFAULTS = {
     # No second member to wait for, and tests want members that die to be noticed soon.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
-    # After kill -9 the controller refuses the broker's id until its old session ends: 2 s instead of Kafka's 11 s.
-    "broker.session.timeout.ms": "1000",
-    "broker.heartbeat.interval.ms": "200",
+    # A session of the only broker that times out, because the machine stalls or somebody pauses it, leaves every
+    # partition without a leader for a moment, and Kafka 4.3.1 then loses transaction markers (see fencing.py). There is
+    # no other broker that could take over, so it does not time out: 24 days, the longest that Kafka's type can hold.
+    "broker.session.timeout.ms": "2147483647",
+    # The same moment comes in a controlled shutdown, which hands leaderships to the brokers that stay.
+    "controlled.shutdown.enable": "false",
     # Transactions of a dead client are looked for once a second (Kafka: 10 s), so they end when their time-out says.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     # The log cleaner takes this at start; Kafka's 128 MB are for millions of keys. 2 MB hold 80,000.
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
 
+# A controller without a broker refuses these.
+_BROKER_ONLY = {"advertised.listeners", "inter.broker.listener.name"}
+# The session begins anew when the controller starts; nobody is there who could keep it up.
+_FENCING_SESSION_MS = "100"
+
 _HEAP = re.compile(r"[1-9][0-9]*[kmgKMG]")
+
+#: What the broker logs: all that Kafka's own configuration would.
+BROKER_LOGGERS = '<Root level="INFO"><AppenderRef ref="server"/></Root>'
+#: What the controller logs that fencing.py reads: its activation and the sessions of brokers, not every partition.
+FENCING_LOGGERS = """<Logger name="org.apache.kafka.controller.QuorumController" level="INFO"/>
+    <Logger name="org.apache.kafka.controller.ClusterControlManager" level="INFO"/>
+    <Root level="WARN"><AppenderRef ref="server"/></Root>"""
 
 _LOG4J2 = """<?xml version="1.0" encoding="UTF-8"?>
 <!-- shutdownHook: Kafka logs its own shutdown, so logging must not end first. -->
@@ -73,7 +88,7 @@ _LOG4J2 = """<?xml version="1.0" encoding="UTF-8"?>
     </RollingFile>
   </Appenders>
   <Loggers>
-    <Root level="INFO"><AppenderRef ref="server"/></Root>
+    {loggers}
   </Loggers>
 </Configuration>
 """
@@ -120,6 +135,17 @@ def broker_properties(port: int, controller_port: int, log_dir: Path, overrides:
     }
 
 
+def fencing_properties(controller_port: int, log_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the same node as a controller only, which ends the session of the broker at once."""
+    everything = broker_properties(controller_port, controller_port, log_dir, overrides)
+    return {
+        **{name: value for name, value in everything.items() if name not in _BROKER_ONLY},
+        "process.roles": "controller",
+        "listeners": f"CONTROLLER://{HOST}:{controller_port}",
+        "broker.session.timeout.ms": _FENCING_SESSION_MS,
+    }
+
+
 def render_properties(properties: Mapping[str, str]) -> str:
     """A Java properties file. Java reads it as Latin-1, so anything beyond ASCII is escaped."""
     return "".join(f"{_escape(name, ' :=#!')}={_escape(value, '')}\n" for name, value in properties.items())
@@ -138,9 +164,9 @@ def _escape(text: str, also: str) -> str:
     return "".join(escaped)
 
 
-def log4j2_configuration() -> str:
-    """Everything from INFO up to server.log, 40 MB at most."""
-    return _LOG4J2
+def log4j2_configuration(loggers: str = BROKER_LOGGERS) -> str:
+    """What these loggers let through to server.log, 40 MB at most."""
+    return _LOG4J2.replace("{loggers}", loggers)
 
 
 def jvm_flags(profile: str, heap: str, log_dir: Path, log_config: Path) -> list[str]:

@@ -21,6 +21,7 @@ from txbridge.embedded.artifacts import KAFKA_VERSION
 from txbridge.embedded.config import JvmProfile, check_heap, check_overrides, check_profile, jvm_flags
 from txbridge.embedded.datadir import DataDir, child_environment
 from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError, describe_failure, read_tail
+from txbridge.embedded.fencing import fence_former_broker
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java, find_java
 from txbridge.embedded.ports import HOST, free_port, require_free
@@ -254,16 +255,20 @@ class EmbeddedKafka:
                 controller_port = free_port()
             data.write_config(self._port, controller_port, self._overrides)
 
-            command: list[str | Path] = [java.executable, *(cds.use_flags(archive) if archive else ())]
-            command += jvm_flags(self._profile, self._heap, data.logs, data.log_config)
-            class_path = ["-cp", self._jars.class_path]
+            def java_command(logs: Path, log_config: Path, *more: str) -> list[str | Path]:
+                flags = [*(cds.use_flags(archive) if archive else ())]
+                flags += jvm_flags(self._profile, self._heap, logs, log_config)
+                return [java.executable, *flags, *more, "-cp", self._jars.class_path]
+
             env = child_environment()
-            cluster_id = data.ensure_formatted([*command, *class_path], env)
+            if data.cluster_id() is not None:
+                fence_former_broker(data, controller_port, self._overrides, java_command, env)
+            cluster_id = data.ensure_formatted(java_command(data.logs, data.log_config), env)
 
             log_start = data.server_log.stat().st_size if data.server_log.exists() else 0
             data.console_log.unlink(missing_ok=True)
             child = ChildProcess.launch(
-                [*command, *self._extra_jvm_flags, *class_path, "kafka.Kafka", data.properties],
+                [*java_command(data.logs, data.log_config, *self._extra_jvm_flags), "kafka.Kafka", data.properties],
                 output=data.console_log,
                 may_detach=may_detach,
                 scratch=None if self._wanted_data_dir else data.path,

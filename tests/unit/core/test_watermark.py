@@ -175,13 +175,13 @@ def test_the_watermark_waits_for_what_is_not_set_aside():
     for offset in range(4):
         partition.queue.read_malformed(offset, 50)
     draft = partition.draft(NOW)
-    draft.set_aside_malformed(3)
+    draft.set_aside_malformed(2)
     draft.park(10)
-    assert (draft.malformed, draft.watermark) == ([0, 1, 2], 3)
-    assert draft.ops() == [(Outcome.DISCARD, [0, 1, 2])]
+    assert (draft.malformed, draft.watermark) == ([0, 1], 2)
+    assert draft.ops() == [(Outcome.DISCARD, [0, 1])]
     partition.queue.read_malformed(4, 50)
     partition.commit(draft)
-    assert (partition.queue.watermark, partition.queue.malformed) == (3, {3, 4})
+    assert (partition.queue.watermark, partition.queue.malformed) == (2, {2, 3, 4})
 
 
 def test_a_malformed_half_message_that_was_set_aside_is_not_set_aside_again():

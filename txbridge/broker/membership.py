@@ -1,0 +1,81 @@
+"""Asks Kafka who is a member of a consumer group, in a way that an outage of Kafka does not kill the process.
+
+librdkafka (2.16) aborts the process when a request to a group's coordinator times out while no coordinator is known and
+one is found later: `rd_kafka_enq_once_del_source_return: Assertion eonce->refcnt > 0`. So no such request may ever time
+out in librdkafka: it waits as long as librdkafka lets it, those who ask wait as long as they like, each group is asked
+once at a time, and before a request gets old its client is thrown away, which is safe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+#: The longest that librdkafka accepts.
+_LONGEST_REQUEST_S = 3_600.0
+#: Far from the end of the request on one side, from any outage that ends soon on the other.
+_ABANDON_AFTER_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    answer: Future[Any]
+    asked: float
+
+
+class GroupMembership:
+    """Shared by all partitions of a process. Thread-safe."""
+
+    def __init__(self, connect: Callable[[], AdminClient]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._client: AdminClient | None = None
+        self._questions: dict[str, _Question] = {}
+
+    def ask(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
+        """Kafka's description of each group, in time. While an answer is awaited, asking again returns the same future.
+
+        The futures fail with KafkaException; the call itself raises KafkaException when there can be no client.
+        """
+        wanted = list(groups)
+        now = time.monotonic()
+        with self._lock:
+            self._questions = {name: one for name, one in self._questions.items() if not one.answer.done()}
+            if any(one.asked + _ABANDON_AFTER_S < now for one in self._questions.values()):
+                self._abandon()
+            new = [name for name in wanted if name not in self._questions]
+            if new:
+                if self._client is None:
+                    self._client = self._connect()
+                answers = self._client.describe_consumer_groups(new, request_timeout=_LONGEST_REQUEST_S)
+                for name in new:
+                    answer: Future[Any] = Future()
+                    answers[name].add_done_callback(partial(_pass_on, answer))
+                    self._questions[name] = _Question(answer, now)
+            return {name: self._questions[name].answer for name in wanted}
+
+    def _abandon(self) -> None:
+        for question in self._questions.values():
+            if not question.answer.done():
+                error = KafkaError(KafkaError._TIMED_OUT, "the group's coordinator does not answer")  # noqa: SLF001
+                question.answer.set_exception(KafkaException(error))
+        self._questions.clear()
+        self._client = None
+
+
+def _pass_on(ours: Future[Any], theirs: Future[Any]) -> None:
+    if ours.done():  # abandoned
+        return
+    error = theirs.exception()
+    if error is not None:
+        ours.set_exception(error)
+    else:
+        ours.set_result(theirs.result())

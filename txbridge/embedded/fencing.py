@@ -1,0 +1,84 @@
+"""Before a broker starts again on its data, its controller alone declares the former broker dead.
+
+Kafka 4.3.1 drops the markers of a Kafka transaction whose partitions have no leader at the moment when the transaction
+coordinator wants to write them: it takes them for deleted and records the transaction as complete
+(KRaftMetadataCache.getPartitionLeaderEndpoint answers "unknown partition"; up to 4.2 it answered "no node yet" and the
+coordinator tried again). The transaction then hangs for ever: readers of committed records stop in front of it.
+
+On one node that is no rare case but nearly every restart under load: after a crash the new broker takes its former
+registration for its own, becomes coordinator, has markers to write and can not reach itself yet; then the controller
+ends the former session, for an instant no partition has a leader, and the markers are gone. If the session was ended
+before, the broker becomes leader of everything at once, when it is ready, and writes them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from txbridge.embedded import config
+from txbridge.embedded.datadir import DataDir
+from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
+from txbridge.embedded.process import ChildProcess
+
+# The controller needs 0.7 s on an idle machine; a minute is for one with far more to do than cores.
+_TIMEOUT_S = 60.0
+# How often its log is looked at: no more of the start than this is wasted.
+_POLL_S = 0.02
+# A controller that was told to end does so in 0.2 s; its last record is written by then, or after this at the latest.
+_END_TIMEOUT_S = 5.0
+
+_ACTIVE = "Performing controller activation"
+_SESSION = re.compile(r"Broker(?:RegistrationChange)?Record\(brokerId=1,.*?\bfenced=(true|false|-?[01])")
+
+
+def is_fenced(log: str) -> bool:
+    """Whether the log of a controller says that it is in charge and that no broker has a session."""
+    sessions = [state for state in _SESSION.findall(log) if state != "-1"]  # -1: unchanged
+    return _ACTIVE in log and (not sessions or sessions[-1] in {"true", "1"})
+
+
+def fence_former_broker(
+    data: DataDir,
+    controller_port: int,
+    overrides: Mapping[str, str],
+    java_command: Callable[[Path, Path], Sequence[str | Path]],
+    env: Mapping[str, str],
+) -> None:
+    """End the session of the broker that ran on these data before; returns when that is on disk.
+
+    `java_command` gives the command up to the class path for a folder of logs and a log configuration. Raises
+    KafkaStartError.
+    """
+    logs = data.logs / "fencing"
+    properties, log_config = data.path / "fencing.properties", data.path / "fencing.log4j2.xml"
+    log, console = logs / "server.log", logs / "console.log"
+    with data.os_errors():
+        logs.mkdir(exist_ok=True)
+        for old in (log, console):
+            old.unlink(missing_ok=True)
+        properties.write_text(
+            config.render_properties(config.fencing_properties(controller_port, data.kafka, overrides)),
+            encoding="ascii",
+        )
+        log_config.write_text(config.log4j2_configuration(config.FENCING_LOGGERS), encoding="ascii")
+    child = ChildProcess.launch([*java_command(logs, log_config), "kafka.Kafka", properties], output=console, env=env)
+    try:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while (
+            not (fenced := log.exists() and is_fenced(log.read_text(errors="replace")))
+            and child.poll() is None
+            and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL_S)
+        code = child.poll()
+        if not fenced:
+            how = f"did not do so within {_TIMEOUT_S:.0f} s" if code is None else f"ended with exit code {code}"
+            output = read_tail(console) + read_tail(log)
+            what = f"the controller that ends the former broker's session on {data.path} {how}"
+            raise KafkaStartError(describe_failure(what, output, log if log.exists() else console), code, output)
+        child.stop(_END_TIMEOUT_S)
+    finally:
+        child.kill()
