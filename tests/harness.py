@@ -299,6 +299,10 @@ class Bridge:
         if error is not None:
             for number, worker in enumerate(self.workers, 1):
                 print(f"--- log of worker {number} ---\n{worker.log[-6000:]}")
+        self.close()
+
+    def close(self) -> None:
+        """Forget the logs of the workers, which have ended."""
         self._folder.cleanup()
 
     # --- workers ----------------------------------------------------------------------------------------------------

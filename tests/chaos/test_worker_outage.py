@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -162,9 +163,9 @@ def test_p10_kafka_is_not_there_at_the_start(own_kafka: EmbeddedKafka) -> None:
 
 
 def test_p10_a_worker_that_waits_for_kafka_ends_when_it_is_told_to() -> None:
-    bridge = Bridge(f"127.0.0.1:{free_port()}", "nobody there")
-    worker = bridge.worker(wait=0)
-    worker.wait_logged('"kafka_unreachable"', 60)
-    since = time.monotonic()
-    worker.stop()
-    assert time.monotonic() - since < 5
+    with contextlib.closing(Bridge(f"127.0.0.1:{free_port()}", "nobody there")) as bridge:
+        worker = bridge.worker(wait=0)
+        worker.wait_logged('"kafka_unreachable"', 60)
+        since = time.monotonic()
+        worker.stop()
+        assert time.monotonic() - since < 5

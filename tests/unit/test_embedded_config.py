@@ -20,9 +20,22 @@ def test_the_node_is_on_loopback_and_overrides_win():
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:19092"
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:19093"
     assert properties["log.dirs"] == "/d/kafka"
-    assert properties["broker.session.timeout.ms"] == "1000"
+    # Neither a stall nor a shutdown leaves partitions without a leader (see embedded/fencing.py).
+    assert properties["broker.session.timeout.ms"] == "2147483647"
+    assert properties["controlled.shutdown.enable"] == "false"
     assert properties["auto.create.topics.enable"] == "false"
     assert properties["min.insync.replicas"] == "2"
+
+
+def test_a_controller_that_ends_the_former_session_has_no_broker_in_it():
+    properties = config.fencing_properties(19093, Path("/d/kafka"), {"log.retention.ms": "5"})
+    assert properties["process.roles"] == "controller"
+    assert properties["listeners"] == "CONTROLLER://127.0.0.1:19093"
+    assert properties["broker.session.timeout.ms"] == "100"
+    assert properties["log.dirs"] == "/d/kafka"
+    assert properties["log.retention.ms"] == "5"
+    assert "advertised.listeners" not in properties
+    assert "inter.broker.listener.name" not in properties
 
 
 def test_what_would_break_the_node_is_refused():

@@ -71,8 +71,8 @@ _HEAP = re.compile(r"[1-9][0-9]*[kmgKMG]")
 
 #: What the broker logs: all that Kafka's own configuration would.
 BROKER_LOGGERS = '<Root level="INFO"><AppenderRef ref="server"/></Root>'
-#: What the controller logs that fencing.py reads: its activation and the sessions of brokers, not every partition.
-FENCING_LOGGERS = """<Logger name="org.apache.kafka.controller.QuorumController" level="INFO"/>
+#: What fencing.py reads: the controller's activation, sessions of brokers, and at DEBUG what has been committed.
+FENCING_LOGGERS = """<Logger name="org.apache.kafka.controller.QuorumController" level="DEBUG"/>
     <Logger name="org.apache.kafka.controller.ClusterControlManager" level="INFO"/>
     <Root level="WARN"><AppenderRef ref="server"/></Root>"""
 

@@ -27,17 +27,23 @@ from txbridge.embedded.process import ChildProcess
 _TIMEOUT_S = 60.0
 # How often its log is looked at: no more of the start than this is wasted.
 _POLL_S = 0.02
-# A controller that was told to end does so in 0.2 s; its last record is written by then, or after this at the latest.
+# A controller that was told to end does so in 0.2 s.
 _END_TIMEOUT_S = 5.0
 
 _ACTIVE = "Performing controller activation"
-_SESSION = re.compile(r"Broker(?:RegistrationChange)?Record\(brokerId=1,.*?\bfenced=(true|false|-?[01])")
+_SESSION = re.compile(r"Broker(?:RegistrationChange)?Record\(brokerId=1,.*?\bfenced=(true|false|[01])")  # -1: unchanged
+# A record counts when it is on disk, 25 ms after the controller has acted on it.
+_COMMITTED = "Processed maybeFenceStaleBroker"
 
 
 def is_fenced(log: str) -> bool:
-    """Whether the log of a controller says that it is in charge and that no broker has a session."""
-    sessions = [state for state in _SESSION.findall(log) if state != "-1"]  # -1: unchanged
-    return _ACTIVE in log and (not sessions or sessions[-1] in {"true", "1"})
+    """Whether the log of a controller says that it is in charge, and its metadata that no broker has a session."""
+    loaded, active, since = log.partition(_ACTIVE)
+    now = list(_SESSION.finditer(since))
+    if now:
+        return now[-1][1] in {"true", "1"} and _COMMITTED in since[now[-1].end() :]
+    before = _SESSION.findall(loaded)
+    return bool(active) and (not before or before[-1] in {"true", "1"})
 
 
 def fence_former_broker(
