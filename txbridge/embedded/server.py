@@ -30,7 +30,8 @@ from txbridge.embedded.ready import wait_until_ready
 from txbridge.embedded.state import BrokerState, data_lock, process_identity, remove_state, write_state
 from txbridge.errors import UsageError
 
-#: Seconds. A start takes 1 s (2 s on the data of an earlier one) on two idle cores; the rest is for machines with far more to do.
+#: Seconds. A start takes 1 s (2 s on the data of an earlier one) on two idle cores; the rest is for machines that have
+#: far more to do.
 START_TIMEOUT_S = 60.0
 #: Seconds. A clean stop takes 0.3 s when idle; flushing many partitions on a slow disk takes longer.
 STOP_TIMEOUT_S = 15.0
