@@ -100,6 +100,7 @@ class Committer:
                 draft.abandon()
                 self._aborted(draft, "outcome_unknown", error)
                 return False
+            _log.warning("outcome_learnt", partition=state.partition, error=str(error))
         self._apply(contents, receipt)
         return True
 

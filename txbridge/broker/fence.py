@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.broker.errors import FencedError
+from txbridge.broker.trouble import CONTEXT, EndTxnWatch
 from txbridge.kafka_config import create, transactional_producer_config
-from txbridge.log import librdkafka_logger
 
 #: Kafka does not answer: said soon, and tried again by the caller.
 _CONNECT_TIMEOUT_S = 5.0
@@ -66,14 +66,14 @@ def open_fence(
     transactional_id: str,
     topic: str,
     commit_timeout_ms: int,
-    on_trouble: Callable[[KafkaError], None],
+    watch: EndTxnWatch,
 ) -> Producer:
     """Take ownership: a new producer of this transactional.id, initialised.
 
     Kafka aborts an open transaction of the previous owner, completes one that was being committed, and refuses every
     later request of that owner (KIP-98). Raises FencedError when another came in meanwhile, KafkaException otherwise.
 
-    `topic` is any that exists; `on_trouble` is called with every error of the connection; it must not raise.
+    `topic` is any that exists; `watch` is told what goes wrong.
     """
     config = transactional_producer_config(
         kafka,
@@ -83,7 +83,8 @@ def open_fence(
     )
     config.setdefault("linger.ms", _LINGER_MS)
     config.setdefault("compression.type", "lz4")
-    producer = create(Producer, {**config, "error_cb": on_trouble, "logger": librdkafka_logger()})
+    contexts = ",".join(filter(None, [config.get("debug"), CONTEXT]))
+    producer = create(Producer, {**config, "debug": contexts, "error_cb": watch.on_error, "logger": watch})
     # With no connection yet, init_transactions would look for its coordinator again only after half a second.
     producer.list_topics(topic, _CONNECT_TIMEOUT_S)
     try:

@@ -13,7 +13,9 @@ from txbridge.broker.errors import AbortedError, FencedError, IndefiniteError, R
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded, is_fenced, open_fence
 from txbridge.broker.transaction import Contents, Receipt, Transaction, TransactionFailedError
+from txbridge.broker.trouble import EndTxnWatch
 from txbridge.core.names import Names
+from txbridge.log import librdkafka_logger
 
 #: The call came while an earlier error of this transaction stood: aborting tells what it was.
 _FAILED_BEFORE = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001 - librdkafka's public names
@@ -38,7 +40,7 @@ class TransactionalWriter:
         #: Who we are in progress records: no other take-over has this name.
         self.owner = secrets.token_hex(8)
         self._seq = 0
-        self._trouble: list[KafkaError] = []
+        self._watch = EndTxnWatch(librdkafka_logger(), forward_debug=bool(kafka.get("debug")))
         self._producer: Producer | None = None
 
     def fence(self) -> None:
@@ -49,7 +51,7 @@ class TransactionalWriter:
             self._names.transactional_id(self._partition),
             self._names.half,
             self._commit_timeout_ms,
-            self._trouble.append,
+            self._watch,
         )
 
     @property
@@ -75,7 +77,7 @@ class TransactionalWriter:
         try:
             fault_point("commit.before_begin")
             guarded(producer.poll, 0)
-            self._trouble.clear()
+            self._watch.clear()
             producer.begin_transaction()
             fault_point("commit.begun")
             transaction.produce(contents)
@@ -88,10 +90,10 @@ class TransactionalWriter:
             self._abort(producer, transaction, cause if isinstance(cause, KafkaException) else None)
         except KafkaException as error:
             self._abort(producer, transaction, error)
-        if self._trouble:
-            # librdkafka re-sends EndTxn by itself after a broken connection, and with transaction protocol V1 such a
-            # late copy can end the next transaction (KAFKA-17754): a commit that saw trouble is not believed.
-            raise IndefiniteError(f"connection trouble during a commit: {self._trouble[0].str()}")
+        trouble = self._watch.trouble_of_commit()
+        if trouble is not None:
+            # A late copy of EndTxn can end the next transaction, unless the next one is of a new epoch.
+            raise IndefiniteError(f"connection trouble during a commit: {trouble}")
 
     def _abort(self, producer: Producer, transaction: Transaction, error: KafkaException | None) -> NoReturn:
         """Abort, and raise what follows from it."""
@@ -110,7 +112,7 @@ class TransactionalWriter:
                 raise FencedError(abort_error.args[0].str()) from abort_error
             raise IndefiniteError(abort_error.args[0].str()) from abort_error
         failures: list[RecordFailure] = transaction.failures
-        if self._trouble or failures:
+        if self._watch.trouble or failures:
             # After connection trouble a late copy of this abort could tear the next transaction in two. After a refused
             # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither.
             self._producer = None

@@ -1,0 +1,55 @@
+"""Notices that a request to end a Kafka transaction may have been sent twice.
+
+librdkafka re-sends EndTxn by itself after a broken connection, and with transaction protocol V1, which it speaks, a
+copy that arrives late can end the next transaction of the same producer (KAFKA-17754): half of it would be committed.
+A connection that breaks under EndTxn is no error to librdkafka, though: no callback tells, and the commit succeeds.
+Only its debug lines of the context `eos`, about 30 for a transaction, tell what EndTxn returned.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from confluent_kafka import KafkaError
+
+#: The debug context that must be switched on for this.
+CONTEXT = "eos"
+
+_FACILITY = "ENDTXN"
+_RETURNED = re.compile(r"EndTxn returned (\w+) in state")
+_SUCCESS = "NO_ERROR"
+
+
+class EndTxnWatch:
+    """Give `on_error` as a producer's `error_cb` and the watch itself as its `logger`; both are called in poll()."""
+
+    def __init__(self, forward: logging.Logger, *, forward_debug: bool) -> None:
+        self._forward = forward
+        self._forward_debug = forward_debug
+        self._ended = False
+        #: The first thing that went wrong since the last `clear`.
+        self.trouble: str | None = None
+
+    def clear(self) -> None:
+        self._ended, self.trouble = False, None
+
+    def trouble_of_commit(self) -> str | None:
+        """Why the transaction that was committed since `clear` can not be believed to have ended only once."""
+        if self.trouble is None and not self._ended:
+            # Better slow and noticed than torn: a librdkafka that says it in other words.
+            return "librdkafka did not say how EndTxn went"
+        return self.trouble
+
+    def on_error(self, error: KafkaError) -> None:
+        self.trouble = self.trouble or error.str()
+
+    def log(self, level: int, text: str, facility: str, client: str, line: str) -> None:
+        """One line of librdkafka's."""
+        if facility == _FACILITY and (found := _RETURNED.search(line)):
+            if found[1] == _SUCCESS:
+                self._ended = True
+            else:
+                self.trouble = self.trouble or f"EndTxn returned {found[1]}"
+        if level > logging.DEBUG or self._forward_debug:
+            self._forward.log(level, text, facility, client, line)
