@@ -185,6 +185,11 @@ class CheckMember:
                 self._checks.append(message)
         self._consumer.close()
 
+    @property
+    def count(self) -> int:
+        """How many checks have come in."""
+        return len(self._checks)
+
     def requests(self, prepared: Prepared) -> list[Message]:
         """The checks of this half message that have come in."""
         where = f"{prepared.partition}:{prepared.offset}".encode()
