@@ -39,9 +39,14 @@ demo: setup
 test: setup check
 	$(PYTEST) tests
 
-# Only the tests in which Kafka crashes, restarts and freezes under traffic.
+# Client, worker and Kafka killed, ended and stopped under 100,000 transactions each: half an hour. A short version of it
+# is part of `make test`.
 chaos: setup
-	$(PYTEST) tests/chaos
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+# Measurements, as JSON: `make bench ARGS=pending`.
+bench: setup
+	$(BIN)/python -m tests.bench $(ARGS)
 
 # Break the code once for each promise: a test named after the promise must notice.
 broken: setup

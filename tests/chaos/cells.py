@@ -1,0 +1,265 @@
+"""The chaos cells: what is done to whom in the midst of the traffic."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from tests.chaos.checker import violations
+from tests.chaos.reader import Sighting, WatchingReader, sighting
+from tests.chaos.store import DecisionStore
+from tests.harness import Bridge, WorkerProcess, eventually
+from txbridge.embedded import EmbeddedKafka
+
+#: Longer than every session here, so that the others take over and a zombie comes back.
+STOPPED_S = 30.0
+PARTITIONS = 4
+_CLIENTS = 2
+_THREADS = 16
+_SESSION_MS = 6_000
+#: Everything that was decided has to be visible after this long without a fault.
+_SETTLE_S = 180.0
+
+
+class ClientProcess:
+    """tests.chaos.client."""
+
+    def __init__(self, run: Run, name: str, first: int, number: int) -> None:
+        self.name, self.first, self.number = name, first, number
+        bridge = run.bridge
+        arguments = [bridge.bootstrap_servers, bridge.namespace, run.topic, str(run.folder), name]
+        with (run.folder / f"{name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.client", *arguments, str(first), str(number), str(_THREADS)],
+                stdout=log,
+                stderr=log,
+            )
+
+
+class Run:
+    """Two workers, two clients, a Kafka and a reader, for one cell."""
+
+    def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int) -> None:
+        self.kafka, self.bridge, self.folder = kafka, bridge, folder
+        self.topic = bridge.create_topic("real", partitions=PARTITIONS)
+        self._names = (f"client-{number}" for number in count(1))
+        self.store = DecisionStore(folder / "decisions.db")
+        self.workers: list[WorkerProcess] = []
+        for wait in (PARTITIONS, 1):
+            self.add_worker(wait=wait)
+        share = transactions // _CLIENTS
+        self.clients = [ClientProcess(self, next(self._names), one * share, share) for one in range(_CLIENTS)]
+
+    def add_worker(self, wait: int = 0) -> WorkerProcess:
+        worker = self.bridge.worker(
+            wait=wait,
+            session_timeout=_SESSION_MS,
+            commit_timeout=5_000,
+            transaction_timeout=3_000,
+            transaction_check_interval=3_000,
+            transaction_check_max=100,
+        )
+        self.workers.append(worker)
+        return worker
+
+    def replace_client(self, client: ClientProcess) -> None:
+        """A new process goes on where the dead one was; the transactions in between are up to the checks."""
+        done = sum(1 for _ in (self.folder / f"{client.name}.told").open())
+        rest = client.number - done
+        self.clients.remove(client)
+        self.clients.append(ClientProcess(self, next(self._names), client.first + done, rest))
+
+    @property
+    def decided(self) -> int:
+        return len(self.store.decisions())
+
+    def told(self) -> Iterator[tuple[str, str, bool]]:
+        for file in self.folder.glob("*.told"):
+            for line in file.read_text().splitlines():
+                words = line.split()
+                if len(words) == 3:  # the last line of a process that was killed may be torn
+                    yield words[0], words[1], words[2] == "1"
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.process.send_signal(signal.SIGCONT)
+            client.process.terminate()
+        for client in self.clients:
+            try:
+                client.process.wait(30)
+            except subprocess.TimeoutExpired:
+                client.process.kill()
+                client.process.wait()
+        self.store.close()
+
+
+# --- what is done -----------------------------------------------------------------------------------------------------
+
+
+def _client_dies(how: signal.Signals) -> Callable[[Run], None]:
+    def fault(run: Run) -> None:
+        victim = run.clients[0]
+        victim.process.send_signal(how)
+        victim.process.wait(60)
+        run.replace_client(victim)
+
+    return fault
+
+
+def _client_stops(run: Run) -> None:
+    run.clients[0].process.send_signal(signal.SIGSTOP)
+    time.sleep(STOPPED_S)
+    run.clients[0].process.send_signal(signal.SIGCONT)
+
+
+def _worker_killed(run: Run) -> None:
+    run.workers[0].kill()
+    run.add_worker()
+
+
+def _worker_ends(run: Run) -> None:
+    run.workers[0].stop()
+    run.add_worker()
+
+
+def _worker_stops(run: Run) -> None:
+    run.workers[0].pause()
+    time.sleep(STOPPED_S)
+    run.workers[0].resume()
+
+
+def _kafka_killed(run: Run) -> None:
+    run.kafka.kill()
+    run.kafka.restart()
+
+
+def _kafka_ends(run: Run) -> None:
+    run.kafka.restart()
+
+
+def _kafka_stops(run: Run) -> None:
+    run.kafka.pause()
+    time.sleep(STOPPED_S)
+    run.kafka.resume()
+
+
+def _rebalance_storm(run: Run) -> None:
+    """Workers join and leave faster than the group can settle."""
+    for number in range(8):
+        extra = run.add_worker()
+        time.sleep(1.5)
+        extra.kill() if number % 2 else extra.stop()
+        time.sleep(0.5)
+
+
+CELLS: dict[str, Callable[[Run], None]] = {
+    "client kill -9": _client_dies(signal.SIGKILL),
+    "client terminate": _client_dies(signal.SIGTERM),
+    "client stop 30 s": _client_stops,
+    "worker kill -9": _worker_killed,
+    "worker terminate": _worker_ends,
+    "worker stop 30 s": _worker_stops,
+    "kafka kill -9": _kafka_killed,
+    "kafka terminate": _kafka_ends,
+    "kafka stop 30 s": _kafka_stops,
+    "rebalance storm": _rebalance_storm,
+}
+
+
+# --- one cell ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CellReport:
+    """What came of a cell. Times in seconds."""
+
+    cell: str
+    transactions: int
+    committed: int
+    rolled_back: int
+    acknowledged: int
+    per_second: int
+    #: How long the fault was worked on: with a stop that is the stop itself.
+    fault_s: float
+    #: The longest time from the fault on in which a reader saw nothing new of some half partition.
+    longest_pause_s: float
+    #: From the end of the fault until everything that was decided was visible.
+    settled_s: float
+    violations: list[str]
+
+
+def run_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
+    """Traffic, the fault at a third of it, then quiet, then the verdict."""
+    with ExitStack() as stack:
+        kafka = stack.enter_context(EmbeddedKafka(heap="1g", jvm_profile="throughput"))
+        bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"chaos {cell}", partitions=PARTITIONS))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txbridge-chaos-")))
+        run = stack.enter_context(_closing(Run(kafka, bridge, folder, transactions)))
+        with WatchingReader(bridge.bootstrap_servers, run.topic, PARTITIONS) as reader:
+            since = time.monotonic()
+            eventually(lambda: run.decided >= transactions // 3, 300, "the traffic did not come up")
+            say(f"{cell}: fault at {run.decided:,} transactions")
+            fault = time.monotonic()
+            CELLS[cell](run)
+            fault_s = time.monotonic() - fault
+            eventually(lambda: all((folder / f"{one.name}.done").exists() for one in run.clients), 600, _state(run))
+            traffic_s = time.monotonic() - since
+            pause = reader.longest_pause(fault)
+            _settle(run, reader)
+            settled_s = time.monotonic() - fault - fault_s
+            watched = list(reader.sightings)
+        final = _read_all(bridge, run)
+        decisions = run.store.decisions()
+        told = list(run.told())
+        return CellReport(
+            cell=cell,
+            transactions=len(decisions),
+            committed=sum(decisions.values()),
+            rolled_back=len(decisions) - sum(decisions.values()),
+            acknowledged=sum(acknowledged for _, _, acknowledged in told),
+            per_second=round(len(decisions) / traffic_s),
+            fault_s=round(fault_s, 1),
+            longest_pause_s=round(pause, 1),
+            settled_s=round(settled_s, 1),
+            violations=violations(decisions, told, watched, final),
+        )
+
+
+def _settle(run: Run, reader: WatchingReader) -> None:
+    """Until every half message is decided, by a check if need be, and every committed one was seen."""
+    halves = {dict(message.headers() or ())["UNIQ_KEY"].decode() for message in run.bridge.read(run.bridge.names.half)}
+
+    def settled() -> bool:
+        decisions = run.store.decisions()
+        committed = {name for name, commits in decisions.items() if commits}
+        return halves <= decisions.keys() and committed <= {one.transaction_id for one in list(reader.sightings)}
+
+    deadline = time.monotonic() + _SETTLE_S
+    while not settled() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    # What is wrongly delivered comes late, if at all.
+    time.sleep(2)
+
+
+def _state(run: Run) -> str:
+    return f"clients did not finish; {run.decided:,} transactions decided"
+
+
+def _read_all(bridge: Bridge, run: Run) -> list[Sighting]:
+    return [sighting(message, 0.0) for message in bridge.read(run.topic)]
+
+
+@contextmanager
+def _closing(run: Run) -> Iterator[Run]:
+    try:
+        yield run
+    finally:
+        run.close()

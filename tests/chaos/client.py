@@ -1,0 +1,109 @@
+"""An application process under chaos: transactions at full speed, and a record of what it was told.
+
+    python -m tests.chaos.client SERVERS NAMESPACE TOPIC FOLDER NAME FIRST COUNT THREADS
+
+Each line of FOLDER/NAME.told is `id decision acknowledged`: the decision (C, R, or U for unknown) and whether Kafka has
+acknowledged it. The process ends when all its transactions are told; until it gets SIGTERM it goes on answering checks.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.store import DecisionStore
+from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
+from txbridge.errors import TxBridgeError
+
+_COMMIT, _ROLLBACK, _UNKNOWN = (
+    LocalTransactionState.COMMIT_MESSAGE,
+    LocalTransactionState.ROLLBACK_MESSAGE,
+    LocalTransactionState.UNKNOW,
+)
+#: While Kafka is away half messages fail; trying again at once would only burn the processor.
+_RETRY_S = 0.5
+
+
+def intended(number: int) -> tuple[LocalTransactionState, bool]:
+    """What transaction `number` answers first, and whether it commits: 90 in 100 commit, 5 roll back, 5 are asked."""
+    place = number % 100
+    if place < 90:
+        return _COMMIT, True
+    if place < 95:
+        return _ROLLBACK, False
+    return _UNKNOWN, place < 98
+
+
+class _Listener(TransactionListener):
+    def __init__(self, store: DecisionStore) -> None:
+        self._store = store
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+        answer, commits = intended(arg)
+        committed = self._store.decide(message.transaction_id, commits=commits)
+        if answer is _UNKNOWN:
+            return _UNKNOWN
+        return _COMMIT if committed else _ROLLBACK
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        # Not there: its process died, or stands still, before it could decide. From now on it is rolled back.
+        return _COMMIT if self._store.decide(message.transaction_id, commits=False) else _ROLLBACK
+
+
+def main() -> None:
+    servers, namespace, topic, folder, name, first, number, threads = sys.argv[1:]
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    store = DecisionStore(Path(folder) / "decisions.db")
+    numbers, lock = count(int(first)), threading.Lock()
+    last = int(first) + int(number)
+    with (
+        (Path(folder) / f"{name}.told").open("a", buffering=1) as told,
+        TransactionProducer(
+            "chaos", _Listener(store), {"bootstrap.servers": servers, "session.timeout.ms": 6_000}, namespace=namespace
+        ) as producer,
+    ):
+
+        def run() -> None:
+            while not ended.is_set():
+                with lock:
+                    mine = next(numbers)
+                if mine >= last:
+                    return
+                while not ended.is_set():
+                    try:
+                        result = producer.send_message_in_transaction(
+                            Message(topic, str(mine), key=str(mine % 97)), mine
+                        )
+                    except TxBridgeError:
+                        time.sleep(_RETRY_S)
+                        continue
+                    state = result.local_transaction_state
+                    letter = {_COMMIT: "C", _ROLLBACK: "R", _UNKNOWN: "U"}[state]
+                    result.end.add_done_callback(
+                        lambda end, line=f"{result.transaction_id} {letter}": told.write(
+                            f"{line} {int(end.exception() is None)}\n"
+                        )
+                    )
+                    break
+
+        workers = [threading.Thread(target=run, daemon=True) for _ in range(int(threads))]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        producer.flush(60)
+        (Path(folder) / f"{name}.done").touch()
+        ended.wait()
+        for worker in workers:
+            worker.join()
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

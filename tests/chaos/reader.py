@@ -1,0 +1,83 @@
+"""A read_committed reader that watches from the first record on, through every outage, and remembers when it saw it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One record of the real topic."""
+
+    transaction_id: str
+    #: Where its half message lies: partition and offset.
+    half: str
+    partition: int
+    offset: int
+    #: time.monotonic() of the reader.
+    seen: float
+
+
+class WatchingReader:
+    """Sightings in the order in which they came."""
+
+    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+        self.sightings: list[Sighting] = []
+        self._stopping = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "chaos-reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                # So that the pause that is measured is not this reader's own back-off.
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for message in self._consumer.consume(5_000, 0.1):
+                if message.error() is None:
+                    self.sightings.append(sighting(message, time.monotonic()))
+        self._consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join(20)
+
+    def longest_pause(self, since: float) -> float:
+        """The longest time (s) from `since` on in which nothing new of some half partition became visible."""
+        times: dict[str, list[float]] = {}
+        for one in list(self.sightings):
+            if one.seen > since:
+                times.setdefault(one.half.partition(":")[0], [since]).append(one.seen)
+        return max(
+            (after - before for each in times.values() for before, after in itertools.pairwise(each)), default=0.0
+        )
+
+
+def sighting(message: Message, seen: float) -> Sighting:
+    headers = dict(message.headers() or ())
+    name, half = headers["UNIQ_KEY"], headers["TXB_HALF"]
+    partition, offset = message.partition(), message.offset()
+    assert isinstance(name, bytes)
+    assert isinstance(half, bytes)
+    assert partition is not None
+    assert offset is not None
+    return Sighting(name.decode(), half.decode(), partition, offset, seen)
