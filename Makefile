@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup check format lock demo test chaos broken clean
+.PHONY: setup check format lock demo test chaos bench broken clean
 
 setup: $(STAMP)
 
