@@ -314,6 +314,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
             if offset in self.topics.set_aside:
                 return True
             message = model.messages.get(offset)
+            if queue.remembered(offset) is not None:
+                return False
             return offset < queue.watermark and (message is None or offset not in parked)
 
         refused, decided = [], {"committed": [], "rolled_back": [], "resumed": []}
