@@ -6,9 +6,23 @@ transactionCheckMax 3. The end-to-end tests are those of tests/integration/test_
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, offsets, reasons, resume
+from tests.unit.core.building import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Partition,
+    end,
+    entry,
+    half,
+    id_of,
+    offsets,
+    reasons,
+    resume,
+)
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import EXPIRED, MAX_CHECKS
 from txbridge.core.progress import parse_op
@@ -222,3 +236,21 @@ def test_issue_6401_an_answer_that_was_overtaken_by_the_producer_is_refused():
     partition.step(1_000)
     draft = partition.step(70_000, end(0, entry(0, COMMIT)), end(1, entry(0, ROLLBACK)), end(2, entry(0, UNKNOWN)))
     assert (offsets(draft.deliver), reasons(draft)) == ([0], ["CONTRADICTION"])
+
+
+# --- identity and age -------------------------------------------------------------------------------------------------
+
+
+def test_a_second_half_message_with_the_same_id_is_another_transaction():
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    partition.queue.read(replace(half(1, born=0), transaction_id=id_of(0)))
+    draft = partition.step(100, end(0, entry(0, COMMIT), entry(1, ROLLBACK, id_of(0))))
+    assert (offsets(draft.deliver), offsets(draft.rolled_back), draft.refused) == ([0], [1], [])
+
+
+@pytest.mark.parametrize("timestamp", [1, 9_999_999_999_999])
+def test_the_producers_clock_plays_no_part_in_the_age(timestamp):
+    # RocketMQ counts from the producer's born timestamp: a clock that is behind is checked, or skipped, at once.
+    partition = Partition(OBSERVED)
+    partition.queue.read(replace(half(0, born=1_000_000_000), user_timestamp=timestamp))
+    assert history(partition, 1_000_010_000, born=1_000_000_000)[0] == ("check 1", 0, 3_000)
