@@ -85,6 +85,7 @@ def check_record(bridge, half, times=1, group="orders", **changed):
         "TRANSACTION_CHECK_TIMES": b"%d" % times,
         "TXB_HALF": b"%d:%d" % (half.partition(), half.offset()),
         "TXB_END": b"1",
+        "TXB_BORN": b"%d" % half.timestamp()[1],
         **changed,
     }
     bridge.produce(
@@ -432,7 +433,7 @@ def test_what_a_check_is_answered(bridge, answer, decision, remark):
     )
     assert (message.timestamp, message.partition, message.check_times) == (77, 3, 7)
     assert (message.half_partition, message.half_offset, message.transaction_id) == where
-    assert message.born_timestamp is None
+    assert message.born_timestamp == half_of(bridge, result.transaction_id).timestamp()[1]
 
 
 def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge):

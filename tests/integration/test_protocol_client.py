@@ -359,7 +359,7 @@ def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join
     (check,) = wait_checks(client, half)
     assert check.topic() == f"{bridge.namespace}.RMQ_SYS_TRANS_CHECK.unknown"
     assert (check.key(), check.value()) == (b"abc", b"value")
-    *copied, times, where, position = check.headers()
+    *copied, times, where, position, birth = check.headers()
     assert copied == half_record(bridge, half).headers()
     assert copied[:3] == user
     assert sorted(copied[3:]) == [
@@ -371,6 +371,7 @@ def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join
     ]
     assert (times, where) == (("TRANSACTION_CHECK_TIMES", b"1"), ("TXB_HALF", f"{half[0]}:{half[1]}".encode()))
     assert position[0] == "TXB_END"
+    assert birth == ("TXB_BORN", str(born(bridge, half)).encode())
     assert int(position[1]) <= unknown.offset() + 1
     kind, when = check.timestamp()
     assert kind == TIMESTAMP_LOG_APPEND_TIME

@@ -18,6 +18,7 @@ HEADERS = {
     "TRANSACTION_CHECK_TIMES": b"3",
     "TXB_HALF": b"2:41",
     "TXB_END": b"7",
+    "TXB_BORN": b"1200",
 }
 
 
@@ -34,11 +35,21 @@ def test_a_request():
     assert message.headers == (("a", None), ("a", b"1"))
     assert (message.half_partition, message.half_offset, message.check_times) == (2, 41, 3)
     assert message.transaction_id == "0123456789ABCDEF0123456789ABCDEF"
-    assert (message.partition, message.timestamp) == (4, 99)
+    assert (message.partition, message.timestamp, message.born_timestamp) == (4, 99, 1_200)
 
 
 def test_without_the_end_position_it_can_be_answered_all_the_same():
     assert parse_check(record(TXB_END=b"-"), "group", Names(), 3).message.half_offset == 41
+
+
+def test_without_the_time_of_birth_it_can_be_answered_all_the_same():
+    message = parse_check(record(TXB_BORN=b"-"), "group", Names(), 3).message
+    assert (message.half_offset, message.born_timestamp) == (41, None)
+
+
+def test_what_a_later_worker_adds_does_no_harm():
+    message = parse_check(record([("a", b"1")], TXB_LATER=b"\xff"), "group", Names(), 3).message
+    assert (message.half_offset, message.headers) == (41, (("a", b"1"),))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +66,7 @@ def test_without_the_end_position_it_can_be_answered_all_the_same():
         ({"PGROUP": b"another"}, "it is for group 'another'"),
         ({"TRANSACTION_CHECK_TIMES": b"-"}, "TRANSACTION_CHECK_TIMES is missing"),
         ({"TRANSACTION_CHECK_TIMES": b"x"}, "is not a whole number"),
+        ({"TXB_BORN": b"yesterday"}, "header TXB_BORN is not a whole number"),
         ({"REAL_TOPIC": b"RMQ_SYS_X"}, "is forbidden"),
     ],
 )

@@ -177,9 +177,9 @@ def test_message_of_a_check_has_only_the_users_headers(immunity, seconds):
         immunity=immunity,
         user_timestamp=77,
     )
-    message = MessageExt.checked(half, 3, 4)
+    message = MessageExt.checked(half, 3, 4, 1_700_000_000_000)
     assert message.headers == (("a", None), ("a", b"2"))
     assert (message.topic, message.value, message.key) == ("orders", b"v", None)
     assert (message.timestamp, message.partition, message.check_immunity_time) == (77, 1, seconds)
     assert (message.half_partition, message.half_offset, message.check_times) == (3, 9, 4)
-    assert message.born_timestamp is None
+    assert message.born_timestamp == 1_700_000_000_000

@@ -15,7 +15,13 @@ from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded
 from txbridge.core import names as header_names
 from txbridge.core.draft import Draft
-from txbridge.core.half_message import HalfMessage, copy_headers, delivered_headers, delivered_timestamp
+from txbridge.core.half_message import (
+    HalfMessage,
+    check_headers,
+    copy_headers,
+    delivered_headers,
+    delivered_timestamp,
+)
 from txbridge.core.half_queue import HalfEntry
 from txbridge.core.names import Headers, Names
 from txbridge.core.progress import Progress, encode_ops, offset_headers, op_headers
@@ -161,7 +167,7 @@ class Transaction:
                 topic,
                 half.value,
                 half.key,
-                copy_headers(half, partition, entry.checks, draft.next_end),
+                check_headers(half, partition, entry.checks, draft.next_end),
                 which=entry.offset,
                 limit=None if with_limit is None else self._limit_of(entry, with_limit),
                 size=half.size,

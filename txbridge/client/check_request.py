@@ -11,10 +11,7 @@ from txbridge.client.message import MessageExt
 from txbridge.core import names
 from txbridge.core.half_message import parse_coordinates, parse_half
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
-from txbridge.core.names import Headers, Names
-
-#: What a check request has beyond the half message's own headers.
-_HISTORY = frozenset({names.CHECK_TIMES, names.HALF_COORDINATES, names.END_POSITION})
+from txbridge.core.names import Headers, Names, is_reserved_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +34,11 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
     partition, offset = parse_coordinates(ours.required(names.HALF_COORDINATES))
     if partition >= partitions:
         raise MalformedRecordError(f"{names.HALF_COORDINATES} names partition {partition}, there are {partitions}")
-    copied = [header for header in headers if header[0] not in _HISTORY]
+    # The half message's own. What is ours beyond these belongs to the request, or to a later version of it.
+    copied = [header for header in headers if header[0] in names.HALF_HEADERS or not is_reserved_header(header[0])]
     half = parse_half(offset, record.timestamp()[1], record.key(), record.value(), copied, topic_names)
     if half.group != group:
         raise MalformedRecordError(f"it is for group {half.group!r}")
     check_times = whole_number(ours.required(names.CHECK_TIMES), names.CHECK_TIMES)
-    return CheckRequest(MessageExt.checked(half, partition, check_times), half.size)
+    born = ours.optional_number(names.BORN)
+    return CheckRequest(MessageExt.checked(half, partition, check_times, born), half.size)

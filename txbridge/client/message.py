@@ -92,7 +92,7 @@ class MessageExt(Message):
     #: Where the half message stands.
     half_partition: int
     half_offset: int
-    #: ms; when Kafka stored the half message. None in a check, which does not tell.
+    #: ms; when Kafka stored the half message. None in a check whose worker does not tell.
     born_timestamp: int | None
     #: Number of this check, from 1; 0 when the local transaction is to be run.
     check_times: int
@@ -113,7 +113,7 @@ class MessageExt(Message):
         )
 
     @classmethod
-    def checked(cls, half: HalfMessage, partition: int, check_times: int) -> Self:
+    def checked(cls, half: HalfMessage, partition: int, check_times: int, born: int | None) -> Self:
         """The message of a check request: what the user sent, without the headers that are ours."""
         return cls._made(
             {
@@ -128,7 +128,7 @@ class MessageExt(Message):
             transaction_id=half.transaction_id,
             half_partition=partition,
             half_offset=half.offset,
-            born_timestamp=None,
+            born_timestamp=born,
             check_times=check_times,
         )
 

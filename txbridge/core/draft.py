@@ -242,7 +242,7 @@ class Draft:
         state = self._final.get(offset)
         if state is not None:
             return state
-        outcome = self._queue.outcome(offset)
+        outcome = self._queue.outcome(offset) or self._queue.remembered(offset)
         if outcome is not None:
             return outcome.state
         late = offset < self._queue.watermark

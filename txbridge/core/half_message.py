@@ -25,6 +25,7 @@ class HalfMessage:
     real_partition: int | None = None
     #: Text of CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means.
     immunity: str | None = None
+    #: BORN_TIMESTAMP, unless it is 0: librdkafka takes that for "now", so that it could never be delivered.
     user_timestamp: int | None = None
 
     @property
@@ -79,7 +80,7 @@ def parse_half(
         headers=headers or (),
         real_partition=real_partition,
         immunity=ours.optional(names.CHECK_IMMUNITY_TIME),
-        user_timestamp=ours.optional_number(names.BORN_TIMESTAMP),
+        user_timestamp=ours.optional_number(names.BORN_TIMESTAMP) or None,
     )
 
 
@@ -140,10 +141,15 @@ def delivered_timestamp(half: HalfMessage) -> int:
 
 
 def copy_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
-    """Headers of a check request and of a discarded message: all of the half message's, then the history."""
+    """Headers of a discarded message: all of the half message's, then the history."""
     return [
         *half.headers,
         (names.CHECK_TIMES, b"%d" % checks),
         (names.HALF_COORDINATES, coordinates(partition, half.offset)),
         (names.END_POSITION, b"%d" % end_position),
     ]
+
+
+def check_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
+    """Headers of a check request: its timestamp is that of the check, so it also tells when the message was born."""
+    return [*copy_headers(half, partition, checks, end_position), (names.BORN, b"%d" % half.born)]

@@ -17,6 +17,9 @@ from txbridge.core.progress import ParkedEntry
 from txbridge.core.schedule import Schedule
 from txbridge.core.states import Outcome, TransactionState
 
+#: Outcomes below the watermark that are remembered, in two generations of this many: about 8 MB when both are full.
+_REMEMBERED = 50_000
+
 
 @dataclass(slots=True, eq=False)
 class HalfEntry:
@@ -94,7 +97,8 @@ class HalfQueue:
     """State of one half partition.
 
     Every half offset at or above the low watermark that was read stands in the window; it is open (an entry), finished
-    (an outcome) or malformed and not yet set aside. Below the low watermark only parked entries are known.
+    (an outcome) or malformed and not yet set aside. Below the low watermark only parked entries are known for certain;
+    the last outcomes are remembered, so that a late decision is told what it contradicts.
     """
 
     def __init__(
@@ -112,6 +116,8 @@ class HalfQueue:
         self.half_position = watermark
         self._entries: dict[int, HalfEntry] = {}
         self._outcomes: dict[int, Outcome] = {}
+        # The younger generation and the older: forgetting half of them at once costs nothing per message.
+        self._remembered: tuple[dict[int, Outcome], dict[int, Outcome]] = ({}, {})
         self._malformed: set[int] = set()
         self._window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
@@ -208,6 +214,11 @@ class HalfQueue:
     def outcome(self, offset: int) -> Outcome | None:
         """How a message at or above the watermark was finished; None for an open one."""
         return self._outcomes.get(offset)
+
+    def remembered(self, offset: int) -> Outcome | None:
+        """How a message below the watermark was finished, if this process saw it and has not forgotten it."""
+        younger, older = self._remembered
+        return younger.get(offset) or older.get(offset)
 
     def open_entries(self) -> Iterator[HalfEntry]:
         return iter(self._entries.values())
@@ -374,6 +385,8 @@ class HalfQueue:
         self._malformed.discard(offset)
         if offset >= self.watermark:
             self._outcomes[offset] = outcome
+        else:
+            self._remember(offset, outcome)
 
     def update(self, entry: HalfEntry) -> None:
         """An open entry has changed and is scheduled anew. It was parked by the same Kafka transaction."""
@@ -400,10 +413,20 @@ class HalfQueue:
         while window and self._may_pass(window[0][0]):
             offset, size = window.popleft()
             self._window_bytes -= size
-            self._outcomes.pop(offset, None)
+            outcome = self._outcomes.pop(offset, None)
+            if outcome is not None:
+                self._remember(offset, outcome)
         watermark = self.watermark
         while self._ops and self._ops[0][1] < watermark:
             self._ops.popleft()
+
+    def _remember(self, offset: int, outcome: Outcome) -> None:
+        younger, older = self._remembered
+        # A discarded message that was resumed is finished twice: the last time counts.
+        older.pop(offset, None)
+        younger[offset] = outcome
+        if len(younger) >= _REMEMBERED:
+            self._remembered = ({}, younger)
 
     def _may_pass(self, offset: int) -> bool:
         entry = self._entries.get(offset)

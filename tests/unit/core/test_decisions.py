@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.core.building import (
     COMMIT,
+    POLICY,
     ROLLBACK,
     UNKNOWN,
     Partition,
@@ -17,8 +18,10 @@ from tests.unit.core.building import (
     reasons,
     resume,
 )
+from txbridge.core import half_queue
 from txbridge.core.draft import FULL
 from txbridge.core.end_transaction import Source
+from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import Outcome, TransactionState
 
 #: A moment at which nothing of what was born at 1,000 is due.
@@ -214,12 +217,59 @@ def test_a_decision_taken_is_tested_before_the_transaction_id():
 
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK, UNKNOWN])
-def test_p5_what_is_forgotten_is_late_and_stays_as_it_was(decision):
-    partition = Partition().prepare(0, 1)
+def test_p5_what_is_forgotten_is_late_and_stays_as_it_was(decision, monkeypatch):
+    monkeypatch.setattr(half_queue, "_REMEMBERED", 1)
+    partition = Partition().prepare(0, 1, 2)
     partition.step(NOW, end(0, entry(0, ROLLBACK)))
-    assert partition.queue.watermark == 1
-    draft = partition.step(NOW, end(1, entry(0, decision)))
+    partition.step(NOW, end(1, entry(1, ROLLBACK)))
+    assert partition.queue.watermark == 2
+    draft = partition.step(NOW, end(2, entry(0, decision)))
     assert (draft.ops(), reasons(draft)) == ([], ["LATE"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [
+        (COMMIT, COMMIT, ["REPEAT"]),
+        (COMMIT, ROLLBACK, ["CONTRADICTION"]),
+        (COMMIT, UNKNOWN, []),
+        (ROLLBACK, COMMIT, ["CONTRADICTION"]),
+        (ROLLBACK, ROLLBACK, ["REPEAT"]),
+        (ROLLBACK, UNKNOWN, []),
+    ],
+)
+def test_p5_below_the_watermark_a_second_decision_is_told_what_it_is(first, second, refused):
+    partition = Partition().prepare(0, 1)
+    partition.step(NOW, end(0, entry(0, first)))
+    assert partition.queue.watermark == 1
+    draft = partition.step(NOW, end(1, entry(0, second)))
+    assert (draft.ops(), reasons(draft)) == ([], refused)
+
+
+def test_p5_a_finished_message_that_is_still_remembered_can_not_be_resumed():
+    partition = Partition().prepare(0)
+    partition.step(NOW, end(0, entry(0, COMMIT)))
+    assert reasons(partition.step(NOW, resume(1, 0))) == ["NOT_DISCARDED"]
+
+
+def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
+    monkeypatch.setattr(half_queue, "_REMEMBERED", 3)
+    partition = Partition()
+    for offset in range(10):
+        partition.prepare(offset).step(NOW, end(offset, entry(offset, COMMIT)))
+        assert sum(map(len, partition.queue._remembered)) <= 6
+    remembered = [offset for offset in range(10) if partition.queue.remembered(offset)]
+    assert remembered == [6, 7, 8, 9]
+
+
+def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(monkeypatch):
+    monkeypatch.setattr(half_queue, "_REMEMBERED", 2)
+    queue = HalfQueue(POLICY, watermark=10)
+    for offset, outcome in [(5, Outcome.DISCARD), (6, Outcome.COMMIT), (5, Outcome.ROLLBACK)]:
+        queue.finish(offset, outcome)
+    assert queue.remembered(5) is Outcome.ROLLBACK
+    queue.finish(7, Outcome.COMMIT)
+    assert (queue.remembered(5), queue.remembered(6)) == (Outcome.ROLLBACK, None)
 
 
 def test_what_is_to_come_at_the_watermark_is_not_late():

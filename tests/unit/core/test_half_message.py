@@ -6,6 +6,7 @@ import pytest
 
 from txbridge.core.half_message import (
     HalfMessage,
+    check_headers,
     coordinates,
     copy_headers,
     delivered_headers,
@@ -179,10 +180,25 @@ def test_the_reader_of_the_real_topic_sees_the_users_headers_and_two_of_ours():
 def test_the_delivered_timestamp_is_the_users_or_that_of_birth():
     assert delivered_timestamp(parse(MOST)) == 1_700_000_000_000
     assert delivered_timestamp(parse(LEAST)) == 1_000
-    assert delivered_timestamp(parse(changed("BORN_TIMESTAMP", b"0"))) == 0
 
 
-def test_a_check_and_a_discarded_message_are_a_copy_with_its_history():
+def test_a_timestamp_of_0_is_none_because_librdkafka_takes_it_for_now():
+    half = parse(changed("BORN_TIMESTAMP", b"0"))
+    assert (half.user_timestamp, delivered_timestamp(half)) == (None, 1_000)
+    assert delivered_timestamp(parse(changed("BORN_TIMESTAMP", b"1"))) == 1
+
+
+def test_a_check_is_a_copy_with_its_history_and_the_time_of_birth():
+    assert check_headers(parse(MOST), 7, checks=2, end_position=99) == [
+        *MOST,
+        ("TRANSACTION_CHECK_TIMES", b"2"),
+        ("TXB_HALF", b"7:5"),
+        ("TXB_END", b"99"),
+        ("TXB_BORN", b"1000"),
+    ]
+
+
+def test_a_discarded_message_is_a_copy_with_its_history():
     assert copy_headers(parse(MOST), 7, checks=2, end_position=99) == [
         *MOST,
         ("TRANSACTION_CHECK_TIMES", b"2"),

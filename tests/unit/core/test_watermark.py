@@ -128,7 +128,7 @@ def test_a_parked_message_is_still_checked_and_decided():
     assert (offsets(draft.deliver), draft.tombstones, draft.ops()) == ([0], [0], [(Outcome.COMMIT, [0])])
     partition.commit(draft)
     assert partition.queue.outcome(0) is None
-    assert reasons(partition.step(601_002, end(1, entry(0, ROLLBACK)))) == ["LATE"]
+    assert reasons(partition.step(601_002, end(1, entry(0, ROLLBACK)))) == ["CONTRADICTION"]
 
 
 def test_a_message_parked_before_its_check_fell_due_is_checked_once():

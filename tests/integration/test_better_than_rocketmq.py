@@ -1,0 +1,449 @@
+"""What RocketMQ gets wrong, by the number of its issue, against a real worker on a real Kafka.
+
+The pure half of it, with RocketMQ's own figures, is tests/unit/core/test_rocketmq_issues.py; docs/parity.md says for
+each behaviour which test shows it. Where a defect has no issue of its own, the name only tells it.
+
+Most tests share one worker: messages are checked after 1 s and then every 1.5 s, twice; those that stay undecided are
+discarded after 4 s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember, Prepared, WorkerProcess, eventually
+from txbridge.broker.end_log import EndLog
+from txbridge.broker.state import PartitionState
+from txbridge.embedded import EmbeddedKafka
+
+TIMES = {"transaction_timeout": 1_000, "transaction_check_interval": 1_500, "transaction_check_max": 2}
+
+
+def immunity(seconds: str) -> list[tuple[str, bytes]]:
+    return [("CHECK_IMMUNITY_TIME_IN_SECONDS", seconds.encode())]
+
+
+@dataclass
+class Scene:
+    """One namespace, one worker, and one producer group with somebody alive, for many tests."""
+
+    bridge: Bridge
+    worker: WorkerProcess
+    member: CheckMember
+    topic: str
+    #: 15 messages that nobody decides, born together, and one with an immunity longer than all checks take.
+    doomed: list[Prepared]
+    patient: Prepared
+    _number: Iterator[int]
+
+    def value(self, name: str) -> bytes:
+        return b"%s %d" % (name.encode(), next(self._number))
+
+    def prepare(self, value: bytes, partition: int = 0, extra: list[tuple[str, bytes]] | None = None) -> Prepared:
+        return self.bridge.prepare(self.topic, value, partition=partition, extra=extra or [])
+
+    def copies(self, value: bytes) -> int:
+        return self.bridge.visible(self.topic)[value]
+
+    def born(self, prepared: Prepared) -> int:
+        where = (prepared.partition, prepared.offset)
+        halves = self.bridge.read(self.bridge.names.half, committed=False)
+        return next(one.timestamp()[1] for one in halves if (one.partition(), one.offset()) == where)
+
+    def checked_at(self, prepared: Prepared) -> list[int]:
+        """Milliseconds from birth to each check that was sent."""
+        born = self.born(prepared)
+        return [request.timestamp()[1] - born for request in self.member.requests(prepared)]
+
+    def refusals(self, prepared: Prepared) -> list[tuple[object, object]]:
+        """(reason, count) of the refusals that the worker's log shows for this half message."""
+        return [
+            (event["reason"], event["count"])
+            for event in self.worker.events("end_refused")
+            if (event["partition"], event["half_offset"]) == (prepared.partition, prepared.offset)
+        ]
+
+    def refused(self, prepared: Prepared, decision: int, reason: str) -> None:
+        """This decision is refused for this reason, which the log tells and counts."""
+        before = self.refusals(prepared)
+        self.bridge.decide(prepared, decision)
+        eventually(lambda: len(self.refusals(prepared)) > len(before), 20, f"no refusal of {decision} was logged")
+        assert self.refusals(prepared) == [*before, (reason, 1)]
+
+    def asked_no_more(self, prepared: Prepared) -> None:
+        """No check of this message comes, though one of a message born later does, a whole time-out from now."""
+        before = len(self.member.checks(prepared))
+        control = self.prepare(self.value("control"), prepared.partition)
+        eventually(lambda: self.member.checks(control))
+        self.bridge.decide(control, ROLLBACK)
+        assert len(self.member.checks(prepared)) == before
+
+
+@pytest.fixture(scope="module")
+def scene(kafka: EmbeddedKafka) -> Iterator[Scene]:
+    with Bridge(kafka.bootstrap_servers, "better than rocketmq") as bridge:
+        topic = bridge.create_topic("real")
+        worker = bridge.worker(**TIMES)
+        with bridge.member() as member:
+            patient = bridge.prepare(topic, b"patient", partition=1, extra=immunity("6"))
+            doomed = bridge.prepare_many(topic, [b"doomed %d" % number for number in range(15)], partition=1)
+            yield Scene(bridge, worker, member, topic, doomed, patient, itertools.count())
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def test_issue_5574_a_commit_that_comes_twice_is_delivered_once(scene: Scene) -> None:
+    prepared = scene.prepare(value := scene.value("twice"))
+    scene.bridge.decide(prepared, COMMIT)
+    scene.bridge.wait_visible(scene.topic, [value])
+    scene.refused(prepared, COMMIT, "repeat")
+    scene.refused(prepared, COMMIT, "repeat")
+    scene.asked_no_more(prepared)
+    assert (scene.copies(value), scene.bridge.outcomes()[0, prepared.offset]) == (1, ["commit"])
+
+
+def test_issues_2694_8158_a_commit_after_a_rollback_is_never_delivered(scene: Scene) -> None:
+    prepared = scene.prepare(value := scene.value("rolled back"))
+    scene.bridge.decide(prepared, ROLLBACK)
+    scene.bridge.wait_outcome(prepared, "rollback")
+    scene.refused(prepared, COMMIT, "contradiction")
+    scene.asked_no_more(prepared)
+    everything = scene.bridge.read(scene.topic, committed=False)
+    assert value not in {message.value() for message in everything}
+    assert scene.bridge.outcomes()[0, prepared.offset] == ["rollback"]
+
+
+def test_issues_2694_5574_a_rollback_after_a_commit_is_refused_and_not_called_a_success(scene: Scene) -> None:
+    prepared = scene.prepare(value := scene.value("committed"))
+    scene.bridge.decide(prepared, COMMIT)
+    scene.bridge.wait_visible(scene.topic, [value])
+    scene.refused(prepared, ROLLBACK, "contradiction")
+    assert (scene.copies(value), scene.bridge.outcomes()[0, prepared.offset]) == (1, ["commit"])
+
+
+def test_issues_2694_8158_an_end_of_the_producer_after_a_check_ends_the_checks(scene: Scene) -> None:
+    prepared = scene.prepare(value := scene.value("checked"))
+    eventually(lambda: scene.member.checks(prepared))
+    scene.bridge.decide(prepared, COMMIT)
+    scene.bridge.wait_visible(scene.topic, [value])
+    # The answer to the check, which somebody else gives meanwhile.
+    scene.bridge.end([prepared.entry(ROLLBACK, 1)], 0, source="check")
+    eventually(lambda: scene.refusals(prepared) == [("contradiction", 1)])
+    scene.asked_no_more(prepared)
+    assert (scene.copies(value), len(scene.member.checks(prepared))) == (1, 1)
+
+
+def test_issues_8158_598_a_decision_after_the_discard_is_refused_and_a_resume_is_the_way_back(scene: Scene) -> None:
+    prepared, value = scene.doomed[0], b"doomed 0"
+    eventually(lambda: value in {record["value"] for record in scene.bridge.discarded()})
+    scene.refused(prepared, COMMIT, "late")
+    scene.refused(prepared, ROLLBACK, "late")
+    scene.asked_no_more(prepared)
+    assert (scene.copies(value), len(scene.member.checks(prepared))) == (0, 2)
+    scene.bridge.end([prepared.entry(UNKNOWN)], 1, source="resume")
+    eventually(lambda: len(scene.member.checks(prepared)) == 3)
+    assert scene.member.checks(prepared)[2]["TRANSACTION_CHECK_TIMES"] == b"1"
+    scene.bridge.end([prepared.entry(COMMIT, 1)], 1, source="check")
+    scene.bridge.wait_visible(scene.topic, [value])
+    assert scene.bridge.outcomes()[1, prepared.offset] == ["discard", "commit"]
+    assert Counter(record["value"] for record in scene.bridge.discarded())[value] == 1
+
+
+def test_issue_5574_two_ends_for_one_half_message_in_one_batch_are_one_decision(scene: Scene) -> None:
+    values = [scene.value("batch") for _ in range(4)]
+    one, two, three, four = (scene.prepare(value) for value in values)
+    headers = scene.bridge.end_headers()
+    # As entries of one record, and as records of one batch.
+    entries = [one.entry(COMMIT), one.entry(ROLLBACK), two.entry(ROLLBACK), two.entry(COMMIT)]
+    records = [[three.entry(COMMIT)], [three.entry(ROLLBACK)], [four.entry(ROLLBACK)], [four.entry(COMMIT)], entries]
+    together = [("\n".join(record).encode(), headers) for record in records]
+    scene.bridge.produce_together(scene.bridge.names.end, together, partition=0)
+    scene.bridge.wait_visible(scene.topic, [values[0], values[2]])
+    visible, outcomes = scene.bridge.visible(scene.topic), scene.bridge.outcomes()
+    assert [visible[value] for value in values] == [1, 0, 1, 0]
+    found = [outcomes[0, prepared.offset] for prepared in (one, two, three, four)]
+    assert found == [["commit"], ["rollback"], ["commit"], ["rollback"]]
+
+
+# --- forged and mistaken ----------------------------------------------------------------------------------------------
+
+
+def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None:
+    """RocketMQ looks up whatever stands at the offset and dies of what it finds there."""
+    names, value, reports = scene.bridge.names, scene.value("stranger"), []
+    headers = [*scene.bridge.half_headers(scene.topic), *immunity("600")]
+    stranger = Producer(
+        {"bootstrap.servers": scene.bridge.bootstrap_servers, "transactional.id": f"{scene.bridge.namespace}-stranger"}
+    )
+    stranger.init_transactions(20)
+    stranger.begin_transaction()
+    stranger.produce(names.half, value=value, headers=headers, partition=0, on_delivery=lambda *it: reports.append(it))
+    stranger.commit_transaction(20)
+    [(error, message)] = reports
+    assert error is None
+    half = Prepared(0, message.offset(), dict(headers)["UNIQ_KEY"].decode())
+    marker = Prepared(0, half.offset + 1, half.transaction_id)
+    assert scene.bridge.bounds(names.half, 0)[1] == marker.offset + 1
+    scene.refused(marker, COMMIT, "no_half_message")
+    # The message in front of it is none the worse.
+    scene.bridge.decide(half, COMMIT)
+    scene.bridge.wait_visible(scene.topic, [value])
+
+
+@pytest.mark.parametrize("beyond", [5, 2**31, 2**60, 2**63 - 1])
+def test_an_end_that_names_an_offset_beyond_the_log_is_refused(scene: Scene, beyond: int) -> None:
+    offset = beyond if beyond > 5 else scene.bridge.bounds(scene.bridge.names.half, 0)[1] + beyond
+    scene.refused(Prepared(0, offset, "0123456789ABCDEF" * 2), COMMIT, "no_half_message")
+    prepared = scene.prepare(value := scene.value("after"))
+    scene.bridge.decide(prepared, COMMIT)
+    scene.bridge.wait_visible(scene.topic, [value], 10)
+
+
+def test_an_end_that_was_written_before_its_half_message_does_not_count(scene: Scene) -> None:
+    """The local transaction may run only once the half message is stored: this one is asked about."""
+    headers = scene.bridge.half_headers(scene.topic)
+    early = Prepared(1, scene.bridge.bounds(scene.bridge.names.half, 1)[1], dict(headers)["UNIQ_KEY"].decode())
+    scene.refused(early, COMMIT, "no_half_message")
+    value = scene.value("early")
+    stored = scene.bridge.produce(scene.bridge.names.half, value=value, headers=headers, partition=1)
+    assert stored.offset() == early.offset
+    eventually(lambda: scene.member.checks(early))
+    assert scene.copies(value) == 0
+    scene.bridge.decide(early, COMMIT)
+    scene.bridge.wait_visible(scene.topic, [value])
+
+
+def test_issues_9500_1568_a_poison_record_moves_nobody_else(scene: Scene) -> None:
+    names = scene.bridge.names
+    first = scene.prepare(scene.value("first"))
+    poison = scene.bridge.produce(names.half, value=b"\xff\x00poison", partition=0)
+    second = scene.prepare(value := scene.value("second"))
+    scene.bridge.produce(names.end, value=b"\xff\x00poison", headers=scene.bridge.end_headers(), partition=0)
+    scene.bridge.decide(second, COMMIT)
+    scene.bridge.wait_visible(scene.topic, [value], 10)
+    eventually(lambda: scene.member.checks(first))
+    assert [check["TRANSACTION_CHECK_TIMES"] for check in scene.member.checks(first)] == [b"1"]
+    scene.bridge.decide(first, ROLLBACK)
+    scene.bridge.wait_outcome(first, "rollback")
+    source = f"{names.half}:0:{poison.offset()}".encode()
+    eventually(lambda: source in {record.get("TXB_SOURCE") for record in scene.bridge.discarded()})
+    assert scene.worker.returncode is None
+
+
+# --- immunity and checks ----------------------------------------------------------------------------------------------
+
+
+def test_issues_481_544_an_immunity_time_of_0_is_no_time_at_all(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.member() as member, bridge.local_owner(transaction_timeout=600_000):
+        others = [bridge.prepare(topic, b"x", partition=0, extra=immunity(text)) for text in ("-1", "-5", "soon")]
+        at_once = bridge.prepare(topic, b"at once", partition=0, extra=immunity("0"))
+        eventually(lambda: len(member.checks(at_once)) == 2)
+        assert [member.checks(one) for one in others] == [[], [], []]
+
+
+def test_issues_481_1565_immunity_times_of_minus_1_and_garbage_count_as_absent(scene: Scene) -> None:
+    texts = ["-1", "-5", "soon", "5.5"]
+    prepared = {text: scene.prepare(scene.value("immune"), 0, immunity(text)) for text in texts}
+    eventually(lambda: all(scene.member.checks(one) for one in prepared.values()))
+    first = {text: scene.checked_at(one)[0] for text, one in prepared.items()}
+    print(f"first checks after (ms): {first}")
+    assert all(after >= 1_000 for after in first.values())
+    for one in prepared.values():
+        scene.bridge.decide(one, ROLLBACK)
+
+
+def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it(scene: Scene) -> None:
+    young = scene.prepare(scene.value("young"), 0, immunity("600"))
+    behind = scene.prepare(scene.value("behind"), 0, immunity("0"))
+    eventually(lambda: len(scene.member.checks(behind)) == 2)
+    assert scene.member.checks(young) == []
+    scene.bridge.decide(young, ROLLBACK)
+
+
+def test_issues_386_7567_1694_nobody_alive_burns_no_check_and_the_first_to_come_gets_number_1(scene: Scene) -> None:
+    prepared = scene.bridge.prepare(scene.topic, b"orphan", partition=0, group="orphans")
+    # RocketMQ would have counted both checks, and discarded after 4 s.
+    time.sleep(5)
+    assert b"orphan" not in {record["value"] for record in scene.bridge.discarded()}
+    with scene.bridge.member("orphans") as member:
+        eventually(lambda: len(member.checks(prepared)) == 2)
+        assert [check["TRANSACTION_CHECK_TIMES"] for check in member.checks(prepared)] == [b"1", b"2"]
+        scene.bridge.end([prepared.entry(COMMIT, 2)], 0, group="orphans", source="check")
+        scene.bridge.wait_visible(scene.topic, [b"orphan"])
+
+
+def test_the_last_check_and_the_discard_are_a_full_interval_apart_for_15_messages_too(scene: Scene) -> None:
+    """RocketMQ evaluates the discard before the age: 15 at a time were discarded together with their last check."""
+    values = {b"doomed %d" % number: one for number, one in enumerate(scene.doomed)}
+    eventually(lambda: values.keys() <= {record["value"] for record in scene.bridge.discarded()})
+    discarded_at = {
+        message.value(): message.timestamp()[1] for message in scene.bridge.read(scene.bridge.names.discard)
+    }
+    for value, prepared in values.items():
+        # The first of them may have been resumed by another test.
+        first, last = scene.member.requests(prepared)[:2]
+        assert dict(last.headers() or ())["TRANSACTION_CHECK_TIMES"] == b"2"
+        assert last.timestamp()[1] - first.timestamp()[1] >= 1_500
+        assert discarded_at[value] - last.timestamp()[1] >= 1_500
+
+
+def test_issues_615_8311_an_immunity_longer_than_all_checks_burns_none_of_them(scene: Scene) -> None:
+    """RocketMQ: no check at all, discarded after 4 s, inside its immunity."""
+    eventually(lambda: b"patient" in {record["value"] for record in scene.bridge.discarded()})
+    checks = scene.member.checks(scene.patient)
+    assert [check["TRANSACTION_CHECK_TIMES"] for check in checks] == [b"1", b"2"]
+    first, second = scene.checked_at(scene.patient)
+    print(f"checked {first} and {second} ms after birth")
+    assert first >= 6_000
+    assert second - first >= 1_500
+
+
+def test_issue_9320_a_huge_immunity_ends_at_the_greatest_age(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.member() as member, bridge.local_owner(transaction_timeout=200, transaction_max_age=3_000):
+        huge = bridge.prepare(topic, b"huge", partition=0, extra=immunity("9" * 40))
+        longer = bridge.prepare(topic, b"longer", partition=0, extra=immunity("4"))
+        eventually(lambda: len(bridge.discarded()) == 2)
+        found = {
+            record["value"]: (record["TXB_REASON"], record["TRANSACTION_CHECK_TIMES"]) for record in bridge.discarded()
+        }
+        assert found == {b"huge": (b"EXPIRED", b"0"), b"longer": (b"EXPIRED", b"0")}
+        assert member.checks(huge) == member.checks(longer) == []
+
+
+# --- races ------------------------------------------------------------------------------------------------------------
+
+
+def test_issues_2360_8003_no_check_once_a_decision_is_stored(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.member() as member:
+        decided = bridge.prepare(topic, b"decided", partition=0)
+        open_one = bridge.prepare(topic, b"open", partition=0)
+        bridge.decide(decided, COMMIT)
+        # Both are due by the time somebody looks, and nobody has applied the decision yet.
+        time.sleep(0.5)
+        with bridge.local_owner(transaction_timeout=200):
+            eventually(lambda: member.checks(open_one))
+            bridge.wait_visible(topic, [b"decided"])
+        assert member.checks(decided) == []
+
+
+def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_the_check(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open, fill = threading.Event(), EndLog.fill
+    is_open.set()
+
+    def gate(log: EndLog, timeout: float) -> None:
+        if is_open.is_set():
+            fill(log, timeout)
+        else:
+            time.sleep(timeout)
+
+    monkeypatch.setattr(EndLog, "fill", gate)
+    topic = bridge.create_topic("real")
+    with bridge.member() as member, bridge.local_owner():
+        control = bridge.prepare(topic, b"control", partition=0)
+        eventually(lambda: member.checks(control))
+        is_open.clear()
+        prepared = bridge.prepare(topic, b"value", partition=0)
+        bridge.decide(prepared, COMMIT)
+        # The check is due, again and again, and the worker only knows that END has grown.
+        time.sleep(2.5)
+        assert bridge.visible(topic) == {}
+        is_open.set()
+        bridge.wait_visible(topic, [b"value"])
+        eventually(lambda: len(member.checks(control)) == 2)
+        assert member.checks(prepared) == []
+
+
+def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_first(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ answers 'Find prepared transaction message failed' when the record can not be found yet."""
+    take_in_half = PartitionState.take_in_half
+
+    def only_when_needed(state: PartitionState, limit: int, timeout: float) -> int:
+        # The cycle reads what is there with time-out 0, and waits for what an END names.
+        return take_in_half(state, limit, timeout) if timeout else 0
+
+    topic = bridge.create_topic("real")
+    with bridge.local_owner(transaction_timeout=600_000):
+        monkeypatch.setattr(PartitionState, "take_in_half", only_when_needed)
+        values = [b"%d" % number for number in range(50)]
+        prepared = bridge.prepare_many(topic, values, partition=0)
+        for one in random.sample(prepared, len(prepared)):
+            bridge.decide(one, COMMIT)
+        bridge.wait_visible(topic, values)
+    assert set(bridge.visible(topic).values()) == {1}
+
+
+def test_issue_7709_a_decision_whose_topic_is_missing_is_held_across_a_crash(bridge: Bridge) -> None:
+    """RocketMQ: a commit that can not be stored is lost, and neither side is told; only checks may repair it."""
+    missing = f"{bridge.namespace}.missing"
+    worker = bridge.worker()
+    with bridge.member() as member:
+        held = bridge.prepare(missing, b"held", partition=0)
+        bridge.decide(held, COMMIT)
+        eventually(lambda: worker.events("held"))
+        [event] = worker.events("held")
+        assert (event["half_offset"], event["error"]) == (held.offset, f"topic {missing} does not exist")
+        worker.kill()
+        with bridge.local_owner():
+            bridge.decide(held, ROLLBACK)
+            control = bridge.prepare(missing, b"control", partition=0)
+            eventually(lambda: member.checks(control))
+            bridge.decide(control, ROLLBACK)
+            bridge.create_topic("missing")
+            bridge.wait_visible(missing, [b"held"])
+            eventually(lambda: not bridge.parked_states(0))
+        assert member.checks(held) == [], "it was decided"
+    assert bridge.visible(missing) == {b"held": 1}
+    assert bridge.outcomes()[0, held.offset] == ["commit"]
+
+
+def test_issues_10199_2133_a_kill_right_after_a_commit_brings_no_check_and_no_second_copy(bridge: Bridge) -> None:
+    """RocketMQ keeps the marks of finished messages in memory for 3 s: after a crash they are checked again."""
+    topic = bridge.create_topic("real")
+    worker = bridge.worker(transaction_timeout=1_500)
+    values = [b"%d" % number for number in range(20)]
+    with bridge.member() as member:
+        prepared = bridge.prepare_many(topic, values, partition=0)
+        bridge.decide_many(prepared, COMMIT)
+        bridge.wait_visible(topic, values)
+        worker.kill()
+        control = bridge.prepare(topic, b"control", partition=0)
+        with bridge.local_owner(transaction_timeout=1_500):
+            eventually(lambda: member.checks(control))
+        assert [member.checks(one) for one in prepared] == [[]] * 20
+    assert bridge.visible(topic) == dict.fromkeys(values, 1)
+
+
+def test_issue_388_several_half_partitions_share_the_work_and_keep_the_order_of_each_key(kafka: EmbeddedKafka) -> None:
+    """RocketMQ has one half queue per broker, and one thread for all of it."""
+    with Bridge(kafka.bootstrap_servers, "issue 388", partitions=4) as bridge:
+        topic = bridge.create_topic("real", 4)
+        workers = [bridge.worker(wait=0) for _ in range(2)]
+        eventually(lambda: [len(one.owned()) for one in workers] == [2, 2], 40)
+        assert workers[0].owned() | workers[1].owned() == {0, 1, 2, 3}
+        keys = [b"key %d" % number for number in range(20)]
+        sent = [(b"%d" % number, keys[number % 20]) for number in range(200)]
+        prepared = [bridge.prepare(topic, value, key=key) for value, key in sent]
+        assert {one.partition for one in prepared} == {0, 1, 2, 3}
+        bridge.decide_many(prepared, COMMIT)
+        bridge.wait_visible(topic, [value for value, _ in sent])
+        records = bridge.read(topic)
+        assert len(records) == 200
+        for key in keys:
+            assert [one.value() for one in records if one.key() == key] == [value for value, own in sent if own == key]

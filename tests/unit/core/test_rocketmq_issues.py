@@ -1,0 +1,256 @@
+"""What RocketMQ gets wrong in its check loop, by the number of the issue; the same case here, step by step.
+
+The figures of RocketMQ were observed on its broker 5.3.0 with transactionTimeOut 3 s, transactionCheckInterval 4 s and
+transactionCheckMax 3. The end-to-end tests are those of tests/integration/test_better_than_rocketmq.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.core.building import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Partition,
+    end,
+    entry,
+    half,
+    id_of,
+    offsets,
+    reasons,
+    resume,
+)
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import EXPIRED, MAX_CHECKS
+from txbridge.core.progress import parse_op
+from txbridge.core.states import Outcome, TransactionState
+
+OBSERVED = CheckPolicy(transaction_timeout=3_000, transaction_check_interval=4_000, transaction_check_max=3)
+
+
+def history(partition: Partition, until: int, *, born: int = 0, step: int = 100) -> list[tuple[str, int, int]]:
+    """(what, half offset, milliseconds since birth) of every check and discard."""
+    found = []
+    for now in range(born, until, step):
+        draft = partition.step(now)
+        found += [(f"check {one.checks}", one.offset, now - born) for one in draft.checks]
+        found += [("discard", one.offset, now - born) for one in draft.discards]
+    return found
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("issue", "first", "then", "refused"),
+    [
+        ("5574", COMMIT, [COMMIT, COMMIT, COMMIT], ["REPEAT", "REPEAT", "REPEAT"]),
+        ("2694", ROLLBACK, [COMMIT], ["CONTRADICTION"]),
+        ("2694", COMMIT, [ROLLBACK], ["CONTRADICTION"]),
+        ("2694", ROLLBACK, [ROLLBACK], ["REPEAT"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_issues_2694_5574_the_first_decision_wins_and_the_later_ones_are_counted(issue, first, then, refused):
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    before = partition.step(100, end(0, entry(0, first)))
+    after = [partition.step(200 + n, end(1 + n, entry(0, decision))) for n, decision in enumerate(then)]
+    assert len(before.deliver) == (first is COMMIT)
+    # RocketMQ delivers each commit and names the message once more in OP ("56,56,56,56,").
+    assert [draft.deliver or draft.ops() for draft in after] == [[] for _ in then]
+    assert [reason for draft in after for reason in reasons(draft)] == refused
+    assert history(partition, 30_000) == []
+
+
+def test_issues_2694_8158_an_end_with_the_first_coordinates_after_a_check_ends_the_checks():
+    # RocketMQ has put a copy of the message back by then: it delivers, and goes on checking the copy.
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    assert history(partition, 3_100) == [("check 1", 0, 3_000)]
+    assert offsets(partition.step(3_200, end(0, entry(0, COMMIT))).deliver) == [0]
+    assert history(partition, 60_000) == []
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_issue_8158_a_decision_after_the_discard_is_refused(decision):
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    assert history(partition, 20_000)[-1] == ("discard", 0, 15_000)
+    late = partition.step(20_000, end(0, entry(0, decision)))
+    assert (late.deliver, late.ops(), reasons(late)) == ([], [], ["LATE"])
+
+
+def test_issue_598_what_was_discarded_can_be_resumed_and_then_be_decided():
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    history(partition, 20_000)
+    partition.step(20_000, resume(0, 0))
+    assert [what for what, *_ in history(partition, 20_001, born=20_000)] == ["check 1"]
+    assert offsets(partition.step(20_100, end(1, entry(0, COMMIT))).deliver) == [0]
+
+
+def test_issues_2360_8003_a_committed_message_is_never_checked():
+    # RocketMQ was observed to check one that had been committed after 100 ms three times, and then to discard it.
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    partition.step(100, end(0, entry(0, COMMIT)))
+    assert history(partition, 60_000) == []
+
+
+# --- immunity ---------------------------------------------------------------------------------------------------------
+
+
+def test_issues_615_8311_an_immunity_of_25_s_burns_no_check():
+    # RocketMQ: no check at all, and discarded after 13.5 s, inside its own immunity.
+    assert history(Partition(OBSERVED).prepare(0, born=0, immunity="25"), 60_000) == [
+        ("check 1", 0, 25_000),
+        ("check 2", 0, 29_000),
+        ("check 3", 0, 33_000),
+        ("discard", 0, 37_000),
+    ]
+
+
+def test_issues_615_8311_an_immunity_of_10_s_leaves_all_checks():
+    # RocketMQ: one check, and it says that it was the third.
+    assert history(Partition(OBSERVED).prepare(0, born=0, immunity="10"), 60_000) == [
+        ("check 1", 0, 10_000),
+        ("check 2", 0, 14_000),
+        ("check 3", 0, 18_000),
+        ("discard", 0, 22_000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("immunity", "first_check"),
+    [("0", 0), ("1", 1_000), ("-1", 3_000), ("-5", 3_000), ("abc", 3_000), ("5.5", 3_000), (None, 3_000)],
+)
+def test_issues_481_1565_a_check_comes_exactly_when_the_immunity_is_over(immunity, first_check):
+    # RocketMQ: in the next round of the check loop after it; -5 at once.
+    assert history(Partition(OBSERVED).prepare(0, born=0, immunity=immunity), 5_000)[0] == ("check 1", 0, first_check)
+
+
+@pytest.mark.parametrize("immunity", ["259200", "99999999", "9" * 100])
+def test_issue_9320_an_immunity_beyond_the_greatest_age_ends_there(immunity):
+    partition = Partition(OBSERVED).prepare(0, born=0, immunity=immunity)
+    days = 259_200_000
+    partition.step(30_000)
+    assert partition.step(days - 1).is_empty
+    draft = partition.step(days)
+    assert ([one.reason for one in draft.discards], draft.checks) == ([EXPIRED], [])
+
+
+def test_issue_544_a_message_with_an_immunity_that_the_watermark_has_passed_is_checked():
+    partition = Partition(OBSERVED).prepare(0, born=0, immunity="100").prepare(1, born=0)
+    partition.step(100, end(0, entry(1, COMMIT)))
+    partition.step(31_000)
+    assert partition.queue.watermark == 2
+    assert history(partition, 200_000)[0] == ("check 1", 0, 100_000)
+
+
+def test_issue_7240_an_end_of_an_immune_message_finishes_no_other():
+    # One OP record names several; RocketMQ takes all of it for done when the immune one is found in it.
+    partition = Partition(OBSERVED).prepare(0, 1, 2, born=0, immunity="10")
+    draft = partition.step(100, end(0, entry(0, COMMIT), entry(1, COMMIT)))
+    assert draft.ops() == [(Outcome.COMMIT, [0, 1])]
+    restored = Partition(OBSERVED)
+    outcome, named = parse_op(b"0,1", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")])
+    restored.queue.restore_op(0, outcome, named)
+    restored.prepare(0, 1, 2, born=0, immunity="10")
+    for one in (partition, restored):
+        assert {offset for _, offset, _ in history(one, 60_000)} == {2}
+
+
+# --- the check loop ---------------------------------------------------------------------------------------------------
+
+
+def test_the_last_check_and_the_discard_are_a_full_interval_apart_for_15_messages_too():
+    # RocketMQ: checks after 4.5, 9.5 and 13.5 s, and 15 messages at a time were all discarded with their third check.
+    partition = Partition(OBSERVED).prepare(*range(15), born=0)
+    found = history(partition, 60_000)
+    assert [(what, when) for what, offset, when in found if offset == 14] == [
+        ("check 1", 3_000),
+        ("check 2", 7_000),
+        ("check 3", 11_000),
+        ("discard", 15_000),
+    ]
+    assert {partition.queue.entry(offset).reason for offset in range(15)} == {MAX_CHECKS}
+
+
+def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it():
+    # RocketMQ: an immunity of 1 s behind a plain message was honoured after 4.5 s; alone it was after 2.4 s.
+    partition = Partition(OBSERVED).prepare(0, born=0).prepare(1, born=0, immunity="1")
+    assert history(partition, 3_100) == [("check 1", 1, 1_000), ("check 1", 0, 3_000)]
+
+
+def test_issues_386_7567_a_group_with_nobody_alive_burns_no_check_and_is_asked_when_it_returns():
+    # RocketMQ discards after three rounds in which nobody was there to be asked.
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    partition.dead.add("orders")
+    assert history(partition, 600_000) == []
+    assert partition.queue.entry(0).checks == 0
+    partition.dead.clear()
+    assert history(partition, 630_000, born=600_000) == [
+        ("check 1", 0, 0),
+        ("check 2", 0, 4_000),
+        ("check 3", 0, 8_000),
+        ("discard", 0, 12_000),
+    ]
+
+
+def test_issues_1517_1544_more_due_checks_than_can_be_sent_are_neither_counted_nor_repeated():
+    partition = Partition(OBSERVED).prepare(*range(10), born=0)
+    rounds = [partition.step(3_000 + n, checks=4).checks for n in range(4)]
+    assert [offsets(one) for one in rounds] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
+    assert {one.checks for checks in rounds for one in checks} == {1}
+
+
+def test_issue_9500_an_aborted_round_repeats_nothing_and_loses_nothing():
+    # RocketMQ: any exception ends the round without its offsets, and what it had sent is sent and counted again.
+    partition = Partition(OBSERVED).prepare(0, 1, born=0)
+    for now in (3_000, 3_100, 3_200):
+        partition.draft(now, end(0, entry(1, COMMIT))).abandon()
+    draft = partition.step(3_300, end(0, entry(1, COMMIT)))
+    assert ([(one.offset, one.checks) for one in draft.checks], offsets(draft.deliver)) == ([(0, 1)], [1])
+
+
+def test_issue_1568_a_malformed_half_message_stops_no_check():
+    partition = Partition(OBSERVED)
+    partition.queue.read_malformed(0, 10)
+    partition.prepare(1, born=0)
+    draft = partition.step(3_000)
+    assert (draft.malformed, offsets(draft.checks), draft.watermark) == ([0], [1], 2)
+
+
+def test_issues_9786_9787_a_check_leaves_a_small_entry_behind_and_never_the_message_again():
+    # RocketMQ appends the whole message to the half topic again at every check.
+    partition = Partition(OBSERVED)
+    partition.queue.read(half(0, born=0, size=1_000_000))
+    draft = partition.step(3_000)
+    (changed,) = draft.changed
+    assert len(changed.to_parked(0).encode()) < 300
+    assert (partition.queue.half_position, changed.state) == (1, TransactionState.PENDING)
+
+
+def test_issue_6401_an_answer_that_was_overtaken_by_the_producer_is_refused():
+    # RocketMQ has a time window in which it refuses the producer (604); here the order of END alone decides.
+    partition = Partition(OBSERVED).prepare(0, born=0, immunity="1")
+    partition.step(1_000)
+    draft = partition.step(70_000, end(0, entry(0, COMMIT)), end(1, entry(0, ROLLBACK)), end(2, entry(0, UNKNOWN)))
+    assert (offsets(draft.deliver), reasons(draft)) == ([0], ["CONTRADICTION"])
+
+
+# --- identity and age -------------------------------------------------------------------------------------------------
+
+
+def test_a_second_half_message_with_the_same_id_is_another_transaction():
+    partition = Partition(OBSERVED).prepare(0, born=0)
+    partition.queue.read(replace(half(1, born=0), transaction_id=id_of(0)))
+    draft = partition.step(100, end(0, entry(0, COMMIT), entry(1, ROLLBACK, id_of(0))))
+    assert (offsets(draft.deliver), offsets(draft.rolled_back), draft.refused) == ([0], [1], [])
+
+
+@pytest.mark.parametrize("timestamp", [1, 9_999_999_999_999])
+def test_the_producers_clock_plays_no_part_in_the_age(timestamp):
+    # RocketMQ counts from the producer's born timestamp: a clock that is behind is checked, or skipped, at once.
+    partition = Partition(OBSERVED)
+    partition.queue.read(replace(half(0, born=1_000_000_000), user_timestamp=timestamp))
+    assert history(partition, 1_000_010_000, born=1_000_000_000)[0] == ("check 1", 0, 3_000)
