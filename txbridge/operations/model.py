@@ -33,9 +33,12 @@ class StoredCommand:
     client_id: str | None
 
     def __str__(self) -> str:
-        what = "resume" if self.source is Source.RESUME else self.decision.name.lower()
-        who = f" {self.client_id}" if self.client_id else ""
-        return f"{what} of {self.source.value}{who} at END offset {self.end_offset}"
+        if self.source is Source.RESUME:
+            what = f"resume of {self.client_id}" if self.client_id else "resume"
+        else:
+            who = f" {self.client_id}" if self.client_id else ""
+            what = f"{self.decision.name.lower()} of {self.source.value}{who}"
+        return f"{what} at END offset {self.end_offset}"
 
 
 @dataclass(frozen=True, slots=True)

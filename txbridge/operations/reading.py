@@ -75,14 +75,15 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         kafka_errors(f"reading partition {partition} of the internal topics"),
         _open(connection, names.half, partition, committed=False) as half,
     ):
-        # HALF first: what is prepared and decided while we read is not to be shown as pending.
+        # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
         half_start, half_end = half.watermarks()
         ledger, warnings = _read_offset(connection, partition, half.watermarks(names.offset))
         view = PartitionView(ledger, connection.policy, half_start, half_end, warnings=warnings)
-        bounds = {"op": half.watermarks(names.op), "end": half.watermarks(names.end)}
+        # After OFFSET: what the progress names can not lie behind them, unless a log was cut.
+        bounds = {"half": half.watermarks(), "op": half.watermarks(names.op), "end": half.watermarks(names.end)}
         progress = ledger.progress or Progress(half_start, bounds["end"][0], bounds["op"][0], {})
         _warn_of_other_topics(connection, view, progress)
-        half_from = _start(names.half, partition, progress.half, (half_start, half_end), view.warnings)
+        half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
         view.next_end = _start(names.end, partition, progress.end, bounds["end"], view.warnings)
         view.op_position = _start(names.op, partition, progress.op, bounds["op"], [])
         for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1]):
