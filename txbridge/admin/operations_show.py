@@ -1,0 +1,200 @@
+"""How open messages and answers are printed: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from txbridge.core.states import TransactionState
+from txbridge.operations import Answer, Listing, NextStep, OpenMessage, Result
+
+#: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
+_WIDE = 250
+#: Characters of a key, and of an error, in a table; JSON has all of them.
+_KEY, _ERROR = 24, 120
+
+_STATE = {TransactionState.PENDING: "yellow", TransactionState.HELD: "red", TransactionState.DISCARDED: "magenta"}
+_GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED}
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+def duration(ms: int) -> str:
+    """A time span in its two largest units, as `3d 4h`; below a second `0s`."""
+    parts = [
+        f"{ms // unit % size}{name}"
+        for unit, size, name in ((_DAY, 10**9, "d"), (_HOUR, 24, "h"), (_MINUTE, 60, "m"), (_SECOND, 60, "s"))
+    ]
+    while len(parts) > 1 and parts[0].startswith("0"):
+        parts.pop(0)
+    return " ".join(part for number, part in enumerate(parts[:2]) if number == 0 or not part.startswith("0"))
+
+
+def plain(text: str, limit: int) -> str:
+    """Text of users on one line, without what would steer a terminal."""
+    clean = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def shown_key(key: bytes | None) -> str:
+    """A key as text when it is text, else as hexadecimal digits."""
+    if key is None:
+        return ""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return "0x" + key.hex()
+
+
+def next_step(message: OpenMessage, now: int) -> str:
+    """What the worker will do and when, as `check in 12s`."""
+    if message.stored is not None:
+        return f"{message.stored}, not applied yet"
+    if message.next_due is None:
+        return f"{message.next_step.value} within a minute"
+    if message.next_due > now:
+        return f"{message.next_step.value} in {duration(message.next_due - now)}"
+    return f"{message.next_step.value} due for {duration(now - message.next_due)}"
+
+
+def trouble(message: OpenMessage) -> str:
+    """Reason of a discard and last error, as far as they are known."""
+    gone = "its body is gone from the half topic" if message.gone else None
+    return "; ".join(text for text in (message.reason, gone, message.error) if text)
+
+
+def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[str, Any]:
+    """One open message as JSON shows it."""
+    stored = message.stored
+    return {
+        "partition": message.partition,
+        "half_offset": message.half_offset,
+        "transaction_id": message.transaction_id if show_ids else message.short_id,
+        "group": message.group,
+        "topic": message.real_topic,
+        **_key_record(message.key),
+        "size": message.size,
+        "state": message.state.value,
+        "parked": message.parked,
+        "born": _time(message.born),
+        "age_ms": now - message.born,
+        "checks": message.checks,
+        "next_step": message.next_step.value,
+        "next_due": _time(message.next_due),
+        "error": message.error,
+        "decided_at_end_offset": message.decided,
+        "discard_reason": message.reason,
+        "discarded_at": message.discarded_at and ":".join(map(str, message.discarded_at)),
+        "resumed": _time(message.resumed),
+        "body_gone": message.gone,
+        "stored": stored
+        and {
+            "end_offset": stored.end_offset,
+            "decision": stored.decision.name.lower(),
+            "source": stored.source.value,
+            "client_id": stored.client_id,
+        },
+    }
+
+
+def answer_record(answer: Answer) -> dict[str, Any]:
+    """What became of a command, as JSON shows it."""
+    message = answer.message
+    return {
+        "partition": message.partition,
+        "half_offset": message.half_offset,
+        "transaction_id": message.short_id,
+        "group": message.group,
+        "topic": message.real_topic,
+        "result": answer.result.value,
+        "detail": answer.detail,
+        "end_offset": answer.end_offset,
+    }
+
+
+def print_listing(listing: Listing, *, show_ids: bool) -> None:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("message", "transaction id", "state", "group", "topic", "key"):
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    table.add_column("age", justify="right", no_wrap=True)
+    table.add_column("checks", justify="right", no_wrap=True)
+    table.add_column("next", overflow="fold")
+    table.add_column("last error", overflow="fold")
+    for message in listing.messages:
+        # Text, not markup: groups, keys and errors are other people's.
+        cells = [
+            Text(message.coordinates),
+            Text(message.transaction_id if show_ids else message.short_id),
+            Text(message.state.value, style=_STATE[message.state]),
+            Text(message.group),
+            Text(message.real_topic),
+            Text(plain(shown_key(message.key), _KEY)),
+            Text(duration(max(listing.now - message.born, 0))),
+            Text(str(message.checks)),
+            Text(plain(next_step(message, listing.now), _ERROR)),
+            Text(plain(trouble(message), _ERROR)),
+        ]
+        table.add_row(*cells)
+    console = _console()
+    if listing.messages:
+        console.print(table)
+    console.print(_summary(listing))
+
+
+def print_answers(answers: Sequence[Answer]) -> None:
+    console = _console()
+    for answer in answers:
+        message = answer.message
+        who = f"{message.coordinates} ({message.short_id}, group {message.group}, topic {message.real_topic})"
+        style = "green" if answer.result in _GOOD else "yellow"
+        console.print(Text(answer.result.value, style=style) + Text(f"  {who}: {plain(answer.detail, 1_000)}"))
+
+
+def _summary(listing: Listing) -> str:
+    if not listing.total:
+        return "nothing open that fits"
+    more = f", the oldest {len(listing.messages)} are shown (--limit)" if len(listing.messages) < listing.total else ""
+    overdue = [
+        one
+        for one in listing.messages
+        if one.next_step in {NextStep.CHECK, NextStep.DISCARD}
+        and one.next_due is not None
+        and listing.now - one.next_due > _MINUTE
+    ]
+    hint = (
+        f"\n{len(overdue)} of them should have been checked or discarded more than a minute ago: no worker serves "
+        f"their partition, or nobody of their group is alive"
+        if overdue
+        else ""
+    )
+    return f"{listing.total} open{more}{hint}"
+
+
+def _console() -> Console:
+    console = Console(highlight=False, markup=False)
+    if not sys.stdout.isatty():
+        console.width = _WIDE
+    return console
+
+
+def _key_record(key: bytes | None) -> dict[str, str | None]:
+    if key is None:
+        return {"key": None}
+    try:
+        return {"key": key.decode()}
+    except UnicodeDecodeError:
+        return {"key": None, "key_base64": base64.b64encode(key).decode()}
+
+
+def _time(ms: int | None) -> str | None:
+    """ISO 8601 in UTC, with milliseconds."""
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,112 @@
+"""The connection of an operation: settings, the topics of a namespace, and Kafka's errors in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Names
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.settings import WorkerSettings
+from txbridge.topics import LayoutError
+from txbridge.topics_cluster import Cluster, KafkaUnreachableError, MissingRight, TopicFacts
+
+# librdkafka's own errors carry an underscore; they are its public names.
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+    },
+)
+_NO_RIGHT = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    },
+)
+
+
+@contextmanager
+def kafka_errors(purpose: str) -> Iterator[None]:
+    """Turn what Kafka says while we do this into an error of ours: KafkaUnreachableError, EnvironmentProblemError."""
+    try:
+        yield
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        text = f"{purpose}: {error.str()} ({error.name()})"
+        if error.code() in _UNREACHABLE:
+            raise KafkaUnreachableError(f"Kafka can not be reached; {text}") from failure
+        if error.code() in _NO_RIGHT:
+            raise EnvironmentProblemError(
+                f"a right is missing; {text}. docs/operations.md lists the rights that operations need",
+            ) from failure
+        raise EnvironmentProblemError(f"Kafka refused; {text}") from failure
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A namespace on a cluster, as operations need it: the internal topics are there and fit together."""
+
+    kafka: Mapping[str, Any]
+    names: Names
+    policy: CheckPolicy
+    partitions: int
+    #: Kafka's ids of half, end, op and offset, as the progress names them.
+    topic_ids: Mapping[str, str]
+
+    @classmethod
+    def open(cls, settings: WorkerSettings) -> Connection:
+        """Look at the topics; a few requests, each bounded by REQUEST_TIMEOUT_S (10 s).
+
+        `settings` should be the workers': the times of the next checks follow from them.
+        Raises LayoutError when topics are missing, KafkaUnreachableError, EnvironmentProblemError, UsageError.
+        """
+        names, kafka = Names(settings.namespace), settings.librdkafka
+        topics = {"half": names.half, "end": names.end, "op": names.op, "offset": names.offset}
+        seen = Cluster.connect(kafka).read(list(topics.values()))
+        facts = {short: sight for short, topic in topics.items() if isinstance(sight := seen[topic], TopicFacts)}
+        problems = [_problem(names, topics[short], seen[topics[short]]) for short in topics if short not in facts]
+        if not problems and len({one.partitions for one in facts.values()}) > 1:
+            counts = ", ".join(f"{one.name} {one.partitions}" for one in facts.values())
+            problems.append(f"the numbers of partitions differ: {counts}. `txbridge topics plan` says what to do")
+        if problems:
+            raise LayoutError(problems)
+        return cls(
+            kafka=kafka,
+            names=names,
+            policy=CheckPolicy(
+                transaction_timeout=settings.transaction_timeout,
+                transaction_check_interval=settings.transaction_check_interval,
+                transaction_check_max=settings.transaction_check_max,
+                transaction_max_age=settings.transaction_max_age,
+            ),
+            partitions=facts["half"].partitions,
+            topic_ids={short: one.topic_id for short, one in facts.items()},
+        )
+
+    def require_partition(self, partition: int) -> None:
+        """Raises UsageError for a partition that HALF does not have."""
+        if not 0 <= partition < self.partitions:
+            last = self.partitions - 1
+            raise UsageError(f"{self.names.half} has no partition {partition}: its partitions are 0 to {last}")
+
+
+def _problem(names: Names, topic: str, sight: MissingRight | TopicFacts | None) -> str:
+    if sight is not None:
+        return str(sight)
+    option = f" --namespace {names.namespace}" if names.namespace else ""
+    return (
+        f"{topic} does not exist. Is this the right cluster, and the right --namespace? "
+        f"`txbridge topics apply{option}` creates what is missing"
+    )

@@ -1,0 +1,53 @@
+"""Listing open messages: from the topics alone, with or without a worker."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import replace
+
+from txbridge.core.states import TransactionState
+from txbridge.operations.connection import Connection
+from txbridge.operations.model import Listing, OpenMessage, Selection
+from txbridge.operations.reading import last_remarks, read_views, with_keys
+
+#: A selection without conditions; a call in a default would be made once and look as if it were not.
+_EVERYTHING = Selection()
+
+
+def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
+    """Open messages, oldest first: pending and held ones unless the selection says otherwise.
+
+    `errors` also looks in END for the remark of the last "unknown" about each; that reads END from the birth of the
+    oldest message listed. Raises UsageError for a partition that does not exist, HangingTransactionError when a Kafka
+    transaction hangs in an internal topic, KafkaUnreachableError, EnvironmentProblemError.
+    """
+    if selection.partition is not None:
+        connection.require_partition(selection.partition)
+    views = read_views(connection, None if selection.partition is None else [selection.partition])
+    now = time.time_ns() // 1_000_000
+    chosen = [message for view in views for message in view.messages() if selection.admits(message, now)]
+    chosen.sort(key=lambda message: (message.born, message.partition, message.half_offset))
+    warnings = [warning for view in views for warning in view.warnings]
+    return Listing(_with_details(connection, chosen[: selection.limit], errors=errors), len(chosen), now, warnings)
+
+
+def list_discarded(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
+    """Discarded messages that can be resumed, oldest first; the states of the selection play no part. As above."""
+    discarded = replace(selection, states=frozenset({TransactionState.DISCARDED}))
+    return list_pending(connection, discarded, errors=errors)
+
+
+def _with_details(connection: Connection, messages: list[OpenMessage], *, errors: bool) -> list[OpenMessage]:
+    """The same messages in the same order, with what only other records tell: key, last remark."""
+    by_partition: dict[int, list[OpenMessage]] = defaultdict(list)
+    for message in messages:
+        by_partition[message.partition].append(message)
+    detailed: dict[tuple[int, int], OpenMessage] = {}
+    for partition, here in by_partition.items():
+        unexplained = [message for message in here if message.error is None]
+        remarks = last_remarks(connection, partition, unexplained) if errors and unexplained else {}
+        for message in with_keys(connection, partition, here):
+            error = remarks.get(message.half_offset) if message.error is None else message.error
+            detailed[partition, message.half_offset] = replace(message, error=error)
+    return [detailed[message.partition, message.half_offset] for message in messages]

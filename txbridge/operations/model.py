@@ -1,0 +1,153 @@
+"""What operations tell about a transaction, and what became of a command. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from txbridge.core.end_transaction import Decision, Source
+from txbridge.core.names import short_id
+from txbridge.core.states import TransactionState
+
+
+class NextStep(Enum):
+    """What the worker will do about an open message by itself."""
+
+    CHECK = "check"
+    #: Set it aside in the discard topic.
+    DISCARD = "discard"
+    #: Try again to deliver it.
+    RETRY = "retry"
+    #: Forget a discarded one: then it can not be resumed any more.
+    LAPSE = "lapse"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommand:
+    """An END command about a message that has an effect on it."""
+
+    end_offset: int
+    decision: Decision
+    source: Source
+    client_id: str | None
+
+    def __str__(self) -> str:
+        if self.source is Source.RESUME:
+            what = f"resume of {self.client_id}" if self.client_id else "resume"
+        else:
+            who = f" {self.client_id}" if self.client_id else ""
+            what = f"{self.decision.name.lower()} of {self.source.value}{who}"
+        return f"{what} at END offset {self.end_offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMessage:
+    """One half message that is not finished, as of the last progress of its partition. Times in ms since 1970 UTC."""
+
+    partition: int
+    half_offset: int
+    transaction_id: str
+    group: str
+    real_topic: str
+    state: TransactionState
+    #: Append time of the half message.
+    born: int
+    #: Bytes of its key, value and headers.
+    size: int
+    #: Check requests sent (since the last resume).
+    checks: int
+    next_step: NextStep
+    #: When the next step is due; None of a held one whose next attempt only its worker knows.
+    next_due: int | None
+    #: Whether a parked entry for it stands in OFFSET.
+    parked: bool = False
+    #: Of a held one why it can not be delivered; of others the remark of the last "unknown", if one was found.
+    error: str | None = None
+    #: Of a held one: END offset of its decision.
+    decided: int | None = None
+    #: Of a discarded one: MAX_CHECKS or EXPIRED, and partition and offset in the discard topic.
+    reason: str | None = None
+    discarded_at: tuple[int, int] | None = None
+    #: When it was resumed last.
+    resumed: int | None = None
+    #: The first command in END that will change its state, but that no worker has applied yet.
+    stored: StoredCommand | None = None
+    #: The user's key; only a listing reads it, and None is also a message without one.
+    key: bytes | None = None
+    #: Whether its body is gone from HALF: then it can not be delivered any more.
+    gone: bool = False
+
+    @property
+    def coordinates(self) -> str:
+        return f"{self.partition}:{self.half_offset}"
+
+    @property
+    def short_id(self) -> str:
+        """What may be shown: who knows the whole id may decide."""
+        return short_id(self.transaction_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which open messages to list; None is no condition."""
+
+    states: frozenset[TransactionState] = frozenset({TransactionState.PENDING, TransactionState.HELD})
+    group: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    #: ms; compared with the time since birth.
+    min_age: int = 0
+    #: Most messages to list, oldest first.
+    limit: int | None = 100
+
+    def admits(self, message: OpenMessage, now: int) -> bool:
+        return (
+            message.state in self.states
+            and self.group in {None, message.group}
+            and self.topic in {None, message.real_topic}
+            and self.partition in {None, message.partition}
+            and now - message.born >= self.min_age
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Open messages, oldest first. `total` counts those that the limit cut off, too."""
+
+    messages: Sequence[OpenMessage]
+    total: int
+    #: By this machine's clock (ms).
+    now: int
+    #: What was found odd in the topics, for people.
+    warnings: Sequence[str] = ()
+
+
+class Result(Enum):
+    """What became of a command by hand."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    #: Committed, but its real topic does not take it; the worker goes on trying.
+    HELD = "held"
+    RESUMED = "resumed"
+    #: Somebody resumed it before: it is pending, and nothing was written.
+    ALREADY_RESUMED = "already_resumed"
+    #: Of a dry run: nothing was written.
+    WOULD_RESUME = "would_resume"
+    #: It has no effect, and `detail` says why.
+    REFUSED = "refused"
+    #: Stored in END, but no worker has applied it within the time-out. It will be applied; do not repeat it.
+    STORED = "stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a command about one half message."""
+
+    message: OpenMessage
+    result: Result
+    #: One sentence for people.
+    detail: str
+    #: Where the command stands in END; None when nothing was written.
+    end_offset: int | None = None

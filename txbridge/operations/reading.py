@@ -1,0 +1,302 @@
+"""Reading the topics of a partition without owning it: no fence, no group, nothing is written.
+
+OP, OFFSET are read committed; HALF and END are never written in Kafka transactions and are read uncommitted.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+from confluent_kafka import Message, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    AdminClient,
+    OffsetSpec,
+)
+
+from txbridge import kafka_config
+from txbridge.broker.payloads import PayloadStore, headers_of, offset_of, to_half
+from txbridge.broker.reader import PartitionReader
+from txbridge.core.end_transaction import EndRecord, parse_end
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.progress import Progress, parse_op
+from txbridge.core.states import Outcome
+from txbridge.errors import EnvironmentProblemError
+from txbridge.log import librdkafka_logger
+from txbridge.operations.connection import Connection, kafka_errors
+from txbridge.operations.model import OpenMessage
+from txbridge.operations.view import Command, OffsetLedger, PartitionView, commands_of
+
+#: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
+_REQUEST_TIMEOUT_S = 10.0
+#: The remark of an answer is looked for from the birth of the oldest message on, less this: brokers' clocks differ.
+_CLOCK_SKEW_MS = 60_000
+#: Partitions read at the same time. Each needs a few connections and mostly waits for Kafka.
+_AT_ONCE = 8
+#: An answer "unknown" that says why: half offset, transaction id, remark. As a pattern over the whole value, because
+#: END is long and such answers are rare.
+_REMARK = re.compile(rb"^(\d{1,19}),([0-9A-F]{32}),0,\d*,(.+)$", re.MULTILINE)
+
+
+@contextmanager
+def _open(connection: Connection, topic: str, partition: int, *, committed: bool) -> Iterator[PartitionReader]:
+    reader = PartitionReader(connection.kafka, topic, partition, committed=committed)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def _never() -> bool:
+    """PartitionReader asks whether to stop; a person stops us with Ctrl-C."""
+    return False
+
+
+def read_views(connection: Connection, partitions: Iterable[int] | None = None) -> list[PartitionView]:
+    """Views of these partitions (default: all), in their order. Raises as `read_view`."""
+    wanted = list(range(connection.partitions) if partitions is None else partitions)
+    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(wanted))) as pool:
+        return list(pool.map(lambda partition: read_view(connection, partition), wanted))
+
+
+def read_view(connection: Connection, partition: int) -> PartitionView:
+    """All open messages of a partition, as its topics show them.
+
+    Raises HangingTransactionError when a Kafka transaction stays open for 30 s, EnvironmentProblemError when a log was
+    cut below the progress, KafkaUnreachableError.
+    """
+    names = connection.names
+    with (
+        kafka_errors(f"reading partition {partition} of the internal topics"),
+        _open(connection, names.half, partition, committed=False) as half,
+    ):
+        # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
+        half_start, half_end = half.watermarks()
+        ledger, warnings = _read_offset(connection, partition, half.watermarks(names.offset))
+        view = PartitionView(ledger, connection.policy, half_start, half_end, warnings=warnings)
+        # After OFFSET: what the progress names can not lie behind them, unless a log was cut.
+        bounds = {"half": half.watermarks(), "op": half.watermarks(names.op), "end": half.watermarks(names.end)}
+        progress = ledger.progress or Progress(half_start, bounds["end"][0], bounds["op"][0], {})
+        _warn_of_other_topics(connection, view, progress)
+        half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
+        view.next_end = _start(names.end, partition, progress.end, bounds["end"], view.warnings)
+        view.op_position = _start(names.op, partition, progress.op, bounds["op"], [])
+        for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1]):
+            view.take_op(outcome, half_offsets)
+        half.start(half_from)
+        for message in half.read_to(half_end, _never):
+            try:
+                view.take_half(to_half(message, names))
+            except MalformedRecordError:
+                # The worker sets it aside, with the reason. It is no half message, and so it is not pending.
+                continue
+    with kafka_errors(f"reading {names.end}[{partition}]"):
+        for record in _read_end(connection, partition, view.next_end, None):
+            view.take_end(record)
+    return view
+
+
+def _read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetLedger, list[str]]:
+    topic = connection.names.offset
+    ledger = OffsetLedger(connection.names, partition)
+    warnings: list[str] = []
+    with _open(connection, topic, partition, committed=True) as reader:
+        reader.start(bounds[0])
+        for message in reader.read_to(bounds[1], _never):
+            try:
+                ledger.take(message.key(), message.value())
+            except MalformedRecordError as error:
+                where = f"{topic}[{partition}] offset {offset_of(message)}"
+                warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
+        ledger.position = max(reader.position, bounds[1])
+    return ledger, warnings
+
+
+def _warn_of_other_topics(connection: Connection, view: PartitionView, progress: Progress) -> None:
+    for short, topic_id in progress.topics.items():
+        if connection.topic_ids.get(short, topic_id) != topic_id:
+            view.warnings.append(
+                f"partition {view.partition}: the progress was written for another {short} topic, which was deleted "
+                f"and created anew. Workers refuse this partition: nothing is applied here",
+            )
+
+
+def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], warnings: list[str]) -> int:
+    """Where to read from. What retention has eaten can not be read; a log that ends too early was cut."""
+    low, high = bounds
+    if wanted > high:
+        raise EnvironmentProblemError(
+            f"{topic}[{partition}] ends at offset {high}, below offset {wanted} that a worker had reached: the log was "
+            f"cut, or deleted and created anew. Restore it, or use a new namespace",
+        )
+    if wanted < low:
+        warnings.append(
+            f"{topic}[{partition}] begins at offset {low}, above offset {wanted} up to which all is settled: what lay "
+            f"between is gone",
+        )
+    return max(wanted, low)
+
+
+def read_op(
+    connection: Connection, view: PartitionView, end: int, start: int | None = None
+) -> Iterator[tuple[int, Outcome, list[int]]]:
+    """OP offset, outcome and half offsets of each record up to `end`, from where the view stands (or from `start`).
+
+    Raises HangingTransactionError, LogGoneError, KafkaException.
+    """
+    topic, partition = connection.names.op, view.partition
+    with _open(connection, topic, partition, committed=True) as reader:
+        reader.start(view.op_position if start is None else start)
+        for message in reader.read_to(end, _never):
+            try:
+                outcome, half_offsets = parse_op(message.value(), headers_of(message))
+            except MalformedRecordError as error:
+                where = f"{topic}[{partition}] offset {offset_of(message)}"
+                view.warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
+            else:
+                yield offset_of(message), outcome, half_offsets
+        if start is None:
+            view.op_position = max(reader.position, end)
+
+
+def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -> Outcome | None:
+    """How a message below the watermark was finished, from all of OP; None when OP does not go back so far.
+
+    Raises as `read_view`.
+    """
+    found = None
+    with kafka_errors(f"reading {connection.names.op}[{view.partition}]"):
+        with _open(connection, connection.names.op, view.partition, committed=False) as reader:
+            low, high = reader.watermarks()
+        for _, outcome, half_offsets in read_op(connection, view, high, start=low):
+            if half_offset in half_offsets:
+                found = outcome
+    return found
+
+
+def _read_end(connection: Connection, partition: int, start: int, stop: int | None) -> Iterator[EndRecord]:
+    """Valid END records of [start, stop), or up to the end. The worker sets the others aside: they decide nothing."""
+    with _open(connection, connection.names.end, partition, committed=False) as reader:
+        end = reader.watermarks()[1] if stop is None else stop
+        reader.start(start)
+        for message in reader.read_to(end, _never):
+            if offset_of(message) < end:
+                try:
+                    yield parse_end(offset_of(message), message.value(), headers_of(message))
+                except MalformedRecordError:
+                    continue
+
+
+def read_commands(
+    connection: Connection, partition: int, bounds: tuple[int, int], half_offsets: Collection[int]
+) -> dict[int, list[Command]]:
+    """What END says about these half messages in [bounds), by half offset. Raises as `read_view`."""
+    found: dict[int, list[Command]] = {offset: [] for offset in half_offsets}
+    with kafka_errors(f"reading {connection.names.end}[{partition}]"):
+        for record in _read_end(connection, partition, *bounds):
+            for command in commands_of(record):
+                if command.entry.half_offset in found:
+                    found[command.entry.half_offset].append(command)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What the topics say after a worker has applied END beyond an offset."""
+
+    #: Of each half message, how it was finished since the view was read: all outcomes in their order.
+    outcomes: Mapping[int, list[Outcome]]
+    #: By half offset, what was said about it in END, from the view's next END offset to the command itself.
+    commands: Mapping[int, list[Command]]
+
+
+def wait_applied(
+    connection: Connection, view: PartitionView, end_offset: int, half_offsets: Collection[int], timeout_s: float
+) -> Applied | None:
+    """Wait until the progress has passed this END offset; the view's ledger follows. None when the time is over.
+
+    Raises as `read_view`.
+    """
+    partition, names, ledger = view.partition, connection.names, view.ledger
+    deadline = time.monotonic() + timeout_s
+    with (
+        kafka_errors(f"waiting for END offset {end_offset} of partition {partition} to be applied"),
+        _open(connection, names.offset, partition, committed=True) as reader,
+    ):
+        reader.start(ledger.position)
+        while ledger.progress is None or ledger.progress.end <= end_offset:
+            # A short wait: the deadline of a person is in whole seconds.
+            for message in reader.poll(1_000, 0.1):
+                _follow(view, message)
+            ledger.position = max(ledger.position, reader.position)
+            if time.monotonic() > deadline and (ledger.progress is None or ledger.progress.end <= end_offset):
+                return None
+    outcomes: dict[int, list[Outcome]] = {offset: [] for offset in half_offsets}
+    with kafka_errors(f"reading {names.op}[{partition}]"):
+        # Its OP records stand in the same Kafka transaction as the progress, whose markers come one partition after the
+        # other: to the true end, then, past whatever is still open.
+        with _open(connection, names.op, partition, committed=False) as uncommitted:
+            end = uncommitted.watermarks()[1]
+        for _, outcome, named in read_op(connection, view, end):
+            for offset in outcomes.keys() & set(named):
+                outcomes[offset].append(outcome)
+    commands = read_commands(connection, partition, (view.next_end, end_offset + 1), half_offsets)
+    return Applied(outcomes, commands)
+
+
+def _follow(view: PartitionView, message: Message) -> None:
+    try:
+        view.ledger.take(message.key(), message.value())
+    except MalformedRecordError as error:
+        view.warnings.append(f"OFFSET[{view.partition}] offset {offset_of(message)} was passed over: {error}")
+
+
+def with_keys(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> list[OpenMessage]:
+    """The same messages of one partition with their keys, and whether their bodies are gone. Raises as `read_view`."""
+    with kafka_errors(f"reading {connection.names.half}[{partition}]"):
+        reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
+        # No memory: each body is looked at once.
+        store = PayloadStore(0, connection.names, reader)
+        try:
+            bodies = store.load(message.half_offset for message in messages)
+        except TimeoutError as error:
+            raise EnvironmentProblemError(f"a half message could not be read: {error}") from error
+        finally:
+            store.close()
+    return [
+        replace(message, gone=True)
+        if (half := bodies.get(message.half_offset)) is None
+        else replace(message, key=half.key)
+        for message in messages
+    ]
+
+
+def last_remarks(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> dict[int, str]:
+    """The remark of the last "unknown" about each of these, by half offset. Raises as `read_view`.
+
+    END is read from the birth of the oldest of them to its end; in a busy partition that is the time it takes.
+    """
+    ids = {message.half_offset: message.transaction_id.encode() for message in messages}
+    born = min(message.born for message in messages) - _CLOCK_SKEW_MS
+    where = TopicPartition(connection.names.end, partition)
+    remarks: dict[int, str] = {}
+    with kafka_errors(f"reading {connection.names.end}[{partition}]"):
+        config = {"logger": librdkafka_logger(), **kafka_config.admin_config(connection.kafka)}
+        admin = kafka_config.create(AdminClient, config)
+        spec = {where: OffsetSpec.for_timestamp(max(born, 0))}
+        start = admin.list_offsets(spec, request_timeout=_REQUEST_TIMEOUT_S)[where].result().offset
+        # Kafka answers -1 when nothing came since then.
+        if start < 0:
+            return remarks
+        with _open(connection, connection.names.end, partition, committed=False) as reader:
+            reader.start(start)
+            for message in reader.read_to(reader.watermarks()[1], _never):
+                for offset, transaction_id, remark in _REMARK.findall(message.value() or b""):
+                    if ids.get(int(offset)) == transaction_id:
+                        remarks[int(offset)] = unquote(remark.decode(errors="replace"), errors="replace")
+    return remarks

@@ -1,0 +1,88 @@
+"""Which half message a person means: half coordinates or the whole transaction id."""
+
+from __future__ import annotations
+
+import re
+
+from txbridge.core.half_message import parse_coordinates
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import is_transaction_id, short_id
+from txbridge.core.states import Outcome
+from txbridge.errors import TxBridgeError, UsageError
+from txbridge.operations.connection import Connection
+from txbridge.operations.model import OpenMessage
+from txbridge.operations.reading import old_outcome, read_view, read_views
+from txbridge.operations.view import PartitionView
+
+#: As few characters of an id as are shown; fewer are no protection against a mistyped offset.
+_SHORTEST_PREFIX = re.compile(r"[0-9A-F]{8,32}\Z")
+
+_PAST = {
+    Outcome.COMMIT: "it was committed and delivered",
+    Outcome.ROLLBACK: "it was rolled back",
+    Outcome.DISCARD: "it was discarded, and can not be resumed (any more)",
+}
+
+
+class FinishedError(TxBridgeError):
+    """The half message is finished: nothing can be decided any more, and nothing was written."""
+
+
+def find_target(connection: Connection, target: str, id_prefix: str | None) -> tuple[PartitionView, OpenMessage]:
+    """The open message that is meant, and its partition.
+
+    `id_prefix` guards against a mistyped offset: the message must have an id that begins so.
+    Raises UsageError when there is no such message, FinishedError when it is finished, and as `read_view`.
+    """
+    target = target.strip()
+    if id_prefix is not None and not _SHORTEST_PREFIX.match(id_prefix):
+        raise UsageError(
+            f"--id takes the first 8 to 32 characters of a transaction id (0-9 A-F), not {id_prefix[:40]!r}"
+        )
+    view, message = _by_id(connection, target) if is_transaction_id(target) else _by_place(connection, target)
+    if id_prefix is not None and not message.transaction_id.startswith(id_prefix):
+        raise UsageError(
+            f"the half message at {message.coordinates} has the transaction id {message.short_id}..., not "
+            f"{short_id(id_prefix)}...: nothing was done. `txbridge pending` lists what is open",
+        )
+    return view, message
+
+
+def _by_id(connection: Connection, transaction_id: str) -> tuple[PartitionView, OpenMessage]:
+    for view in read_views(connection):
+        for message in view.messages():
+            if message.transaction_id == transaction_id:
+                return view, message
+    raise UsageError(
+        f"no open half message has the transaction id {short_id(transaction_id)}...: it is finished, or was never "
+        f"prepared in this namespace. With <partition>:<half offset> instead of the id it can be told which",
+    )
+
+
+def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenMessage]:
+    try:
+        partition, half_offset = parse_coordinates(target)
+    except MalformedRecordError:
+        # It may be most of an id: no more of it is shown than of one.
+        shown = f"{short_id(target)}..." if len(target) > len(short_id(target)) else target
+        raise UsageError(
+            f"{shown!r} names no half message: give <partition>:<half offset>, as in 0:42, or the whole transaction id "
+            f"(32 characters of 0-9 A-F); `txbridge pending` lists what is open",
+        ) from None
+    connection.require_partition(partition)
+    view = read_view(connection, partition)
+    message = view.find(half_offset)
+    if message is not None:
+        return view, message
+    half = f"{connection.names.half}[{partition}]"
+    if half_offset >= view.half_end:
+        raise UsageError(f"there is no half message at {target}: {half} ends at offset {view.half_end}")
+    outcome = view.outcome(half_offset) or old_outcome(connection, view, half_offset)
+    if outcome is not None:
+        raise FinishedError(f"{target} is finished: {_PAST[outcome]}. Nothing was written")
+    if half_offset >= view.watermark:
+        raise UsageError(f"there is no half message at {target}, but a record that txbridge did not write")
+    raise FinishedError(
+        f"{target} is finished, or was never a half message: it lies below offset {view.watermark}, to which all is "
+        f"settled, and OP does not go back so far. Nothing was written",
+    )

@@ -1,0 +1,234 @@
+"""A partition as its topics show it, without owning it. Pure: what was read goes in, what it means comes out.
+
+Everything is as of the last progress record: parked entries and progress are written in one Kafka transaction, so that
+they always fit together. What END holds from there on has not been applied; by the worker's own table of transitions it
+can be told what it will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.end_transaction import EndEntry, EndRecord, Source
+from txbridge.core.half_message import HalfMessage
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.core.progress import ParkedEntry, Progress
+from txbridge.core.states import TRANSITIONS, Outcome, RefusalReason, TransactionState, event_of
+from txbridge.operations.model import NextStep, OpenMessage, StoredCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One entry of an END record, with what its record says."""
+
+    end_offset: int
+    group: str
+    source: Source
+    entry: EndEntry
+    client_id: str | None = None
+
+
+def commands_of(record: EndRecord) -> Iterator[Command]:
+    for entry in record.entries:
+        yield Command(record.offset, record.group, record.source, entry, record.client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a command does: the state after it, and the reason when it is refused."""
+
+    command: Command
+    before: TransactionState
+    after: TransactionState
+    refused: RefusalReason | None
+
+    @property
+    def takes_effect(self) -> bool:
+        return self.refused is None and self.after is not self.before
+
+
+def foresee(message: OpenMessage, commands: Iterable[Command]) -> list[Foreseen]:
+    """What the worker makes of these commands about a message, in their order.
+
+    Only time can make a difference: a message that is discarded meanwhile takes no decision any more.
+    """
+    state = message.state
+    found = []
+    for command in commands:
+        before, refused = state, None
+        if command.entry.transaction_id != message.transaction_id:
+            refused = RefusalReason.WRONG_TRANSACTION_ID
+        elif command.group != message.group:
+            refused = RefusalReason.WRONG_GROUP
+        else:
+            event = event_of(command.entry.decision, command.source, deliverable=True)
+            transition = TRANSITIONS[state, event]
+            state, refused = transition.state, transition.refused
+        found.append(Foreseen(command, before, state, refused))
+    return found
+
+
+@dataclass(slots=True)
+class OffsetLedger:
+    """What OFFSET says of one partition, folded record by record."""
+
+    names: Names
+    partition: int
+    progress: Progress | None = None
+    parked: dict[int, ParkedEntry] = field(default_factory=dict)
+    #: OFFSET offset up to which it is folded.
+    position: int = 0
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """Fold one record. Raises MalformedRecordError for one that no worker writes."""
+        progress_key = self.names.progress_key(self.partition)
+        key = key or b""
+        if key == progress_key:
+            if value is not None:
+                self.progress = Progress.decode(value)
+            return
+        prefix, slash, offset = key.rpartition(b"/")
+        if prefix != progress_key or not slash or not offset.isdigit():
+            raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
+        if value is None:
+            self.parked.pop(int(offset), None)
+        else:
+            self.parked[int(offset)] = ParkedEntry.decode(int(offset), value)
+
+
+@dataclass(slots=True)
+class PartitionView:
+    """All open messages of one partition, and where its logs stood when they were read."""
+
+    ledger: OffsetLedger
+    policy: CheckPolicy
+    #: HALF as it was when reading began: log start and end.
+    half_start: int
+    half_end: int
+    #: OP offset behind what was read, to go on from.
+    op_position: int = 0
+    #: Next END offset that a worker will apply.
+    next_end: int = 0
+    warnings: list[str] = field(default_factory=list)
+    _unparked: dict[int, OpenMessage] = field(default_factory=dict)
+    _outcomes: dict[int, Outcome] = field(default_factory=dict)
+    _commands: dict[int, list[Command]] = field(default_factory=dict)
+
+    @property
+    def partition(self) -> int:
+        return self.ledger.partition
+
+    @property
+    def watermark(self) -> int:
+        """Below it only parked messages are open."""
+        return self.half_start if self.ledger.progress is None else self.ledger.progress.half
+
+    # --- what was read, in this order: OFFSET, OP, HALF, END ---------------------------------------------------------
+
+    def take_op(self, outcome: Outcome, half_offsets: Iterable[int]) -> None:
+        """One OP record."""
+        self._outcomes.update((offset, outcome) for offset in half_offsets if offset >= self.watermark)
+
+    def take_half(self, half: HalfMessage) -> None:
+        """One half message at or above the watermark."""
+        # A parked entry says more, and of a discarded message also more than OP.
+        if half.offset not in self._outcomes and half.offset not in self.ledger.parked:
+            self._unparked[half.offset] = self._pending(
+                OpenMessage(
+                    partition=self.partition,
+                    half_offset=half.offset,
+                    transaction_id=half.transaction_id,
+                    group=half.group,
+                    real_topic=half.real_topic,
+                    state=TransactionState.PENDING,
+                    born=half.born,
+                    size=half.size,
+                    checks=0,
+                    next_step=NextStep.CHECK,
+                    next_due=self.policy.first_check(half.born, half.immunity),
+                ),
+                half.born,
+            )
+
+    def take_end(self, record: EndRecord) -> None:
+        """One END record that no worker has applied yet."""
+        for command in commands_of(record):
+            # Those about finished messages, or about none at all, will be refused.
+            offset = command.entry.half_offset
+            if offset in self._unparked or offset in self.ledger.parked:
+                self._commands.setdefault(offset, []).append(command)
+
+    # --- what it means ----------------------------------------------------------------------------------------------
+
+    def messages(self) -> Iterator[OpenMessage]:
+        """Every open message, in the order of offsets."""
+        for offset in sorted({*self.ledger.parked, *self._unparked}):
+            message = self.find(offset)
+            assert message is not None
+            yield message
+
+    def find(self, half_offset: int) -> OpenMessage | None:
+        """The open message at this offset, or None."""
+        parked = self.ledger.parked.get(half_offset)
+        message = self._unparked.get(half_offset) if parked is None else self._from_parked(parked)
+        return None if message is None else self._with_stored(message)
+
+    def outcome(self, half_offset: int) -> Outcome | None:
+        """How a message at or above the watermark was finished; None when it is open, older, or no half message."""
+        return self._outcomes.get(half_offset)
+
+    def commands(self, half_offset: int) -> Sequence[Command]:
+        """What END holds about an open message that no worker has applied."""
+        return self._commands.get(half_offset, ())
+
+    def _from_parked(self, parked: ParkedEntry) -> OpenMessage:
+        message = OpenMessage(
+            partition=self.partition,
+            half_offset=parked.half_offset,
+            transaction_id=parked.transaction_id,
+            group=parked.group,
+            real_topic=parked.real_topic,
+            state=parked.state,
+            born=parked.born,
+            size=parked.size,
+            checks=parked.checks,
+            next_step=NextStep.CHECK,
+            next_due=parked.next_due,
+            parked=True,
+            error=parked.error,
+            decided=parked.decided,
+            reason=parked.reason,
+            discarded_at=parked.discarded_at,
+            resumed=parked.resumed,
+            gone=parked.half_offset < self.half_start,
+        )
+        if parked.state is TransactionState.DISCARDED:
+            return _replace(message, NextStep.LAPSE, parked.next_due)
+        if parked.state is TransactionState.HELD:
+            # Attempts after the first are not written down: they take place once a minute or sooner.
+            return _replace(message, NextStep.RETRY, None)
+        return self._pending(message, parked.born if parked.resumed is None else parked.resumed)
+
+    def _pending(self, message: OpenMessage, since: int) -> OpenMessage:
+        """The next step of a pending one, by the worker's own policy."""
+        due, expires = message.next_due or 0, self.policy.expires(since)
+        if expires <= due or self.policy.is_exhausted(message.checks):
+            return _replace(message, NextStep.DISCARD, min(due, expires))
+        return message
+
+    def _with_stored(self, message: OpenMessage) -> OpenMessage:
+        for foreseen in foresee(message, self.commands(message.half_offset)):
+            if foreseen.takes_effect:
+                return replace(message, stored=stored_command(foreseen.command))
+        return message
+
+
+def stored_command(command: Command) -> StoredCommand:
+    return StoredCommand(command.end_offset, command.entry.decision, command.source, command.client_id)
+
+
+def _replace(message: OpenMessage, step: NextStep, due: int | None) -> OpenMessage:
+    return replace(message, next_step=step, next_due=due)
