@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from sys import intern
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_message import HalfMessage
@@ -77,8 +78,8 @@ class HalfEntry:
         return cls(
             offset=parked.half_offset,
             transaction_id=parked.transaction_id,
-            group=parked.group,
-            real_topic=parked.real_topic,
+            group=intern(parked.group),
+            real_topic=intern(parked.real_topic),
             born=parked.born,
             size=parked.size,
             next_due=parked.next_due,
@@ -164,8 +165,9 @@ class HalfQueue:
             entry = HalfEntry(
                 offset=half.offset,
                 transaction_id=half.transaction_id,
-                group=half.group,
-                real_topic=half.real_topic,
+                # A million messages share a few groups and topics.
+                group=intern(half.group),
+                real_topic=intern(half.real_topic),
                 born=half.born,
                 size=half.size,
                 next_due=self.policy.first_check(half.born, half.immunity),
