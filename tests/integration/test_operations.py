@@ -8,14 +8,17 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from structlog.testing import capture_logs
 
 from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 from txbridge.core.end_transaction import Decision
 from txbridge.core.states import TransactionState
+from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.operations import (
     Connection,
@@ -33,7 +36,7 @@ from txbridge.operations import (
 )
 from txbridge.operations.targets import FinishedError
 from txbridge.settings import WorkerSettings
-from txbridge.topics import LayoutError
+from txbridge.topics import KafkaUnreachableError, LayoutError
 
 ALL = Selection(states=frozenset({TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED}))
 WORDS = {"reason": "order 42 was paid, see ticket 7: 100 %", "operator": "alice"}
@@ -290,6 +293,30 @@ def test_a_decision_without_a_worker_is_stored_and_applied_by_the_next_one(bridg
     assert bridge.visible(topic) == {b"value": 1}
 
 
+def test_a_decision_during_a_fail_over_waits_for_the_next_worker(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    worker = bridge.worker()
+    prepared = bridge.prepare(topic, b"value", partition=1, group="dead")
+    worker.kill()
+    bridge.worker(wait=0)
+    answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert answer.result is Result.COMMITTED
+    assert bridge.visible(topic) == {b"value": 1}
+
+
+def test_a_command_that_is_stored_is_not_reported_as_a_failure_when_kafka_can_not_be_read_then(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise KafkaUnreachableError("Kafka can not be reached; all brokers are down")
+
+    monkeypatch.setattr(deciding, "wait_applied", away)
+    prepared = bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
+    answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert (answer.result, answer.end_offset) == (Result.STORED, 0)
+    assert "could not be learnt: Kafka can not be reached; all brokers are down" in answer.detail
+
+
 def test_a_held_message_is_decided_already_and_resolving_it_changes_nothing(bridge: Bridge) -> None:
     missing = f"{bridge.namespace}.missing"
     with bridge.local_owner():
@@ -520,6 +547,68 @@ def test_mistakes_on_the_command_line_are_one_line_and_exit_code_2(bridge: Bridg
     away = run(bridge, "pending", TXBRIDGE_BOOTSTRAP_SERVERS="127.0.0.1:1")
     assert (away.returncode, away.stdout) == (2, "")
     assert "Kafka can not be reached" in away.stderr
+
+
+@pytest.fixture
+def guarded(request: pytest.FixtureRequest) -> Iterator[Bridge]:
+    """A namespace on a Kafka that knows rights; what no ACL speaks of is allowed."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedKafka(config=config) as broker, Bridge(broker.bootstrap_servers, request.node.name) as made:
+        yield made
+
+
+def test_a_missing_right_is_an_error_that_names_it_and_the_documented_rights_are_enough(guarded: Bridge) -> None:
+    names = guarded.names
+    prepared = guarded.prepare(guarded.create_topic("real"), b"value", partition=0)
+
+    def allow(topic: str, *operations: AclOperation) -> None:
+        bindings = [
+            AclBinding(
+                ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", one, AclPermissionType.ALLOW
+            )
+            for one in operations
+        ]
+        for answer in guarded.admin.create_acls(bindings).values():
+            answer.result(10)
+
+    # From the first ACL of a topic on, nothing else is allowed there.
+    for topic in (names.half, names.end, names.op, names.offset):
+        allow(topic, AclOperation.DESCRIBE)
+    eventually(lambda: _error_of(lambda: connect(guarded)) is not None)
+    assert "missing right DESCRIBE_CONFIGS on topic" in str(_error_of(lambda: connect(guarded)))
+    for topic in (names.half, names.end, names.op, names.offset):
+        allow(topic, AclOperation.DESCRIBE_CONFIGS)
+    eventually(lambda: _error_of(lambda: connect(guarded)) is None)
+    error = str(_error_of(lambda: list_pending(connect(guarded))))
+    assert "a right is missing; reading partition" in error
+    assert "TOPIC_AUTHORIZATION_FAILED" in error
+    for topic in (names.half, names.end, names.op, names.offset):
+        allow(topic, AclOperation.READ)
+    eventually(lambda: _error_of(lambda: list_pending(connect(guarded))) is None)
+    assert [one.coordinates for one in list_pending(connect(guarded)).messages] == [where(prepared)]
+    error = str(
+        _error_of(lambda: resolve(connect(guarded), where(prepared), Decision.ROLLBACK, **WORDS, timeout_s=0)),
+    )
+    assert f"a right is missing; writing to {names.end}[0]" in error
+    allow(names.end, AclOperation.WRITE)
+    eventually(
+        lambda: (
+            _error_of(lambda: resolve(connect(guarded), where(prepared), Decision.ROLLBACK, **WORDS, timeout_s=0))
+            is None
+        ),
+    )
+    assert len(ends(guarded)) == 1
+
+
+def _error_of(call: Callable[[], object]) -> EnvironmentProblemError | None:
+    try:
+        call()
+    except EnvironmentProblemError as error:
+        return error
+    return None
 
 
 def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from heapq import nsmallest
 
 from txbridge.core.states import TransactionState
 from txbridge.operations.connection import Connection
@@ -26,16 +28,30 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
         connection.require_partition(selection.partition)
     views = read_views(connection, None if selection.partition is None else [selection.partition])
     now = time.time_ns() // 1_000_000
-    chosen = [message for view in views for message in view.messages() if selection.admits(message, now)]
-    chosen.sort(key=lambda message: (message.born, message.partition, message.half_offset))
+    total = 0
+
+    def fitting() -> Iterator[OpenMessage]:
+        nonlocal total
+        for view in views:
+            for message in view.messages():
+                if selection.admits(message, now):
+                    total += 1
+                    yield message
+
+    # Of a million that are open, only those that are shown are to be kept.
+    chosen = sorted(fitting(), key=_age) if selection.limit is None else nsmallest(selection.limit, fitting(), key=_age)
     warnings = [warning for view in views for warning in view.warnings]
-    return Listing(_with_details(connection, chosen[: selection.limit], errors=errors), len(chosen), now, warnings)
+    return Listing(_with_details(connection, chosen, errors=errors), total, now, warnings)
 
 
 def list_discarded(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
     """Discarded messages that can be resumed, oldest first; the states of the selection play no part. As above."""
     discarded = replace(selection, states=frozenset({TransactionState.DISCARDED}))
     return list_pending(connection, discarded, errors=errors)
+
+
+def _age(message: OpenMessage) -> tuple[int, int, int]:
+    return message.born, message.partition, message.half_offset
 
 
 def _with_details(connection: Connection, messages: list[OpenMessage], *, errors: bool) -> list[OpenMessage]:
