@@ -582,12 +582,12 @@ def test_a_missing_right_is_an_error_that_names_it_and_the_documented_rights_are
     for topic in (names.half, names.end, names.op, names.offset):
         allow(topic, AclOperation.DESCRIBE_CONFIGS)
     eventually(lambda: _error_of(lambda: connect(guarded)) is None)
-    error = str(_error_of(lambda: list_pending(connect(guarded))))
+    error = str(_error_of(lambda: list_pending(connect(guarded), Selection(partition=0))))
     assert "a right is missing; reading partition" in error
     assert "TOPIC_AUTHORIZATION_FAILED" in error
     for topic in (names.half, names.end, names.op, names.offset):
         allow(topic, AclOperation.READ)
-    eventually(lambda: _error_of(lambda: list_pending(connect(guarded))) is None)
+    eventually(lambda: _error_of(lambda: list_pending(connect(guarded), Selection(partition=0))) is None)
     assert [one.coordinates for one in list_pending(connect(guarded)).messages] == [where(prepared)]
     error = str(
         _error_of(lambda: resolve(connect(guarded), where(prepared), Decision.ROLLBACK, **WORDS, timeout_s=0)),
@@ -614,11 +614,24 @@ def _error_of(call: Callable[[], object]) -> EnvironmentProblemError | None:
 def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> None:
     with pytest.raises(LayoutError, match="does not exist"):
         Connection.open(WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace="nowhere"))
-    bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
+    topic = bridge.create_topic("real")
+    bridge.prepare(topic, b"value", partition=0)
     with bridge.local_owner(park_after=200):
         eventually(lambda: bridge.progress(0)["half"] == 1)
     bridge.recreate(bridge.names.half)
+    prepared = bridge.prepare(topic, b"value", partition=1)
     since = time.monotonic()
     with pytest.raises(EnvironmentProblemError, match="ends at offset 0, below offset 1 that a worker had reached"):
-        list_pending(connect(bridge))
+        list_pending(connect(bridge), Selection(partition=0))
+    # What can be read is listed all the same.
+    listing = list_pending(connect(bridge))
+    assert [one.coordinates for one in listing.messages] == [where(prepared)]
+    assert list(listing.unread) == [0]
     assert time.monotonic() - since < 15
+    done = run(bridge, "pending", "--format", "json")
+    assert (done.returncode, json.loads(done.stdout)["total"]) == (2, 1)
+    assert "error: partition 0 could not be read: " in done.stderr
+    # A topic that was created anew, and has grown as long as the old one.
+    bridge.prepare(topic, b"value", partition=0)
+    [warning] = list_pending(connect(bridge)).warnings
+    assert "partition 0: the progress was written for another half topic" in warning

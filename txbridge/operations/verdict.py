@@ -61,7 +61,7 @@ def judge_decision(
     elif parked is not None and parked.state is TransactionState.HELD:
         result = Result.HELD
         detail = f"committed, but it can not be delivered yet, and the worker goes on trying: {parked.error}"
-    elif last is Outcome.DISCARD:
+    elif last is Outcome.DISCARD or (parked is not None and parked.state is TransactionState.DISCARDED):
         detail = "it was discarded before the decision came: resume it first, then decide"
     return Answer(message, result, detail, end_offset)
 
