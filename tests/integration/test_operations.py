@@ -635,3 +635,6 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     bridge.prepare(topic, b"value", partition=0)
     [warning] = list_pending(connect(bridge)).warnings
     assert "partition 0: the progress was written for another half topic" in warning
+    fresh = bridge.prepare(topic, b"value", partition=0)
+    answer = resolve(connect(bridge), where(fresh), Decision.COMMIT, **WORDS, timeout_s=0)
+    assert (answer.result, answer.detail.endswith(warning)) == (Result.STORED, True)

@@ -6,10 +6,11 @@ from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.operations.connection import Connection
-from txbridge.operations.model import Answer, OpenMessage, Result
+from txbridge.operations.model import Answer, Result
 from txbridge.operations.reading import wait_applied, with_keys
 from txbridge.operations.targets import find_target
 from txbridge.operations.verdict import judge_decision, refuse_decision
+from txbridge.operations.view import PartitionView
 from txbridge.operations.writing import check_words, write_end
 
 #: A worker that has died is noticed after its session (6 s), and the take-over of its partitions takes some seconds
@@ -53,7 +54,7 @@ def resolve(
     except TxBridgeError as error:
         return Answer(message, Result.STORED, lost_sight(end_offset, error), end_offset)
     if applied is None:
-        return Answer(message, Result.STORED, stored_detail(message, end_offset, timeout_s), end_offset)
+        return Answer(message, Result.STORED, stored_detail(view, end_offset, timeout_s), end_offset)
     return judge_decision(
         message,
         decision,
@@ -72,10 +73,11 @@ def lost_sight(end_offset: int, error: TxBridgeError) -> str:
     )
 
 
-def stored_detail(message: OpenMessage, end_offset: int, timeout_s: float) -> str:
-    """What to say when no worker has applied a command in time."""
-    return (
-        f"stored at END offset {end_offset} of partition {message.partition}, but no worker has applied it within "
+def stored_detail(view: PartitionView, end_offset: int, timeout_s: float) -> str:
+    """What to say when no worker has applied a command in time, with what was odd in the topics: it may be why."""
+    text = (
+        f"stored at END offset {end_offset} of partition {view.partition}, but no worker has applied it within "
         f"{timeout_s:g} s: no worker alive yet, or this partition stands still. It will be applied as soon as "
         f"one serves it; do not repeat it"
     )
+    return ". ".join([text, *view.warnings])

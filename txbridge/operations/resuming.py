@@ -108,7 +108,7 @@ def _resume(
         for message in batch:
             offset = message.half_offset
             if applied is None:
-                detail = trouble or stored_detail(message, end_offset, timeout_s)
+                detail = trouble or stored_detail(view, end_offset, timeout_s)
                 answers.append(Answer(message, Result.STORED, detail, end_offset))
                 continue
             commands, outcomes = applied.commands[offset], applied.outcomes[offset]
