@@ -138,6 +138,14 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
         ),
         (
             COMMIT,
+            [command(17, UNKNOWN, Source.CHECK), command(18, ROLLBACK, Source.CLIENT), command(19, COMMIT)],
+            [Outcome.ROLLBACK],
+            None,
+            Result.REFUSED,
+            "somebody was first: rollback of client alice at END offset 18",
+        ),
+        (
+            COMMIT,
             [command(19, COMMIT, Source.CHECK)],
             [Outcome.COMMIT],
             None,
@@ -188,9 +196,11 @@ def test_a_resume_after_somebody_elses_had_no_effect():
     assert answer.detail == "somebody was first: resume of alice at END offset 19. This one had no effect"
 
 
-def test_a_resume_without_a_trace_is_said_to_be_refused():
-    still = parked(TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9))
-    answer = judge_resume(DISCARDED, 20, [command(20, UNKNOWN, Source.RESUME)], [], still)
+@pytest.mark.parametrize("resumed", [None, 5_000])
+def test_a_resume_without_a_trace_is_said_to_be_refused(resumed):
+    still = parked(TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9), resumed=resumed)
+    discarded = replace(DISCARDED, resumed=resumed)
+    answer = judge_resume(discarded, 20, [command(20, UNKNOWN, Source.RESUME)], [], still)
     assert answer.result is Result.REFUSED
 
 

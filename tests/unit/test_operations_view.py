@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 
-from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, end, entry, half, id_of, resume
+from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, id_of, resume
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_transaction import Source
+from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.progress import ParkedEntry
@@ -272,3 +273,48 @@ def test_a_parked_entry_is_read_as_the_worker_writes_it():
         7,
         "topic missing does not exist",
     )
+
+
+@pytest.mark.parametrize("state", ["pending", "held", "discarded"])
+def test_what_is_foreseen_is_what_the_worker_does(state):
+    """Random commands about one message, given to the worker's own core as well."""
+    fields = {"held": {"decision": 8, "decided": 6, "error": "x"}, "discarded": {"reason": "MAX_CHECKS", "at": [0, 1]}}
+    written = parked(0, state, next=10**12, **fields.get(state, {}))
+    random = Random(state)
+    seen_states = set()
+    for _ in range(300):
+        commands = [
+            Command(
+                offset,
+                random.choice(["orders", "orders", "orders", "others"]),
+                random.choice(list(Source)),
+                entry(0, random.choice([COMMIT, ROLLBACK, UNKNOWN]), random.choice([None, None, None, id_of(1)])),
+            )
+            for offset in range(random.randrange(6))
+        ]
+        # A resume with a decision is no valid record.
+        commands = [
+            one for one in commands if one.source is not Source.RESUME or one.entry.decision is Decision.UNKNOWN
+        ]
+        partition = Partition(watermark=1)
+        partition.queue.restore_parked([ParkedEntry.decode(0, written)])
+        draft = partition.step(
+            1_001, *(end(one.end_offset, one.entry, group=one.group, source=one.source) for one in commands)
+        )
+        open_entry = partition.queue.entry(0)
+        if open_entry is not None:
+            state_now = open_entry.state
+        else:
+            state_now = TransactionState.COMMITTED if draft.deliver else TransactionState.ROLLED_BACK
+        [message] = view(p0=written).messages()
+        foreseen = foresee(message, commands)
+        assert (foreseen[-1].after if foreseen else message.state) is state_now
+        # Of "unknown", which changes nothing, the worker does not look at the id once the message is finished.
+        refused = {one.end_offset for one in draft.refused if one.entry.decision is not Decision.UNKNOWN}
+        assert refused == {
+            one.command.end_offset
+            for one in foreseen
+            if one.refused is not None and one.command.entry.decision is not Decision.UNKNOWN
+        }
+        seen_states.add(state_now)
+    assert len(seen_states) == {"pending": 3, "held": 1, "discarded": 4}[state]

@@ -33,8 +33,8 @@ from txbridge.operations.deciding import DEFAULT_TIMEOUT_S
 from txbridge.operations.targets import FinishedError
 from txbridge.settings import WorkerSettings, load_settings
 
-#: Exit codes of resolve and resume; 2 is a command that could not be carried out (cli.EXIT_COULD_NOT).
-EXIT_DONE, EXIT_REFUSED, EXIT_STORED = 0, 1, 3
+#: Exit codes; cli.py ends with the same 2 for our errors.
+EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
 #: As shells report a command that Ctrl-C ended.
 _EXIT_INTERRUPTED = 130
 
@@ -114,7 +114,7 @@ def pending_command(
 ) -> None:
     """List open transactions from the topics alone: no worker is needed, none is disturbed, nothing is written.
 
-    Exit code 0: listed, be it none; 2: could not list.
+    Exit code 0: listed, be it none; 2: could not list, or not all partitions.
     """
     selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), limit)
     settings = _settings(bootstrap_servers, namespace, config, kafka)
@@ -123,9 +123,15 @@ def pending_command(
         typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
     if output_format is Format.JSON:
         messages = [message_record(one, listing.now, show_ids=show_ids) for one in listing.messages]
-        _print_json(settings, {"total": listing.total, "messages": messages, "warnings": list(listing.warnings)})
+        warnings = list(listing.warnings)
+        content = {"total": listing.total, "messages": messages, "warnings": warnings, "unread": dict(listing.unread)}
+        _print_json(settings, content)
     else:
         print_listing(listing, show_ids=show_ids)
+    for unread, why in listing.unread.items():
+        typer.secho(f"error: partition {unread} could not be read: {why}", fg=typer.colors.RED, err=True)
+    if listing.unread:
+        raise typer.Exit(EXIT_COULD_NOT)
 
 
 def resolve_command(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.states import TransactionState
-from txbridge.errors import UsageError
+from txbridge.errors import TxBridgeError, UsageError
 from txbridge.operations.connection import Connection
-from txbridge.operations.model import Answer, OpenMessage, Result
+from txbridge.operations.model import Answer, Result
 from txbridge.operations.reading import wait_applied, with_keys
 from txbridge.operations.targets import find_target
 from txbridge.operations.verdict import judge_decision, refuse_decision
+from txbridge.operations.view import PartitionView
 from txbridge.operations.writing import check_words, write_end
 
 #: A worker that has died is noticed after its session (6 s), and the take-over of its partitions takes some seconds
@@ -33,7 +34,9 @@ def resolve(
     The first decision wins, whoever made it: when the topics tell already that another one has won, nothing is written.
     `timeout_s` bounds the wait for the worker; then the result is STORED, and the command will be applied all the same.
 
-    Raises UsageError, FinishedError, HangingTransactionError, KafkaUnreachableError, EnvironmentProblemError.
+    Raises, before anything is written, UsageError, FinishedError, HangingTransactionError, KafkaUnreachableError and
+    EnvironmentProblemError; the last also when Kafka did not acknowledge the command, which its text says. What goes
+    wrong after that is in the answer.
     """
     if decision is Decision.UNKNOWN:
         raise UsageError("decide commit or rollback: unknown decides nothing")
@@ -45,10 +48,13 @@ def resolve(
     if refusal is not None:
         return Answer(message, Result.REFUSED, refusal)
     end_offset = write_end(connection, [message], decision, Source.OPERATOR, reason, operator)
-    applied = wait_applied(connection, view, end_offset, [message.half_offset], timeout_s)
-    if applied is None:
-        return Answer(message, Result.STORED, stored_detail(message, end_offset, timeout_s), end_offset)
     offset = message.half_offset
+    try:
+        applied = wait_applied(connection, view, end_offset, [offset], timeout_s)
+    except TxBridgeError as error:
+        return Answer(message, Result.STORED, lost_sight(end_offset, error), end_offset)
+    if applied is None:
+        return Answer(message, Result.STORED, stored_detail(view, end_offset, timeout_s), end_offset)
     return judge_decision(
         message,
         decision,
@@ -59,10 +65,19 @@ def resolve(
     )
 
 
-def stored_detail(message: OpenMessage, end_offset: int, timeout_s: float) -> str:
-    """What to say when no worker has applied a command in time."""
+def lost_sight(end_offset: int, error: TxBridgeError) -> str:
+    """What to say when a command is stored, but what became of it can not be read: it must not look like a failure."""
     return (
-        f"stored at END offset {end_offset} of partition {message.partition}, but no worker has applied it within "
+        f"stored at END offset {end_offset}, but what became of it could not be learnt: {error}. Look with "
+        f"`txbridge pending` later; do not repeat it"
+    )
+
+
+def stored_detail(view: PartitionView, end_offset: int, timeout_s: float) -> str:
+    """What to say when no worker has applied a command in time, with what was odd in the topics: it may be why."""
+    text = (
+        f"stored at END offset {end_offset} of partition {view.partition}, but no worker has applied it within "
         f"{timeout_s:g} s: no worker alive yet, or this partition stands still. It will be applied as soon as "
         f"one serves it; do not repeat it"
     )
+    return ". ".join([text, *view.warnings])

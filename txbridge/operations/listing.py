@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import nsmallest
 
 from txbridge.core.states import TransactionState
+from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
 from txbridge.operations.model import Listing, OpenMessage, Selection
-from txbridge.operations.reading import last_remarks, read_views, with_keys
+from txbridge.operations.reading import last_remarks, try_read_views, with_keys
+from txbridge.operations.view import PartitionView
+from txbridge.topics_cluster import KafkaUnreachableError
 
 #: A selection without conditions; a call in a default would be made once and look as if it were not.
 _EVERYTHING = Selection()
@@ -19,23 +24,57 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
     """Open messages, oldest first: pending and held ones unless the selection says otherwise.
 
     `errors` also looks in END for the remark of the last "unknown" about each; that reads END from the birth of the
-    oldest message listed. Raises UsageError for a partition that does not exist, HangingTransactionError when a Kafka
-    transaction hangs in an internal topic, KafkaUnreachableError, EnvironmentProblemError.
+    oldest message listed. A partition that can not be read does not hide the others: the listing names it.
+
+    Raises UsageError for a partition that does not exist; when there is no partition that can be read,
+    HangingTransactionError (a Kafka transaction hangs in an internal topic) or EnvironmentProblemError; and
+    KafkaUnreachableError.
     """
     if selection.partition is not None:
         connection.require_partition(selection.partition)
-    views = read_views(connection, None if selection.partition is None else [selection.partition])
+    wanted = range(connection.partitions) if selection.partition is None else [selection.partition]
+    views, unread = _read(connection, wanted)
     now = time.time_ns() // 1_000_000
-    chosen = [message for view in views for message in view.messages() if selection.admits(message, now)]
-    chosen.sort(key=lambda message: (message.born, message.partition, message.half_offset))
+    total = 0
+
+    def fitting() -> Iterator[OpenMessage]:
+        nonlocal total
+        for view in views:
+            for message in view.messages():
+                if selection.admits(message, now):
+                    total += 1
+                    yield message
+
+    # Of a million that are open, only those that are shown are to be kept.
+    chosen = sorted(fitting(), key=_age) if selection.limit is None else nsmallest(selection.limit, fitting(), key=_age)
     warnings = [warning for view in views for warning in view.warnings]
-    return Listing(_with_details(connection, chosen[: selection.limit], errors=errors), len(chosen), now, warnings)
+    return Listing(_with_details(connection, chosen, errors=errors), total, now, warnings, unread)
 
 
 def list_discarded(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
     """Discarded messages that can be resumed, oldest first; the states of the selection play no part. As above."""
     discarded = replace(selection, states=frozenset({TransactionState.DISCARDED}))
     return list_pending(connection, discarded, errors=errors)
+
+
+def _read(connection: Connection, partitions: Sequence[int]) -> tuple[list[PartitionView], dict[int, str]]:
+    """The views that can be had, and by partition why another can not."""
+    views: list[PartitionView] = []
+    failures: dict[int, TxBridgeError] = {}
+    for partition, found in zip(partitions, try_read_views(connection, partitions), strict=True):
+        if isinstance(found, PartitionView):
+            views.append(found)
+        else:
+            failures[partition] = found
+    unreachable = (error for error in failures.values() if isinstance(error, KafkaUnreachableError))
+    error = next(unreachable, None if views else next(iter(failures.values())))
+    if error is not None:
+        raise error
+    return views, {partition: str(error) for partition, error in failures.items()}
+
+
+def _age(message: OpenMessage) -> tuple[int, int, int]:
+    return message.born, message.partition, message.half_offset
 
 
 def _with_details(connection: Connection, messages: list[OpenMessage], *, errors: bool) -> list[OpenMessage]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from txbridge.core.end_transaction import Decision, Source
@@ -121,6 +121,8 @@ class Listing:
     now: int
     #: What was found odd in the topics, for people.
     warnings: Sequence[str] = ()
+    #: Partitions that could not be read, and why: what is open there is not in the list.
+    unread: Mapping[int, str] = field(default_factory=dict)
 
 
 class Result(Enum):

@@ -26,7 +26,7 @@ from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.progress import Progress, parse_op
 from txbridge.core.states import Outcome
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
@@ -57,11 +57,27 @@ def _never() -> bool:
     return False
 
 
-def read_views(connection: Connection, partitions: Iterable[int] | None = None) -> list[PartitionView]:
-    """Views of these partitions (default: all), in their order. Raises as `read_view`."""
-    wanted = list(range(connection.partitions) if partitions is None else partitions)
-    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(wanted))) as pool:
-        return list(pool.map(lambda partition: read_view(connection, partition), wanted))
+def try_read_views(connection: Connection, partitions: Iterable[int]) -> list[PartitionView | TxBridgeError]:
+    """Views of these partitions in their order; for one that can not be read, what `read_view` raised."""
+
+    def attempt(partition: int) -> PartitionView | TxBridgeError:
+        try:
+            return read_view(connection, partition)
+        except TxBridgeError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return list(pool.map(attempt, partitions))
+
+
+def read_views(connection: Connection) -> list[PartitionView]:
+    """Views of all partitions, in their order. Raises as `read_view`."""
+    views = []
+    for found in try_read_views(connection, range(connection.partitions)):
+        if isinstance(found, TxBridgeError):
+            raise found
+        views.append(found)
+    return views
 
 
 def read_view(connection: Connection, partition: int) -> PartitionView:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from txbridge.core.end_transaction import MAX_ENTRIES, Decision, Source
 from txbridge.core.names import is_group
 from txbridge.core.states import TransactionState
-from txbridge.errors import UsageError
+from txbridge.errors import TxBridgeError, UsageError
 from txbridge.operations.connection import Connection
-from txbridge.operations.deciding import DEFAULT_TIMEOUT_S, stored_detail
+from txbridge.operations.deciding import DEFAULT_TIMEOUT_S, lost_sight, stored_detail
 from txbridge.operations.model import Answer, OpenMessage, Result
 from txbridge.operations.reading import read_views, wait_applied
 from txbridge.operations.targets import find_target
@@ -100,11 +100,15 @@ def _resume(
         batch = wanted[start : start + MAX_ENTRIES]
         end_offset = write_end(connection, batch, Decision.UNKNOWN, Source.RESUME, reason, operator)
         offsets = [message.half_offset for message in batch]
-        applied = wait_applied(connection, view, end_offset, offsets, max(0.0, deadline - time.monotonic()))
+        applied, trouble = None, None
+        try:
+            applied = wait_applied(connection, view, end_offset, offsets, max(0.0, deadline - time.monotonic()))
+        except TxBridgeError as error:
+            trouble = lost_sight(end_offset, error)
         for message in batch:
             offset = message.half_offset
             if applied is None:
-                detail = stored_detail(message, end_offset, timeout_s)
+                detail = trouble or stored_detail(view, end_offset, timeout_s)
                 answers.append(Answer(message, Result.STORED, detail, end_offset))
                 continue
             commands, outcomes = applied.commands[offset], applied.outcomes[offset]

@@ -71,6 +71,9 @@ def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenM
         ) from None
     connection.require_partition(partition)
     view = read_view(connection, partition)
+    if view.outcome(half_offset) is Outcome.DISCARD:
+        # OP is read after OFFSET: it may just have been discarded, and its parked entry is there by now.
+        view = read_view(connection, partition)
     message = view.find(half_offset)
     if message is not None:
         return view, message

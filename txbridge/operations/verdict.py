@@ -58,10 +58,10 @@ def judge_decision(
         result, detail = Result.COMMITTED, f"committed and delivered to {message.real_topic}"
     elif last is Outcome.ROLLBACK and decision is Decision.ROLLBACK:
         result, detail = Result.ROLLED_BACK, "rolled back"
-    elif parked is not None and parked.state is TransactionState.HELD and parked.decided == end_offset:
+    elif parked is not None and parked.state is TransactionState.HELD:
         result = Result.HELD
         detail = f"committed, but it can not be delivered yet, and the worker goes on trying: {parked.error}"
-    elif last is Outcome.DISCARD:
+    elif last is Outcome.DISCARD or (parked is not None and parked.state is TransactionState.DISCARDED):
         detail = "it was discarded before the decision came: resume it first, then decide"
     return Answer(message, result, detail, end_offset)
 

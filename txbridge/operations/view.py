@@ -47,7 +47,7 @@ class Foreseen:
 
     @property
     def takes_effect(self) -> bool:
-        return self.refused is None and self.after is not self.before
+        return self.after is not self.before
 
 
 def foresee(message: OpenMessage, commands: Iterable[Command]) -> list[Foreseen]:

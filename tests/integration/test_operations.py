@@ -1,0 +1,640 @@
+"""`txbridge pending | resolve | resume` on a real Kafka: what is told, what is written, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from structlog.testing import capture_logs
+
+from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
+from txbridge.core.end_transaction import Decision
+from txbridge.core.states import TransactionState
+from txbridge.embedded import EmbeddedKafka
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.operations import (
+    Connection,
+    NextStep,
+    OpenMessage,
+    Result,
+    Selection,
+    deciding,
+    list_discarded,
+    list_pending,
+    resolve,
+    resume,
+    resume_group,
+    resuming,
+)
+from txbridge.operations.targets import FinishedError
+from txbridge.settings import WorkerSettings
+from txbridge.topics import KafkaUnreachableError, LayoutError
+
+ALL = Selection(states=frozenset({TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED}))
+WORDS = {"reason": "order 42 was paid, see ticket 7: 100 %", "operator": "alice"}
+#: Checks that are over soon: one, and a discard after it.
+ONE_CHECK = {"transaction_timeout": 200, "transaction_check_interval": 300, "transaction_check_max": 1}
+
+
+def connect(bridge: Bridge, **options: Any) -> Connection:
+    """A connection with the options of the harness's workers."""
+    settings = {
+        "transaction_timeout": 1_000,
+        "transaction_check_interval": 1_000,
+        "transaction_check_max": 3,
+        **options,
+    }
+    return Connection.open(
+        WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace, **settings)
+    )
+
+
+def where(prepared: Prepared) -> str:
+    return f"{prepared.partition}:{prepared.offset}"
+
+
+def only(bridge: Bridge, selection: Selection = ALL) -> OpenMessage:
+    [message] = list_pending(connect(bridge), selection).messages
+    return message
+
+
+def ends(bridge: Bridge) -> list[tuple[dict[str, bytes], bytes]]:
+    """Headers and values of all END records."""
+    return [(dict(message.headers() or ()), message.value()) for message in bridge.read(bridge.names.end)]
+
+
+def discard(bridge: Bridge, count: int = 1, group: str = "group") -> list[Prepared]:
+    """Prepare messages in partition 0 and let them be discarded; the owner is stopped afterwards."""
+    topic = bridge.create_topic(f"real-{secrets.token_hex(2)}")
+    prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(count)], partition=0, group=group)
+    before = len(bridge.discarded())
+    with bridge.member(group), bridge.local_owner(**ONE_CHECK):
+        eventually(lambda: len(bridge.discarded()) == before + count)
+    return prepared
+
+
+# --- pending ----------------------------------------------------------------------------------------------------------
+
+
+def test_pending_is_listed_though_there_was_never_a_worker(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    first = bridge.prepare(topic, b"x", key=b"k1", partition=1, group="orders")
+    second = bridge.prepare(
+        topic, b"y", partition=0, group="billing", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"60")]
+    )
+    decided = bridge.prepare(topic, b"z", partition=0, group="orders")
+    end_offset = bridge.end([decided.entry(COMMIT)], 0, group="orders")
+    listing = list_pending(connect(bridge))
+    assert [one.coordinates for one in listing.messages] == [where(first), where(second), where(decided)]
+    assert (listing.total, listing.warnings) == (3, [])
+    one, immune, stored = listing.messages
+    born = {message.value(): message.timestamp()[1] for message in bridge.read(bridge.names.half)}
+    assert (one.transaction_id, one.group, one.real_topic, one.key) == (first.transaction_id, "orders", topic, b"k1")
+    assert (one.state, one.checks, one.born, one.error) == (TransactionState.PENDING, 0, born[b"x"], None)
+    assert (one.next_step, one.next_due) == (NextStep.CHECK, born[b"x"] + 1_000)
+    assert (immune.next_due, immune.key, immune.stored) == (born[b"y"] + 60_000, None, None)
+    # Nobody has applied it, so that it is pending still; but it is decided.
+    assert stored.state is TransactionState.PENDING
+    assert str(stored.stored) == f"commit of client at END offset {end_offset}"
+    # Nothing was written, and no group was made.
+    assert bridge.read(bridge.names.offset) == []
+    groups = bridge.admin.list_consumer_groups(request_timeout=10).result().valid
+    assert "txbridge-reader" not in {group.group_id for group in groups}
+
+
+def test_pending_is_filtered_and_limited(bridge: Bridge) -> None:
+    topics = [bridge.create_topic("one"), bridge.create_topic("two")]
+    prepared = [
+        bridge.prepare(topics[number % 2], b"x", partition=number % 2, group=f"group-{number}") for number in range(4)
+    ]
+    connection = connect(bridge)
+
+    def listed(**conditions: Any) -> list[str]:
+        return [one.coordinates for one in list_pending(connection, Selection(**conditions)).messages]
+
+    assert listed(group="group-2") == [where(prepared[2])]
+    assert listed(topic=topics[1]) == [where(prepared[1]), where(prepared[3])]
+    assert listed(partition=0) == [where(prepared[0]), where(prepared[2])]
+    assert listed(min_age=3_600_000) == []
+    limited = list_pending(connection, Selection(limit=1))
+    assert ([one.coordinates for one in limited.messages], limited.total) == ([where(prepared[0])], 4)
+    with pytest.raises(UsageError, match="has no partition 2: its partitions are 0 to 1"):
+        listed(partition=2)
+
+
+def test_pending_shows_checks_and_the_last_error_beside_a_worker_and_does_not_disturb_it(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.member() as member, bridge.local_owner(transaction_check_interval=60_000), capture_logs() as logs:
+        asked = bridge.prepare(topic, b"asked", key=b"\xff\x00", partition=0)
+        eventually(lambda: member.checks(asked))
+        unsure = asked.entry(UNKNOWN, 1)
+        bridge.end([f"{unsure},first"], 0, source="check")
+        bridge.end([f"{unsure},database%20is%20away%2C%20again"], 0, source="check")
+        # A forged one: its remark is not believed.
+        bridge.end([f"{asked.offset},{secrets.token_hex(16).upper()},0,1,forged"], 0, source="check")
+        eventually(lambda: bridge.progress(0)["end"] == 3)
+        before = bridge.progress(0)
+        for _ in range(3):
+            message = only(bridge)
+        sent = member.requests(asked)[0].timestamp()[1]
+        assert (message.checks, message.parked, message.key) == (1, True, b"\xff\x00")
+        assert message.error == "database is away, again"
+        assert message.next_due is not None
+        # 60 s after the worker decided to send it, which was at most some seconds before Kafka took it.
+        assert sent + 55_000 < message.next_due <= sent + 60_000
+        assert list_pending(connect(bridge), errors=False).messages[0].error is None
+        # The worker has noticed nothing: the same owner, no new take-over, and it goes on.
+        assert bridge.progress(0)["owner"] == before["owner"]
+        bridge.decide(asked, COMMIT)
+        bridge.wait_visible(topic, [b"asked"])
+        eventually(lambda: list_pending(connect(bridge), ALL).total == 0)
+    assert {"fenced", "partition_taken_over"}.isdisjoint(entry["event"] for entry in logs)
+
+
+def test_pending_under_traffic_shows_what_is_stuck_and_nothing_that_is_finished(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.local_owner(park_after=300):
+        stuck = bridge.prepare(topic, b"stuck", partition=0, group="dead")
+        eventually(lambda: bridge.parked_states(0) == ["pending"])
+        finished: set[int] = set()
+        for _ in range(5):
+            prepared = bridge.prepare_many(topic, [b"x"] * 500, partition=0)
+            bridge.decide_many(prepared, COMMIT)
+            listing = list_pending(connect(bridge), Selection(limit=None), errors=False)
+            assert listing.messages[0].half_offset == stuck.offset
+            assert finished.isdisjoint(one.half_offset for one in listing.messages)
+            bridge.wait_outcome(prepared[-1], "commit")
+            finished |= {one.offset for one in prepared}
+        eventually(lambda: [one.half_offset for one in list_pending(connect(bridge)).messages] == [stuck.offset])
+
+
+def test_held_and_discarded_messages_are_listed_after_their_worker_has_died(bridge: Bridge) -> None:
+    missing = f"{bridge.namespace}.missing"
+    worker = bridge.worker(transaction_check_interval=300, transaction_check_max=1, transaction_timeout=300)
+    held = bridge.prepare(missing, b"held", key=b"key", partition=0)
+    end_offset = bridge.decide(held, COMMIT)
+    with bridge.member():
+        given_up = bridge.prepare(bridge.create_topic("real"), b"given up", partition=1)
+        eventually(bridge.discarded)
+    worker.wait_logged('"event": "held"')
+    worker.kill()
+    listing = list_pending(connect(bridge), ALL)
+    one, other = listing.messages
+    assert (one.coordinates, one.state, one.decided) == (where(held), TransactionState.HELD, end_offset)
+    assert (one.error, one.key, one.next_step, one.next_due) == (
+        f"topic {missing} does not exist",
+        b"key",
+        NextStep.RETRY,
+        None,
+    )
+    assert (other.coordinates, other.state, other.reason) == (
+        where(given_up),
+        TransactionState.DISCARDED,
+        "MAX_CHECKS",
+    )
+    assert (other.discarded_at, other.checks) == ((0, 0), 1)
+    assert [found.coordinates for found in list_pending(connect(bridge)).messages] == [where(held)]
+    assert [found.coordinates for found in list_discarded(connect(bridge)).messages] == [where(given_up)]
+
+
+# --- resolve ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_by_hand_is_delivered_once_and_who_and_why_are_recorded_in_end(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.local_owner():
+        prepared = bridge.prepare(topic, b"value", partition=0, group="dead")
+        answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+        assert (answer.result, answer.end_offset) == (Result.COMMITTED, 0)
+        assert bridge.visible(topic) == {b"value": 1}
+    headers, value = ends(bridge)[0]
+    assert headers == {"TXB_V": b"1", "PGROUP": b"dead", "SOURCE": b"operator", "CLIENT_ID": b"alice"}
+    remark = b"order 42 was paid%2C see ticket 7: 100 %25"
+    assert value == b"%d,%s,8,,%s" % (prepared.offset, prepared.transaction_id.encode(), remark)
+    assert bridge.outcomes() == {(0, prepared.offset): ["commit"]}
+
+
+def test_a_rollback_by_hand_with_the_whole_id_is_never_visible(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    worker = bridge.worker(park_after=300)
+    bridge.prepare(topic, b"other", partition=0, group="dead")
+    prepared = bridge.prepare(topic, b"value", partition=1, group="dead")
+    eventually(lambda: bridge.parked_states(1) == ["pending"])
+    answer = resolve(connect(bridge), prepared.transaction_id, Decision.ROLLBACK, **WORDS)
+    assert (answer.result, answer.message.coordinates) == (Result.ROLLED_BACK, where(prepared))
+    assert bridge.outcomes() == {(1, prepared.offset): ["rollback"]}
+    assert bridge.visible(topic) == {}
+    [(headers, _)] = ends(bridge)
+    assert headers["SOURCE"] == b"operator"
+    assert not worker.events("end_refused")
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+def test_p5_a_decided_message_can_not_be_resolved_and_nothing_is_written(bridge: Bridge, decision: int) -> None:
+    topic = bridge.create_topic("real")
+    prepared = bridge.prepare(topic, b"value", partition=0)
+    young = bridge.prepare(topic, b"young", partition=0)
+    with bridge.local_owner(park_after=200):
+        bridge.decide(prepared, decision)
+        bridge.wait_outcome(prepared, {COMMIT: "commit", ROLLBACK: "rollback"}[decision])
+        for other in (Decision.COMMIT, Decision.ROLLBACK):
+            with pytest.raises(FinishedError, match=f"{where(prepared)} is finished: it was (committed|rolled back)"):
+                resolve(connect(bridge), where(prepared), other, **WORDS)
+        # Also when the watermark has passed it, and only OP remembers.
+        eventually(lambda: bridge.progress(0)["half"] > young.offset)
+        with pytest.raises(FinishedError, match="is finished: it was"):
+            resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert len(ends(bridge)) == 1
+    assert bridge.outcomes() == {(0, prepared.offset): [{COMMIT: "commit", ROLLBACK: "rollback"}[decision]]}
+    assert bridge.visible(topic) == ({b"value": 1} if decision == COMMIT else {})
+
+
+def test_p5_a_decision_that_comes_between_our_look_and_our_command_wins(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = bridge.create_topic("real")
+    write = deciding.write_end
+
+    def late(*arguments: Any) -> int:
+        bridge.decide(prepared, ROLLBACK)
+        return write(*arguments)
+
+    monkeypatch.setattr(deciding, "write_end", late)
+    with bridge.local_owner():
+        prepared = bridge.prepare(topic, b"value", partition=0)
+        answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert (answer.result, answer.end_offset) == (Result.REFUSED, 1)
+    assert answer.detail == "somebody was first: rollback of client at END offset 0"
+    assert bridge.visible(topic) == {}
+    assert bridge.outcomes() == {(0, prepared.offset): ["rollback"]}
+
+
+def test_a_decision_without_a_worker_is_stored_and_applied_by_the_next_one(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    prepared = bridge.prepare(topic, b"value", partition=0)
+    answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS, timeout_s=0.5)
+    assert (answer.result, answer.end_offset) == (Result.STORED, 0)
+    assert "no worker has applied it within 0.5 s: no worker alive yet" in answer.detail
+    assert str(only(bridge).stored) == "commit of operator alice at END offset 0"
+    again = resolve(connect(bridge), where(prepared), Decision.ROLLBACK, **WORDS)
+    assert (again.result, again.end_offset) == (Result.REFUSED, None)
+    assert again.detail.startswith("somebody was first: commit of operator alice at END offset 0, which no worker has")
+    assert len(ends(bridge)) == 1
+    with bridge.local_owner():
+        bridge.wait_visible(topic, [b"value"])
+    assert bridge.visible(topic) == {b"value": 1}
+
+
+def test_a_decision_during_a_fail_over_waits_for_the_next_worker(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    worker = bridge.worker()
+    prepared = bridge.prepare(topic, b"value", partition=1, group="dead")
+    worker.kill()
+    bridge.worker(wait=0)
+    answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert answer.result is Result.COMMITTED
+    assert bridge.visible(topic) == {b"value": 1}
+
+
+def test_a_command_that_is_stored_is_not_reported_as_a_failure_when_kafka_can_not_be_read_then(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise KafkaUnreachableError("Kafka can not be reached; all brokers are down")
+
+    monkeypatch.setattr(deciding, "wait_applied", away)
+    prepared = bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
+    answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert (answer.result, answer.end_offset) == (Result.STORED, 0)
+    assert "could not be learnt: Kafka can not be reached; all brokers are down" in answer.detail
+
+
+def test_a_held_message_is_decided_already_and_resolving_it_changes_nothing(bridge: Bridge) -> None:
+    missing = f"{bridge.namespace}.missing"
+    with bridge.local_owner():
+        prepared = bridge.prepare(missing, b"value", partition=0)
+        bridge.decide(prepared, COMMIT)
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+        for decision in (Decision.COMMIT, Decision.ROLLBACK):
+            answer = resolve(connect(bridge), where(prepared), decision, **WORDS)
+            assert (answer.result, answer.end_offset) == (Result.REFUSED, None)
+            assert answer.detail.startswith(
+                f"it is committed already (END offset 0) and can not be delivered: topic {missing} does not exist"
+            )
+        assert len(ends(bridge)) == 1
+        bridge.create_topic("missing")
+        bridge.wait_visible(missing, [b"value"])
+    assert bridge.visible(missing) == {b"value": 1}
+
+
+def test_a_commit_by_hand_that_can_not_be_delivered_is_held(bridge: Bridge) -> None:
+    missing = f"{bridge.namespace}.missing"
+    with bridge.local_owner():
+        prepared = bridge.prepare(missing, b"value", partition=0)
+        answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert answer.result is Result.HELD
+    assert answer.detail.endswith(f"topic {missing} does not exist")
+    assert bridge.parked_states(0) == ["held"]
+
+
+def test_forged_unknown_and_mistyped_messages_are_refused_and_nothing_is_written(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    prepared = bridge.prepare(topic, b"value", partition=0)
+    bridge.produce(bridge.names.half, value=b"not ours", partition=0)
+    connection = connect(bridge)
+    forged = secrets.token_hex(16).upper()
+    short = prepared.transaction_id[:8]
+    mistakes = [
+        (forged, None, f"no open half message has the transaction id {forged[:8]}"),
+        ("2:0", None, "has no partition 2: its partitions are 0 to 1"),
+        ("0:2", None, "there is no half message at 0:2: .* ends at offset 2"),
+        ("0:1", None, "there is no half message at 0:1, but a record that txbridge did not write"),
+        ("1:0", None, "there is no half message at 1:0: .* ends at offset 0"),
+        (where(prepared), forged, f"has the transaction id {short}..., not {forged[:8]}...: nothing was done"),
+        (where(prepared), short[:7], "--id takes the first 8 to 32 characters"),
+        (short, None, f"'{short}' names no half message"),
+        (prepared.transaction_id.lower(), None, "names no half message"),
+        ("", None, "'' names no half message"),
+    ]
+    for target, prefix, text in mistakes:
+        with pytest.raises(UsageError, match=text) as caught:
+            resolve(connection, target, Decision.COMMIT, **WORDS, id_prefix=prefix)
+        assert prepared.transaction_id not in str(caught.value)
+        assert forged not in str(caught.value)
+        with pytest.raises(UsageError):
+            resume(connection, target, **WORDS, id_prefix=prefix)
+    assert ends(bridge) == []
+    answer = resolve(connection, where(prepared), Decision.COMMIT, **WORDS, id_prefix=short, timeout_s=0)
+    assert answer.result is Result.STORED
+
+
+# --- resume -----------------------------------------------------------------------------------------------------------
+
+
+def test_p7_a_resumed_message_is_checked_from_one_again_and_then_committed_once(bridge: Bridge) -> None:
+    [prepared] = discard(bridge)
+    [topic] = [one.real_topic for one in list_discarded(connect(bridge)).messages]
+    late = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    assert (late.result, late.end_offset) == (Result.REFUSED, None)
+    assert "it was discarded (MAX_CHECKS)" in late.detail
+    with bridge.member() as member, bridge.local_owner(transaction_check_interval=60_000):
+        eventually(lambda: len(member.checks(prepared)) == 1)
+        answer = resume(connect(bridge), where(prepared), **WORDS)
+        assert (answer.result, answer.end_offset) == (Result.RESUMED, 0)
+        # The first check of its new life.
+        eventually(lambda: len(member.checks(prepared)) == 2)
+        assert [check["TRANSACTION_CHECK_TIMES"] for check in member.checks(prepared)] == [b"1", b"1"]
+        message = only(bridge)
+        assert (message.state, message.checks) == (TransactionState.PENDING, 1)
+        assert message.resumed is not None
+        # A second resume of the same discard does nothing, and says so.
+        again = resume(connect(bridge), where(prepared), **WORDS)
+        assert (again.result, again.end_offset) == (Result.ALREADY_RESUMED, None)
+        assert again.detail == "it was resumed before and is pending. Nothing was written"
+        bridge.end([prepared.entry(COMMIT, 1)], 0, source="check")
+        bridge.wait_visible(topic, [b"0"])
+        with pytest.raises(FinishedError, match="it was committed and delivered"):
+            resume(connect(bridge), where(prepared), **WORDS)
+    headers, value = ends(bridge)[0]
+    assert headers == {"TXB_V": b"1", "PGROUP": b"group", "SOURCE": b"resume", "CLIENT_ID": b"alice"}
+    assert value.startswith(b"%d,%s,0,,order 42" % (prepared.offset, prepared.transaction_id.encode()))
+    assert len(ends(bridge)) == 2
+    assert bridge.visible(topic) == {b"0": 1}
+    assert len(bridge.discarded()) == 1
+
+
+def test_p7_of_two_resumes_at_the_same_time_the_second_has_no_effect(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [prepared] = discard(bridge)
+    write = resuming.write_end
+
+    def late(*arguments: Any) -> int:
+        bridge.end([prepared.entry(UNKNOWN)], 0, source="resume")
+        return write(*arguments)
+
+    monkeypatch.setattr(resuming, "write_end", late)
+    with bridge.local_owner():
+        answer = resume(connect(bridge), where(prepared), **WORDS)
+    assert answer.result is Result.ALREADY_RESUMED
+    assert answer.detail == "somebody was first: resume at END offset 0. This one had no effect"
+
+
+def test_only_a_discarded_message_is_resumed(bridge: Bridge) -> None:
+    prepared = bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
+    answer = resume(connect(bridge), where(prepared), **WORDS)
+    assert (answer.result, answer.detail) == (Result.REFUSED, "it is not discarded but pending. Nothing was written")
+    assert ends(bridge) == []
+
+
+def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bridge) -> None:
+    mine, others = discard(bridge, 3, "mine"), discard(bridge, 1, "others")
+    foretold = resume_group(connect(bridge), "mine", reason="", operator="", dry_run=True)
+    assert [(one.message.coordinates, one.result) for one in foretold] == [
+        (where(one), Result.WOULD_RESUME) for one in mine
+    ]
+    assert ends(bridge) == []
+    # With no worker: stored, and a second one finds that.
+    stored = resume_group(connect(bridge), "mine", **WORDS, timeout_s=0)
+    again = resume_group(connect(bridge), "mine", **WORDS, timeout_s=0)
+    assert [one.result for one in [*stored, *again]] == [Result.STORED] * 6
+    assert {one.end_offset for one in again} == {None}
+    with bridge.local_owner():
+        eventually(lambda: sorted(map(str, bridge.parked_states(0))) == ["discarded", "pending", "pending", "pending"])
+        assert resume_group(connect(bridge), "mine", **WORDS) == []
+    assert [one.coordinates for one in list_discarded(connect(bridge)).messages] == [where(one) for one in others]
+    # One END record for all of them.
+    [(headers, value)] = ends(bridge)
+    assert (headers["SOURCE"], len(value.splitlines())) == (b"resume", 3)
+
+
+def test_a_message_whose_body_retention_has_eaten_can_not_be_resumed(bridge: Bridge) -> None:
+    [prepared] = discard(bridge)
+    bridge.delete_records(bridge.names.half, 0, prepared.offset + 1)
+    answer = resume(connect(bridge), where(prepared), **WORDS)
+    assert answer.result is Result.REFUSED
+    assert answer.detail.startswith("its body is gone from the half topic (retention)")
+    assert ends(bridge) == []
+    assert only(bridge).gone
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def run(bridge: Bridge, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "txbridge.admin.cli", *arguments],
+        env={
+            **os.environ,
+            "TXBRIDGE_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
+            "TXBRIDGE_NAMESPACE": bridge.namespace,
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    bridge.worker(park_after=500)
+    prepared = bridge.prepare(topic, b"value", key=b"customer 42", partition=0, group="dead")
+    table = run(bridge, "pending")
+    assert table.returncode == 0, table.stderr
+    row = next(line for line in table.stdout.splitlines() if where(prepared) in line).split()
+    short = prepared.transaction_id[:8]
+    assert row[:7] == [where(prepared), short, "pending", "dead", topic, "customer", "42"]
+    assert prepared.transaction_id not in table.stdout
+    listed = json.loads(run(bridge, "pending", "--format", "json", "--show-ids", "--group", "dead").stdout)
+    assert (listed["namespace"], listed["total"], listed["warnings"]) == (bridge.namespace, 1, [])
+    [message] = listed["messages"]
+    assert (message["transaction_id"], message["key"], message["topic"]) == (
+        prepared.transaction_id,
+        "customer 42",
+        topic,
+    )
+    assert (message["partition"], message["half_offset"], message["state"], message["checks"]) == (
+        0,
+        prepared.offset,
+        "pending",
+        0,
+    )
+    done = run(
+        bridge, "resolve", where(prepared), "commit", "--id", short, "--reason", "it was paid", "--format", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    [answer] = json.loads(done.stdout)["answers"]
+    assert (answer["result"], answer["end_offset"], answer["transaction_id"]) == ("committed", 0, short)
+    assert bridge.visible(topic) == {b"value": 1}
+    refused = run(bridge, "resolve", where(prepared), "rollback", "--reason", "oops")
+    assert (refused.returncode, refused.stdout) == (
+        1,
+        f"refused: {where(prepared)} is finished: it was committed and delivered. Nothing was written\n",
+    )
+    resumed = run(bridge, "resume", where(prepared), "--reason", "oops", "--format", "json")
+    assert (resumed.returncode, json.loads(resumed.stdout)["answers"]) == (1, [])
+    nothing = run(bridge, "resume", "--group", "dead", "--yes", "--reason", "oops")
+    assert (nothing.returncode, nothing.stdout) == (0, "nothing is discarded in this group\n")
+    assert run(bridge, "pending").stdout == "nothing open that fits\n"
+    held = bridge.prepare(f"{bridge.namespace}.missing", b"value", partition=0)
+    done = run(bridge, "resolve", where(held), "commit", "--reason", "it was paid", "--operator", "bob")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith(f"held  {where(held)} ({held.transaction_id[:8]}, group group, topic ")
+
+
+def test_mistakes_on_the_command_line_are_one_line_and_exit_code_2(bridge: Bridge) -> None:
+    missing = run(bridge, "pending", TXBRIDGE_NAMESPACE="nowhere")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "nowhere.RMQ_SYS_TRANS_HALF_TOPIC does not exist. Is this the right cluster" in missing.stderr
+    assert "`txbridge topics apply --namespace nowhere` creates what is missing" in missing.stderr
+    forged = secrets.token_hex(16).upper()
+    unknown = run(bridge, "resolve", forged, "commit", "--reason", "x")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert f"no open half message has the transaction id {forged[:8]}..." in unknown.stderr
+    assert forged not in unknown.stderr
+    away = run(bridge, "pending", TXBRIDGE_BOOTSTRAP_SERVERS="127.0.0.1:1")
+    assert (away.returncode, away.stdout) == (2, "")
+    assert "Kafka can not be reached" in away.stderr
+
+
+@pytest.fixture
+def guarded(request: pytest.FixtureRequest) -> Iterator[Bridge]:
+    """A namespace on a Kafka that knows rights; what no ACL speaks of is allowed."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedKafka(config=config) as broker, Bridge(broker.bootstrap_servers, request.node.name) as made:
+        yield made
+
+
+def test_a_missing_right_is_an_error_that_names_it_and_the_documented_rights_are_enough(guarded: Bridge) -> None:
+    names = guarded.names
+    prepared = guarded.prepare(guarded.create_topic("real"), b"value", partition=0)
+
+    def allow(topic: str, *operations: AclOperation) -> None:
+        bindings = [
+            AclBinding(
+                ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", one, AclPermissionType.ALLOW
+            )
+            for one in operations
+        ]
+        for answer in guarded.admin.create_acls(bindings).values():
+            answer.result(10)
+
+    # From the first ACL of a topic on, nothing else is allowed there.
+    for topic in (names.half, names.end, names.op, names.offset):
+        allow(topic, AclOperation.DESCRIBE)
+    eventually(lambda: _error_of(lambda: connect(guarded)) is not None)
+    assert "missing right DESCRIBE_CONFIGS on topic" in str(_error_of(lambda: connect(guarded)))
+    for topic in (names.half, names.end, names.op, names.offset):
+        allow(topic, AclOperation.DESCRIBE_CONFIGS)
+    eventually(lambda: _error_of(lambda: connect(guarded)) is None)
+    error = str(_error_of(lambda: list_pending(connect(guarded), Selection(partition=0))))
+    assert "a right is missing; reading partition" in error
+    assert "TOPIC_AUTHORIZATION_FAILED" in error
+    for topic in (names.half, names.end, names.op, names.offset):
+        allow(topic, AclOperation.READ)
+    eventually(lambda: _error_of(lambda: list_pending(connect(guarded), Selection(partition=0))) is None)
+    assert [one.coordinates for one in list_pending(connect(guarded)).messages] == [where(prepared)]
+    error = str(
+        _error_of(lambda: resolve(connect(guarded), where(prepared), Decision.ROLLBACK, **WORDS, timeout_s=0)),
+    )
+    assert f"a right is missing; writing to {names.end}[0]" in error
+    allow(names.end, AclOperation.WRITE)
+    eventually(
+        lambda: (
+            _error_of(lambda: resolve(connect(guarded), where(prepared), Decision.ROLLBACK, **WORDS, timeout_s=0))
+            is None
+        ),
+    )
+    assert len(ends(guarded)) == 1
+
+
+def _error_of(call: Callable[[], object]) -> EnvironmentProblemError | None:
+    try:
+        call()
+    except EnvironmentProblemError as error:
+        return error
+    return None
+
+
+def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> None:
+    with pytest.raises(LayoutError, match="does not exist"):
+        Connection.open(WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace="nowhere"))
+    topic = bridge.create_topic("real")
+    bridge.prepare(topic, b"value", partition=0)
+    with bridge.local_owner(park_after=200):
+        eventually(lambda: bridge.progress(0)["half"] == 1)
+    bridge.recreate(bridge.names.half)
+    prepared = bridge.prepare(topic, b"value", partition=1)
+    since = time.monotonic()
+    with pytest.raises(EnvironmentProblemError, match="ends at offset 0, below offset 1 that a worker had reached"):
+        list_pending(connect(bridge), Selection(partition=0))
+    # What can be read is listed all the same.
+    listing = list_pending(connect(bridge))
+    assert [one.coordinates for one in listing.messages] == [where(prepared)]
+    assert list(listing.unread) == [0]
+    assert time.monotonic() - since < 15
+    done = run(bridge, "pending", "--format", "json")
+    assert (done.returncode, json.loads(done.stdout)["total"]) == (2, 1)
+    assert "error: partition 0 could not be read: " in done.stderr
+    # A topic that was created anew, and has grown as long as the old one.
+    bridge.prepare(topic, b"value", partition=0)
+    [warning] = list_pending(connect(bridge)).warnings
+    assert "partition 0: the progress was written for another half topic" in warning
+    fresh = bridge.prepare(topic, b"value", partition=0)
+    answer = resolve(connect(bridge), where(fresh), Decision.COMMIT, **WORDS, timeout_s=0)
+    assert (answer.result, answer.detail.endswith(warning)) == (Result.STORED, True)
