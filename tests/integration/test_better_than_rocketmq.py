@@ -342,13 +342,14 @@ def test_issues_2360_8003_no_check_once_a_decision_is_stored(bridge: Bridge) -> 
 def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_the_check(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_open, fill = threading.Event(), EndLog.fill
+    is_open, is_shut, fill = threading.Event(), threading.Event(), EndLog.fill
     is_open.set()
 
     def gate(log: EndLog, timeout: float) -> None:
         if is_open.is_set():
             fill(log, timeout)
         else:
+            is_shut.set()
             time.sleep(timeout)
 
     monkeypatch.setattr(EndLog, "fill", gate)
@@ -357,6 +358,7 @@ def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_th
         control = bridge.prepare(topic, b"control", partition=0)
         eventually(lambda: member.checks(control))
         is_open.clear()
+        assert is_shut.wait(10)
         prepared = bridge.prepare(topic, b"value", partition=0)
         bridge.decide(prepared, COMMIT)
         # The check is due, again and again, and the worker only knows that END has grown.
