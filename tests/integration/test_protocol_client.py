@@ -332,6 +332,15 @@ def test_a_null_value_and_a_null_key_are_delivered_as_null_at_the_time_of_birth(
     assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, keyless))
 
 
+def test_a_timestamp_of_0_counts_as_absent(bridge: Bridge, join: Join):
+    topic = bridge.create_topic("epoch", 4)
+    client = join("epoch", listening=False)
+    half = client.prepare(topic, b"value", key=b"abc", BORN_TIMESTAMP=0)
+    client.end((half, COMMIT))
+    found = wait_delivered(bridge, topic, half)
+    assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, half))
+
+
 # --- rollback -------------------------------------------------------------------------------------------------------
 
 
