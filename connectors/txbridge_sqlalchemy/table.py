@@ -20,8 +20,8 @@ metadata = MetaData()
 transactions = Table(
     "txbridge_transactions",
     metadata,
-    # Ours have 32 characters; clients in other languages may choose longer ones.
-    Column("id", String(255), primary_key=True),
+    # 128 bits as hexadecimal digits.
+    Column("id", String(32), primary_key=True),
     Column("state", String(16), nullable=False),
     # Milliseconds since 1970-01-01 UTC, as everywhere in txbridge: the same in every database, whatever its time zone.
     Column("created_at", BigInteger, nullable=False),
