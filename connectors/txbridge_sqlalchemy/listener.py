@@ -109,6 +109,11 @@ class SqlTransactionListener(TransactionListener):
     ) -> None:
         if not isinstance(database, Engine | sessionmaker):
             raise UsageError(f"database must be an Engine or a sessionmaker, not {type(database).__name__}")
+        if isinstance(database, sessionmaker) and isinstance(database.kw.get("bind"), Connection):
+            raise UsageError(
+                "the sessionmaker is bound to a Connection, whose transactions may be parts of another one: bind it to "
+                "an Engine",
+            )
         if check_wait <= 0:
             raise UsageError(f"check_wait must be positive, not {check_wait}")
         self._database = database

@@ -495,6 +495,11 @@ def test_what_is_no_synchronous_database_is_refused(database):
         SqlTransactionListener(database, place)
 
 
+def test_a_sessionmaker_of_a_connection_is_refused(engine):
+    with engine.connect() as connection, pytest.raises(UsageError, match="bind it to an Engine"):
+        SqlTransactionListener(sessionmaker(connection), place)
+
+
 def test_a_check_that_would_not_wait_is_refused(engine):
     with pytest.raises(UsageError, match="check_wait"):
         SqlTransactionListener(engine, place, check_wait=0)
