@@ -30,7 +30,7 @@ transactions = Table(
 _created_at_index = Index("txbridge_transactions_created_at", transactions.c.created_at)
 
 #: `transaction_max_age` (72 h) twice, because a discarded message that is resumed has that time again, and the 30 days
-#: for which a discarded message can be resumed.
+#: for which it can be resumed.
 PURGE_AFTER = timedelta(days=36)
 
 
