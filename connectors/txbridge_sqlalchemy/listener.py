@@ -134,6 +134,7 @@ class SqlTransactionListener(TransactionListener):
         """
         probe = f"probe {secrets.token_hex(8)}"
         with self._transaction() as work:
+            self._bound_waits(work.connection)
             _ask(work.connection, _row(probe, ROLLED_BACK))
             try:
                 level = work.connection.get_isolation_level()
@@ -247,8 +248,9 @@ class SqlTransactionListener(TransactionListener):
 
     def _bound_waits(self, connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
-            # An insert waits for a transaction that has inserted the same id and has not ended. Without a bound it
-            # would block the thread of the checks as long as that transaction runs. LOCAL: until the commit.
+            # An insert waits for a transaction that has inserted the same id and has not ended, and everything waits
+            # for a migration of the table. Without a bound they would block the thread of the checks as long. LOCAL:
+            # until the commit.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._check_wait_ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._check_wait_ms}")
 

@@ -414,6 +414,20 @@ def test_a_commit_whose_answer_was_lost_is_found_by_the_check(engine, listener):
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("verified", [True, False])
+def test_a_locked_table_does_not_hold_up_the_checks(engine, listener, verified):
+    """As a migration locks it."""
+    if verified:
+        listener.verify()
+    with engine.begin() as connection:
+        connection.execute(text("LOCK TABLE txbridge_transactions IN ACCESS EXCLUSIVE MODE"))
+        begun = time.monotonic()
+        assert listener.check_local_transaction(MESSAGE) is UNKNOWN
+        assert time.monotonic() - begun < 5
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_a_connection_that_is_lost_in_the_transaction(engine):
     def lose(connection, placed, arg):
         place(connection, placed, arg)
