@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.harness import Bridge
+from tests.postgres import URL_VARIABLE, Postgres
 from txbridge.embedded import EmbeddedKafka
 
 
@@ -29,3 +31,13 @@ def bridge(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[Bri
     """Topics of a fresh namespace with two partitions, and ways to start workers, write and read."""
     with Bridge(kafka.bootstrap_servers, request.node.name) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL that tests share, as SQLAlchemy names it; each test makes a schema of its own."""
+    if given := os.environ.get(URL_VARIABLE):
+        yield given
+        return
+    with Postgres() as server:
+        yield server.url

@@ -1,0 +1,117 @@
+"""Local transactions in SQL with a real Kafka and worker: what is in the database is what readers of the topic see."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from sqlalchemy import create_engine, make_url, select, text
+from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, transactions
+
+from tests import sql_application
+from tests.harness import eventually
+from tests.sql_application import GROUP, orders, place
+from txbridge import LocalTransactionState, Message, TransactionProducer
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request, tmp_path):
+    if request.param == "sqlite":
+        made = create_engine(f"sqlite:///{tmp_path}/app.db?timeout=5")
+    else:
+        server = make_url(request.getfixturevalue("postgres_url"))
+        schema = f"i_{tmp_path.name}".lower()
+        made = create_engine(server.update_query_dict({"options": f"-csearch_path={schema}"}))
+        with made.begin() as connection:
+            connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
+            connection.execute(text(f'CREATE SCHEMA "{schema}"'))
+    create_table(made)
+    sql_application.tables.create_all(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def topic(bridge):
+    return bridge.create_topic("orders")
+
+
+def producer_on(bridge, listener):
+    settings = {"bootstrap.servers": bridge.bootstrap_servers, "session.timeout.ms": 6_000}
+    return TransactionProducer(GROUP, listener, settings, namespace=bridge.namespace)
+
+
+def order_ids(engine):
+    with engine.connect() as connection:
+        return list(connection.execute(select(orders.c.id).order_by(orders.c.id)).scalars())
+
+
+def states(engine):
+    with engine.connect() as connection:
+        return list(connection.execute(select(transactions.c.state)).scalars())
+
+
+def test_p4_messages_follow_the_rows(bridge, topic, engine):
+    """Commit, rollback, and an exception, whose message the worker asks about."""
+
+    def place_even(connection, message, arg):
+        place(connection, message, arg)
+        if arg % 4 == 1:
+            raise Rollback
+        if arg % 4 == 3:
+            raise ZeroDivisionError
+
+    bridge.worker()
+    with producer_on(bridge, SqlTransactionListener(engine, place_even)) as producer:
+        results = [
+            producer.send_message_in_transaction(Message(topic, str(number), key=str(number)), number)
+            for number in range(12)
+        ]
+        assert [result.local_transaction_state for result in results[:4]] == [
+            LocalTransactionState.COMMIT_MESSAGE,
+            LocalTransactionState.ROLLBACK_MESSAGE,
+            LocalTransactionState.COMMIT_MESSAGE,
+            LocalTransactionState.UNKNOW,
+        ]
+        assert isinstance(results[3].local_exception, ZeroDivisionError)
+        expected = [["commit"]] * 6 + [["rollback"]] * 6
+        eventually(lambda: sorted(bridge.outcomes().values()) == expected, 40)
+        # Only the exceptions were asked about.
+        assert sorted(states(engine)) == ["committed"] * 6 + ["rolled back"] * 3
+    assert order_ids(engine) == [0, 2, 4, 6, 8, 10]
+    assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 12, 2)}
+
+
+@pytest.mark.parametrize(("point", "commits"), [("committed", True), ("commit", False)])
+def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, point, commits):
+    """kill -9 between the half message and its END; another process of the group is asked."""
+    url = engine.url.render_as_string(hide_password=False)
+    more = (bridge.bootstrap_servers, bridge.namespace, topic)
+    with sql_application.running("produce", url, point, "KILL", *more) as process:
+        assert process.wait(60) == -signal.SIGKILL
+    assert len(bridge.read(bridge.names.half)) == 1
+    assert bridge.read(bridge.names.end) == []
+    assert order_ids(engine) == ([1] if commits else [])
+    # More checks than usual: until Kafka has noticed the death, some go to the dead process.
+    bridge.worker(transaction_check_max=15)
+    with producer_on(bridge, SqlTransactionListener(engine, place)):
+        expected = ["commit" if commits else "rollback"]
+        eventually(lambda: list(bridge.outcomes().values()) == [expected], 60)
+    assert order_ids(engine) == ([1] if commits else [])
+    assert states(engine) == ["committed" if commits else "rolled back"]
+    assert bridge.visible(topic) == ({b"order": 1} if commits else {})
+
+
+def test_p5_a_stopped_producer_can_not_commit_what_a_check_rolled_back(bridge, topic, engine):
+    """It stands still before its local transaction, and goes on after the message was rolled back."""
+    url = engine.url.render_as_string(hide_password=False)
+    more = (bridge.bootstrap_servers, bridge.namespace, topic)
+    with sql_application.running("produce", url, "insert", "STOP", *more) as process:
+        sql_application.wait_stopped(process)
+        bridge.worker(transaction_check_max=15)
+        with producer_on(bridge, SqlTransactionListener(engine, place)):
+            eventually(lambda: list(bridge.outcomes().values()) == [["rollback"]], 60)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate(timeout=60)[0].split() == ["ROLLBACK_MESSAGE"]
+    assert order_ids(engine) == []
+    assert bridge.visible(topic) == {}

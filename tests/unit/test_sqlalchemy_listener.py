@@ -1,0 +1,608 @@
+"""SqlTransactionListener on SQLite and a real PostgreSQL: the data and every answer agree, whatever comes between."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import count
+
+import pytest
+from sqlalchemy import create_engine, event, insert, make_url, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
+from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, ddl, purge, transactions
+
+from tests import sql_application
+from tests.harness import eventually
+from tests.sql_application import message, number, orders, place
+from txbridge import LocalTransactionState, UsageError
+from txbridge.client import listener as client
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOW
+
+ID = "0123456789ABCDEF" * 2
+MESSAGE = message(ID)
+
+_schemas = count(1)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    transaction_id: Mapped[str]
+
+
+@pytest.fixture
+def sqlite_url(tmp_path):
+    """SQLite gives up after 0.3 s of waiting for another writer."""
+    return f"sqlite:///{tmp_path}/app.db?timeout=0.3"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request):
+    """A database without tables."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_url")
+        return
+    server = make_url(request.getfixturevalue("postgres_url"))
+    schema = f"t{next(_schemas)}_{time.time_ns()}"
+    admin = create_engine(server)
+    with admin.begin() as connection:
+        connection.execute(text(f"CREATE SCHEMA {schema}"))
+    yield server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
+    with admin.begin() as connection:
+        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+    admin.dispose()
+
+
+@pytest.fixture
+def engine(url):
+    made = create_engine(url)
+    create_table(made)
+    sql_application.tables.create_all(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def listener(engine):
+    return SqlTransactionListener(engine, place, check_wait=0.3)
+
+
+def rows(engine, table=orders):
+    with engine.connect() as connection:
+        return connection.execute(select(table).order_by(table.c.id)).all()
+
+
+def state_of(engine, transaction_id=ID):
+    with engine.connect() as connection:
+        return connection.execute(
+            select(transactions.c.state).where(transactions.c.id == transaction_id)
+        ).scalar_one_or_none()
+
+
+class Running:
+    """A local transaction that is in its function until it is told how to end: None commits, an exception is raised."""
+
+    def __init__(self, engine):
+        self._entered, self._end = threading.Event(), threading.Event()
+        self._how = None
+        self._listener = SqlTransactionListener(engine, self._run)
+        self._pool = ThreadPoolExecutor(1)
+        self._answer = self._pool.submit(self._listener.execute_local_transaction, MESSAGE, 1)
+        assert self._entered.wait(10)
+
+    def _run(self, connection, placed, arg):
+        place(connection, placed, arg)
+        self._entered.set()
+        assert self._end.wait(30)
+        if self._how is not None:
+            raise self._how
+
+    def end(self, how=None):
+        self._how = how
+        self._end.set()
+        self._pool.shutdown()
+        return self._answer.result(0)
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+def test_data_and_answer_are_committed_together(engine, listener):
+    before = time.time_ns() // 1_000_000
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert rows(engine) == [(1, ID)]
+    ((transaction_id, state, created_at),) = rows(engine, transactions)
+    assert (transaction_id, state) == (ID, "committed")
+    assert before <= created_at <= time.time_ns() // 1_000_000
+    assert listener.check_local_transaction(MESSAGE) is COMMIT
+
+
+def test_a_session_is_given_when_a_sessionmaker_was(engine):
+    def place_order(session, placed, arg):
+        session.add(Order(id=arg, transaction_id=placed.transaction_id))
+        return True
+
+    listener = SqlTransactionListener(sessionmaker(engine), place_order)
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert rows(engine) == [(1, ID)]
+    assert listener.check_local_transaction(MESSAGE) is COMMIT
+
+
+def test_a_sessionmaker_may_bind_its_classes_elsewhere(engine):
+    listener = SqlTransactionListener(sessionmaker(engine, binds={Order: engine}), place)
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert rows(engine) == [(1, ID)]
+
+
+@pytest.mark.parametrize("how", ["False", "Rollback"])
+@pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
+def test_the_function_can_roll_back(engine, how, factory):
+    def refuse(work, placed, arg):
+        place(work, placed, arg)
+        if how == "Rollback":
+            raise Rollback("sold out")
+        return False
+
+    listener = SqlTransactionListener(factory(engine), refuse)
+    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == []
+    assert state_of(engine) is None
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert state_of(engine) == "rolled back"
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+
+
+def test_another_exception_gets_out_after_the_rollback_and_is_unknown(engine):
+    def fail(connection, placed, arg):
+        place(connection, placed, arg)
+        raise ZeroDivisionError
+
+    listener = SqlTransactionListener(engine, fail)
+    with pytest.raises(ZeroDivisionError):
+        listener.execute_local_transaction(MESSAGE, 1)
+    assert rows(engine) == []
+    assert client.execute(listener, MESSAGE, 1).state is UNKNOWN
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+
+
+def test_the_functions_own_conflict_is_an_exception_like_any_other(engine, listener):
+    with engine.begin() as connection:
+        connection.execute(insert(orders).values(id=1, transaction_id="other"))
+    with pytest.raises(IntegrityError):
+        listener.execute_local_transaction(MESSAGE, 1)
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert rows(engine) == [(1, "other")]
+
+
+def test_a_failed_flush_can_become_a_rollback(engine):
+    with engine.begin() as connection:
+        connection.execute(insert(orders).values(id=1, transaction_id="other"))
+
+    def place_order(session, placed, arg):
+        session.add(Order(id=arg, transaction_id=placed.transaction_id))
+        try:
+            session.flush()
+        except IntegrityError as error:
+            raise Rollback from error
+
+    listener = SqlTransactionListener(sessionmaker(engine), place_order)
+    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == [(1, "other")]
+
+
+def test_a_failed_flush_that_was_swallowed_is_rolled_back(engine):
+    with engine.begin() as connection:
+        connection.execute(insert(orders).values(id=1, transaction_id="other"))
+
+    def place_order(session, placed, arg):
+        session.add(Order(id=arg, transaction_id=placed.transaction_id))
+        with pytest.raises(IntegrityError):
+            session.flush()
+        with pytest.raises(InvalidRequestError):
+            session.execute(select(Order))
+
+    listener = SqlTransactionListener(sessionmaker(engine), place_order)
+    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == [(1, "other")]
+
+
+@pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
+@pytest.mark.parametrize("then", [None, False, Rollback()], ids=["None", "False", "Rollback"])
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, factory, ends, then):
+    def meddle(work, placed, arg):
+        place(work, placed, arg)
+        getattr(work, ends)()
+        with pytest.raises(InvalidRequestError):
+            place(work, placed, arg + 1)
+        if isinstance(then, Rollback):
+            raise then
+        return then
+
+    listener = SqlTransactionListener(factory(engine), meddle)
+    expected = COMMIT if ends == "commit" else ROLLBACK
+    assert listener.execute_local_transaction(MESSAGE, 1) is expected
+    assert [row.id for row in rows(engine)] == ([1] if expected is COMMIT else [])
+    assert listener.check_local_transaction(MESSAGE) is expected
+
+
+@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK, 0, "no"])
+def test_an_answer_that_may_be_a_mistake_is_rolled_back(engine, answer):
+    def place_order(connection, placed, arg):
+        place(connection, placed, arg)
+        return answer
+
+    with pytest.raises(UsageError, match="returns None or True to commit and False to roll back"):
+        SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1)
+    assert rows(engine) == []
+    assert state_of(engine) is None
+
+
+def test_a_transaction_is_executed_once(engine, listener):
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert listener.execute_local_transaction(MESSAGE, 2) is COMMIT
+    assert rows(engine) == [(1, ID)]
+
+
+def test_a_savepoint_of_the_function_is_its_own_business(engine):
+    def place_order(connection, placed, arg):
+        place(connection, placed, arg)
+        with pytest.raises(IntegrityError), connection.begin_nested():
+            place(connection, placed, arg)
+
+    assert SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert rows(engine) == [(1, ID)]
+
+
+# --- checks against transactions that run -----------------------------------------------------------------------------
+
+
+def test_after_a_check_the_transaction_can_not_be_executed(engine):
+    called = []
+    listener = SqlTransactionListener(engine, lambda *arguments: called.append(arguments))
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert called == []
+    assert [row[:2] for row in rows(engine, transactions)] == [(ID, "rolled back")]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_check_does_not_judge_what_still_runs(engine, listener, commits):
+    listener.verify()
+    running = Running(engine)
+    begun = time.monotonic()
+    assert listener.check_local_transaction(MESSAGE) is UNKNOWN
+    assert 0.2 < time.monotonic() - begun < 5
+    assert running.end(None if commits else Rollback()) is (COMMIT if commits else ROLLBACK)
+    assert listener.check_local_transaction(MESSAGE) is (COMMIT if commits else ROLLBACK)
+    assert len(rows(engine)) == commits
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_check_waits_for_a_transaction_that_is_about_to_end(url, engine, commits):
+    patient = create_engine(url.replace("timeout=0.3", "timeout=20"))
+    listener = SqlTransactionListener(patient, place, check_wait=20)
+    listener.verify()
+    running = Running(engine)
+    with ThreadPoolExecutor(1) as pool:
+        checked = pool.submit(listener.check_local_transaction, MESSAGE)
+        time.sleep(0.3)
+        assert not checked.done()
+        assert running.end(None if commits else Rollback()) is (COMMIT if commits else ROLLBACK)
+        assert checked.result(20) is (COMMIT if commits else ROLLBACK)
+    patient.dispose()
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_strict_isolation_level_changes_no_answer(url, engine, level):
+    strict = create_engine(url, isolation_level=level)
+    listener = SqlTransactionListener(strict, place, check_wait=20)
+    listener.verify()
+    running = Running(strict)
+    with ThreadPoolExecutor(1) as pool:
+        checked = pool.submit(listener.check_local_transaction, MESSAGE)
+        time.sleep(0.3)
+        assert running.end() is COMMIT
+        assert checked.result(20) in (COMMIT, UNKNOWN)
+    assert listener.check_local_transaction(MESSAGE) is COMMIT
+    strict.dispose()
+
+
+def test_threads_that_check_and_execute_agree(url, engine):
+    """Many transactions, each executed by one thread and checked by two others at the same time."""
+    waits = create_engine(url.replace("timeout=0.3", "timeout=20"))
+    listener = SqlTransactionListener(waits, place)
+    listener.verify()
+    together, answers = threading.Barrier(3), {}
+
+    def run(name, ask):
+        for order in range(60):
+            asked = message(f"{order:032X}")
+            together.wait(60)
+            answers[name, order] = ask(asked, order)
+
+    with ThreadPoolExecutor(3) as pool:
+        done = [
+            pool.submit(run, "execute", listener.execute_local_transaction),
+            pool.submit(run, "check", lambda asked, _: listener.check_local_transaction(asked)),
+            pool.submit(run, "again", lambda asked, _: listener.check_local_transaction(asked)),
+        ]
+        for one in done:
+            one.result(60)
+    written = {row.id for row in rows(engine)}
+    for order in range(60):
+        expected = COMMIT if order in written else ROLLBACK
+        assert {answers[name, order] for name in ("execute", "check", "again")} <= {expected, UNKNOWN}, order
+    assert UNKNOWN not in {answers["execute", order] for order in range(60)}
+    waits.dispose()
+
+
+def test_processes_that_check_and_execute_agree(url, engine):
+    url = url.replace("timeout=0.3", "timeout=20")
+    ids = [f"{order:032X}" for order in range(200)]
+    patient = create_engine(url)
+    listener = SqlTransactionListener(patient, place)
+    with sql_application.running("local", url, "never", "KILL", *ids) as process:
+        eventually(lambda: rows(engine), 30)
+        # From the other end, until both meet.
+        checked = {one: listener.check_local_transaction(message(one)) for one in reversed(ids)}
+        executed = dict(zip(ids, process.communicate(timeout=60)[0].split(), strict=True))
+    written = {row.transaction_id for row in rows(engine)}
+    assert {one for one in ids if executed[one] == "COMMIT_MESSAGE"} == written
+    assert {one for one in ids if checked[one] is COMMIT} <= written
+    assert {one for one in ids if checked[one] is ROLLBACK}.isdisjoint(written)
+    assert len(Counter(executed.values())) == 2, "the two processes did not meet"
+    patient.dispose()
+
+
+@pytest.mark.parametrize("point", sql_application.POINTS)
+def test_a_process_that_stands_still_can_not_contradict_a_check(url, engine, listener, point):
+    with sql_application.running("local", url, point, "STOP", ID) as process:
+        sql_application.wait_stopped(process)
+        answer = listener.check_local_transaction(MESSAGE)
+        process.send_signal(signal.SIGCONT)
+        executed = process.communicate(timeout=30)[0].split()
+    if point == "insert":
+        assert (answer, executed) == (ROLLBACK, ["ROLLBACK_MESSAGE"])
+    else:
+        assert (answer, executed) == (COMMIT if point == "committed" else UNKNOWN, ["COMMIT_MESSAGE"])
+    assert rows(engine) == ([] if point == "insert" else [(number(ID), ID)])
+    assert listener.check_local_transaction(MESSAGE) is (ROLLBACK if point == "insert" else COMMIT)
+
+
+@pytest.mark.parametrize("point", sql_application.POINTS)
+def test_a_process_that_is_killed_is_judged_by_what_it_committed(url, engine, listener, point):
+    with sql_application.running("local", url, point, "KILL", ID) as process:
+        assert process.wait(30) == -signal.SIGKILL
+    expected = COMMIT if point == "committed" else ROLLBACK
+    # PostgreSQL needs a moment to see that its client is gone.
+    eventually(lambda: listener.check_local_transaction(MESSAGE) is not UNKNOWN, 10)
+    assert listener.check_local_transaction(MESSAGE) is expected
+    assert len(rows(engine)) == (expected is COMMIT)
+
+
+# --- a database in trouble --------------------------------------------------------------------------------------------
+
+
+def test_a_commit_whose_answer_was_lost_is_found_by_the_check(engine, listener):
+    listener.verify()
+
+    @event.listens_for(engine, "commit")
+    def lose(connection):
+        connection.connection.dbapi_connection.commit()
+        raise OperationalError("COMMIT", {}, Exception("connection lost"))
+
+    with pytest.raises(OperationalError, match="connection lost"):
+        listener.execute_local_transaction(MESSAGE, 1)
+    event.remove(engine, "commit", lose)
+    assert rows(engine) == [(1, ID)]
+    assert listener.check_local_transaction(MESSAGE) is COMMIT
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("verified", [True, False])
+def test_a_locked_table_does_not_hold_up_the_checks(engine, listener, verified):
+    """As a migration locks it."""
+    if verified:
+        listener.verify()
+    with engine.begin() as connection:
+        connection.execute(text("LOCK TABLE txbridge_transactions IN ACCESS EXCLUSIVE MODE"))
+        begun = time.monotonic()
+        assert listener.check_local_transaction(MESSAGE) is UNKNOWN
+        assert time.monotonic() - begun < 5
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_connection_that_is_lost_in_the_transaction(engine):
+    def lose(connection, placed, arg):
+        place(connection, placed, arg)
+        backend = connection.execute(text("SELECT pg_backend_pid()")).scalar()
+        with engine.connect() as other:
+            other.execute(text(f"SELECT pg_terminate_backend({backend}, 10000)"))
+
+    listener = SqlTransactionListener(engine, lose)
+    with pytest.raises(DBAPIError):
+        listener.execute_local_transaction(MESSAGE, 1)
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert rows(engine) == []
+
+
+@pytest.mark.parametrize(
+    "away",
+    ["postgresql+psycopg://nobody@127.0.0.1:1/none?connect_timeout=2", "sqlite:////nowhere/at/all.db"],
+    ids=["postgresql", "sqlite"],
+)
+def test_a_database_that_can_not_be_asked_is_unknown_and_no_rollback(away):
+    engine = create_engine(away)
+    listener = SqlTransactionListener(engine, place)
+    with pytest.raises(OperationalError):
+        listener.execute_local_transaction(MESSAGE, 1)
+    with pytest.raises(OperationalError):
+        listener.check_local_transaction(MESSAGE)
+    assert client.execute(listener, MESSAGE, 1).state is UNKNOWN
+    assert client.check(listener, MESSAGE).state is UNKNOWN
+    engine.dispose()
+
+
+def test_a_database_that_goes_away_later_is_unknown_too(engine, listener):
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    with engine.begin() as connection:
+        transactions.drop(connection)
+    outcome = client.check(listener, MESSAGE)
+    assert outcome.state is UNKNOWN
+    # The id is the right to decide; it is shown neither to the worker nor in a log.
+    assert ID not in outcome.remark
+    assert ID not in client.execute(listener, MESSAGE, 1).remark
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_table_is_named(url):
+    engine = create_engine(url)
+    with pytest.raises(DBAPIError, match="txbridge_transactions"):
+        SqlTransactionListener(engine, place).verify()
+    engine.dispose()
+
+
+def test_autocommit_is_refused(url, engine):
+    autocommit = create_engine(url, isolation_level="AUTOCOMMIT")
+    for database in (autocommit, sessionmaker(autocommit), engine.execution_options(isolation_level="AUTOCOMMIT")):
+        listener = SqlTransactionListener(database, place)
+        with pytest.raises(UsageError, match="AUTOCOMMIT"):
+            listener.verify()
+        with pytest.raises(UsageError, match="AUTOCOMMIT"):
+            listener.execute_local_transaction(MESSAGE, 1)
+        with pytest.raises(UsageError, match="AUTOCOMMIT"):
+            listener.check_local_transaction(MESSAGE)
+    assert rows(engine) == []
+    assert rows(engine, transactions) == []
+    autocommit.dispose()
+
+
+def test_dirty_reads_are_refused(url, engine):
+    dirty = create_engine(url, isolation_level="READ UNCOMMITTED")
+    with pytest.raises(UsageError, match="READ UNCOMMITTED"):
+        SqlTransactionListener(dirty, place).check_local_transaction(MESSAGE)
+    assert rows(engine, transactions) == []
+    dirty.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite://", None, Base])
+def test_what_is_no_synchronous_database_is_refused(database):
+    with pytest.raises(UsageError, match=f"an Engine or a sessionmaker, not {type(database).__name__}"):
+        SqlTransactionListener(database, place)
+
+
+def test_a_sessionmaker_of_a_connection_is_refused(engine):
+    with engine.connect() as connection, pytest.raises(UsageError, match="bind it to an Engine"):
+        SqlTransactionListener(sessionmaker(connection), place)
+
+
+def test_a_check_that_would_not_wait_is_refused(engine):
+    with pytest.raises(UsageError, match="check_wait"):
+        SqlTransactionListener(engine, place, check_wait=0)
+
+
+def test_the_table_can_be_created_again(engine, listener):
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    create_table(engine)
+    assert listener.check_local_transaction(MESSAGE) is COMMIT
+
+
+def test_the_table_can_be_made_from_its_text(url):
+    engine = create_engine(url)
+    statements = ddl(engine.dialect)
+    with engine.begin() as connection:
+        for statement in statements.split(";\n"):
+            if statement:
+                connection.exec_driver_sql(statement)
+    create_table(engine)  # finds it there
+    sql_application.tables.create_all(engine)
+    assert SqlTransactionListener(engine, place).execute_local_transaction(MESSAGE, 1) is COMMIT
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+@pytest.mark.usefixtures("engine")
+def test_waits_of_the_application_are_left_alone(url):
+    """The bounds of a check end with it: a connection that goes back to the pool has the application's own."""
+    one = create_engine(url, pool_size=1, max_overflow=0)
+    listener = SqlTransactionListener(one, place, check_wait=0.3)
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    with one.connect() as connection:
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "0"
+        assert connection.execute(text("SHOW statement_timeout")).scalar() == "0"
+    one.dispose()
+
+
+# --- purge ------------------------------------------------------------------------------------------------------------
+
+
+def test_purge_deletes_what_is_old_in_batches(engine, listener):
+    now = time.time_ns() // 1_000_000
+    day = 86_400_000
+    ages = [37 * day] * 25 + [36 * day + 60_000] + [36 * day - 60_000, day, 0]
+    with engine.begin() as connection:
+        connection.execute(
+            insert(transactions),
+            [{"id": f"{n:032X}", "state": "committed", "created_at": now - age} for n, age in enumerate(ages)],
+        )
+    deletes = []
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def remember(_connection, cursor, statement, *_):
+        if statement.startswith("DELETE"):
+            deletes.append(cursor.rowcount)
+
+    assert purge(engine, batch=10) == 26
+    assert deletes == [10, 10, 6]
+    assert [int(row.id, 16) for row in rows(engine, transactions)] == [26, 27, 28]
+    assert purge(engine) == 0
+    assert purge(engine, timedelta(hours=1)) == 2
+    assert listener.check_local_transaction(message(f"{28:032X}")) is COMMIT
+
+
+@pytest.mark.parametrize("arguments", [{"older_than": timedelta(0)}, {"older_than": timedelta(-1)}, {"batch": 0}])
+def test_purge_refuses_what_would_delete_everything_or_nothing(engine, arguments):
+    with pytest.raises(UsageError, match="must be positive"):
+        purge(engine, **arguments)
+
+
+def test_purge_goes_on_beside_a_transaction(url, engine):
+    """On SQLite it waits for the writer; on PostgreSQL they do not meet."""
+    with engine.begin() as connection:
+        connection.execute(insert(transactions).values(id="0" * 32, state="committed", created_at=1))
+    patient = create_engine(url.replace("timeout=0.3", "timeout=20"))
+    running = Running(engine)
+    with ThreadPoolExecutor(1) as pool:
+        purged = pool.submit(purge, patient)
+        time.sleep(0.2)
+        assert running.end() is COMMIT
+        assert purged.result(20) == 1
+    patient.dispose()
+
+
+def test_a_file_in_the_way_of_sqlite_is_not_a_lock(tmp_path, sqlite_url):
+    """SQLite's errors that are no lock are raised, so that they are seen."""
+    (tmp_path / "app.db").write_text("this is no database, but it is long enough to look like one" * 40)
+    engine = create_engine(sqlite_url)
+    with pytest.raises(DBAPIError) as caught:
+        SqlTransactionListener(engine, place).check_local_transaction(MESSAGE)
+    assert isinstance(caught.value.orig, sqlite3.DatabaseError)
+    engine.dispose()
