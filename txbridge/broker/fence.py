@@ -8,7 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.broker.errors import FencedError
-from txbridge.kafka_config import create, transactional_producer_config
+from txbridge.broker.outside import OUTSIDE, Outside
+from txbridge.kafka_config import transactional_producer_config
 from txbridge.log import librdkafka_logger
 
 #: Kafka does not answer: said soon, and tried again by the caller.
@@ -67,6 +68,7 @@ def open_fence(
     topic: str,
     commit_timeout_ms: int,
     on_trouble: Callable[[KafkaError], None],
+    outside: Outside = OUTSIDE,
 ) -> Producer:
     """Take ownership: a new producer of this transactional.id, initialised.
 
@@ -83,7 +85,7 @@ def open_fence(
     )
     config.setdefault("linger.ms", _LINGER_MS)
     config.setdefault("compression.type", "lz4")
-    producer = create(Producer, {**config, "error_cb": on_trouble, "logger": librdkafka_logger()})
+    producer = outside.producer({**config, "error_cb": on_trouble, "logger": librdkafka_logger()})
     # With no connection yet, init_transactions would look for its coordinator again only after half a second.
     producer.list_topics(topic, _CONNECT_TIMEOUT_S)
     try:
