@@ -55,7 +55,9 @@ class Application:
         """Send a half message."""
         chance = self._world.random
         self._prepared += 1
-        transaction_id = f"{self._world.hash(self.name.encode()):08X}{self._world.seed & 0xFFFFFFFF:08X}{self._prepared:016X}"
+        transaction_id = (
+            f"{self._world.hash(self.name.encode()):08X}{self._world.seed & 0xFFFFFFFF:08X}{self._prepared:016X}"
+        )
         transaction = LocalTransaction(transaction_id, chance.randrange(self._partitions))
         headers = [
             ("colour", b"red"),
@@ -72,6 +74,9 @@ class Application:
         value = b"%d" % self._prepared
         if chance.random() < 0.06:
             value += POISON
+        elif chance.random() < 0.1:
+            # Too large for every real topic, or only together with others.
+            value += b"x" * chance.choice((100, 200))
         self.transactions.append(transaction)
 
         def acknowledged(offset: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from txbridge.core.names import Names
 from txbridge.testing.simulator.cluster import Cluster, Finished, Place
+from txbridge.testing.simulator.kafka_writer import MAX_BATCH, POISON
 from txbridge.testing.simulator.model import Half, PartitionModel, Times, text_headers
 from txbridge.testing.simulator.partition_log import Stored
 from txbridge.testing.simulator.witness import Witness
@@ -178,12 +179,16 @@ class Checker:
             offset = int(headers["TXB_HALF"].partition(":")[2])
             half = model.half(offset)
             name = f"half {number}:{offset}"
-            self._require(half is not None and half.state == "pending", "P7", f"{name} was discarded, is {half and half.state}")
+            self._require(
+                half is not None and half.state == "pending", "P7", f"{name} was discarded, is {half and half.state}"
+            )
             assert half is not None
             if reason == "EXPIRED":
                 self._require(witness.latest() >= half.since + self._times.max_age, "P7", f"{name} expired too early")
             else:
-                self._require(half.checks == self._times.max_checks, "P7", f"{name} discarded after {half.checks} checks")
+                self._require(
+                    half.checks == self._times.max_checks, "P7", f"{name} discarded after {half.checks} checks"
+                )
                 self._require(witness.latest() >= half.due, "P7", f"{name} was discarded before its interval was over")
             self._world.count(f"discard {reason}")
             self._world.count("transition pending give_up")
@@ -210,22 +215,32 @@ class Checker:
                 headers = text_headers(stored)
                 offset = int(headers["TXB_HALF"].partition(":")[2])
                 half, name = model.half(offset), f"half {number}:{offset}"
-                self._require(half is not None and half.state == "pending", "P6", f"{name} checked, is {half and half.state}")
+                self._require(
+                    half is not None and half.state == "pending", "P6", f"{name} checked, is {half and half.state}"
+                )
                 assert half is not None
                 self._require(offset not in found, "P6", f"{name} was checked twice at once")
                 half.checks += 1
                 times = int(headers["TRANSACTION_CHECK_TIMES"])
                 self._require(times == half.checks, "P6", f"{name}: check {times} should be number {half.checks}")
                 self._require(times <= self._times.max_checks, "P7", f"{name}: check {times} is one too many")
-                self._require(witness.latest() >= half.due, "P6", f"{name} was checked {half.due - witness.latest()} ms early")
-                self._require(int(headers["TXB_END"]) == end, "P6", f"{name}: its END position is not that of the progress")
-                self._require(witness.saw_alive(topic, began), "P6", f"{name} was checked, but nobody of its group was alive")
+                self._require(
+                    witness.latest() >= half.due, "P6", f"{name} was checked {half.due - witness.latest()} ms early"
+                )
+                self._require(
+                    int(headers["TXB_END"]) == end, "P6", f"{name}: its END position is not that of the progress"
+                )
+                self._require(
+                    witness.saw_alive(topic, began), "P6", f"{name} was checked, but nobody of its group was alive"
+                )
                 self._no_earlier_decision(model, offset, half, witness, "P6")
                 self._world.count("transition pending check")
                 found.add(offset)
         return found
 
-    def _no_earlier_decision(self, model: PartitionModel, offset: int, half: Half, witness: Witness, promise: str) -> None:
+    def _no_earlier_decision(
+        self, model: PartitionModel, offset: int, half: Half, witness: Witness, promise: str
+    ) -> None:
         """A decision that was stored before the check or discard fell due must have stopped it."""
         noticed = max(min(half.due, half.since + self._times.max_age) - witness.greatest_skew, witness.started)
         for position in range(model.end_log.high_watermark - 1, -1, -1):
@@ -291,7 +306,9 @@ class Checker:
             half = model.half(offset)
             assert half is not None
             good = half.is_finished or offset in parked
-            self._require(good, "P10", f"the watermark {new['half']} passed half {number}:{offset}, {half.state}, not parked")
+            self._require(
+                good, "P10", f"the watermark {new['half']} passed half {number}:{offset}, {half.state}, not parked"
+            )
         for offset in range(new["half"], model.half_log.high_watermark):
             found = model.halves.get(offset)
             if found is not None and found.op is not None and offset not in parked:
@@ -334,7 +351,8 @@ class Checker:
     def _is_undeliverable(half: Half, undeliverable: set[str]) -> bool:
         return (
             half.headers["REAL_TOPIC"] in undeliverable
-            or b"poison" in (half.stored.value or b"")
+            or POISON in (half.stored.value or b"")
+            or len(half.stored.value or b"") > MAX_BATCH
             or half.headers.get("REAL_QID") == "7"
         )
 

@@ -124,7 +124,9 @@ class Cluster:
     def _append(self, place: Place, record: NewRecord, producer_id: int, epoch: int, number: int) -> tuple[int, Stored]:
         log, now = self.logs[place], self._clock()
         key, value, headers, timestamp = record
-        stored = Stored(log.high_watermark, "data", key, value, headers, timestamp or now, now, producer_id, epoch, number)
+        stored = Stored(
+            log.high_watermark, "data", key, value, headers, timestamp or now, now, producer_id, epoch, number
+        )
         log.append(stored)
         if number:
             self._open_records.setdefault(number, []).append((place, stored))

@@ -183,7 +183,9 @@ class SimulatedAdmin:
             if self._world.strikes("group not answered"):
                 answer.set_exception(kafka_exception(KafkaError.COORDINATOR_NOT_AVAILABLE, "no coordinator"))
             elif self._world.strikes("group answered late"):
-                self._world.late_requests.append(("describe group", lambda a=answer, g=group: self._answer(a, g, late=True)))  # type: ignore[misc]
+                self._world.late_requests.append(
+                    ("describe group", lambda a=answer, g=group: self._answer(a, g, late=True))
+                )  # type: ignore[misc]
             else:
                 self._answer(answer, group, late=False)
         return answers
@@ -191,5 +193,6 @@ class SimulatedAdmin:
     def _answer(self, answer: Future[_Description], group: str, *, late: bool) -> None:
         if not answer.done():
             members = self._world.cluster.members.get(group, 0)
+            self._world.trace(f"{self._process.actor.name}: told that {group} has {members} members")
             self._process.witness.told(group, members, late=late)
             answer.set_result(_Description(members=tuple(range(members))))

@@ -16,8 +16,10 @@ from txbridge.testing.simulator.kafka_readers import SimulatedMessage, kafka_exc
 from txbridge.testing.simulator.partition_log import Stored
 from txbridge.testing.simulator.world import World
 
-#: A value that contains this makes the topic refuse the batch that it is in.
+#: A value that contains this makes a real topic refuse the batch that it is in, as one with a broken schema would.
 POISON = b"poison"
+#: max.message.bytes of the real topics, as far as values go: it bounds the batch.
+MAX_BATCH = 150
 #: Between two attempts of a request that the coordinator puts off (ms).
 _RETRY_MS = 10
 
@@ -209,10 +211,16 @@ class SimulatedProducer:
         sequence = self._sequences.get(place, 0)
         records = [record for record, _ in queue]
         self._actor.io()
-        if any(POISON in (record[1] or b"") for record in records) and not place[0].startswith(("RMQ_", "TRANS_")):
-            world.count("fault record refused")
-            self._fail(place, KafkaError.MSG_SIZE_TOO_LARGE)
-            return
+        if not place[0].startswith(("RMQ_", "TRANS_")):
+            values = [record[1] or b"" for record in records]
+            if any(POISON in value for value in values):
+                world.count("fault record refused")
+                self._fail(place, KafkaError.INVALID_RECORD)
+                return
+            if sum(map(len, values)) > MAX_BATCH:
+                world.count("fault batch too large")
+                self._fail(place, KafkaError.MSG_SIZE_TOO_LARGE)
+                return
         if world.strikes("records timed out"):
             if world.random.random() < 0.5:
                 self._cluster.produce(place, self._name, self._epoch, sequence, records)

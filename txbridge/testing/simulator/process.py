@@ -48,14 +48,14 @@ class _SimulatedOutside(Outside):
 
     def wait(self, event: threading.Event, seconds: float) -> None:
         if not event.is_set():
-            self._process.actor.wait(int(seconds * 1000), event.is_set)
+            self._process.actor.wait(max(1, int(seconds * 1000)), event.is_set)
 
     def wait_for_change(self, condition: threading.Condition, seconds: float) -> None:
         # The scheduler's thread offers events meanwhile.
         self._process.was_poked = False
         condition.release()
         try:
-            self._process.actor.wait(int(seconds * 1000), self._process.is_poked)
+            self._process.actor.wait(max(1, int(seconds * 1000)), self._process.is_poked)
         finally:
             condition.acquire()
 

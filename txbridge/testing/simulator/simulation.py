@@ -76,6 +76,8 @@ class Simulation:
         self.events: list[deque[int]] = [deque() for _ in range(self.partitions)]
         self._told_end = [0] * self.partitions
         self.unexpected: str | None = None
+        self._is_resting = False
+        self._dead_groups: set[str] = set()
         choose_faults(world)
 
     def _create_topics(self) -> None:
@@ -253,7 +255,7 @@ class Simulation:
         wakes = [one.actor.waits_until for one in self.processes if one.actor.waits_until and not one.actor.has_ended]
         nearest = min(wakes, default=self.world.now)
         self.world.now = max(self.world.now + 1, min(nearest, self.world.now + milliseconds))
-        if self.world.random.random() < 0.3:
+        if not self._is_resting and self.world.random.random() < 0.3:
             self.world.now += milliseconds
 
     def _update_members(self) -> None:
@@ -352,6 +354,7 @@ class Simulation:
     def _stop_faults(self) -> None:
         world = self.world
         world.trace("faults stop")
+        self._is_resting = True
         world.faults.clear()
         world.cluster.hidden.clear()
         for process in self._living():
@@ -370,7 +373,8 @@ class Simulation:
                     application.die()
             elif not application.is_alive:
                 application.come_back()
-        self._dead_groups = {dead} if dead else set()
+        if dead:
+            self._dead_groups.add(dead)
 
     def _come_to_rest(self) -> None:
         """Run everybody until nothing is left to do. Raises Violation when that takes too long."""
