@@ -27,11 +27,14 @@ class _Group:
     outside: Outside
     asked: float = float("-inf")
     answer: Future[Any] | None = None
+    #: When the answer came that is on its way or waits to be taken in.
+    arrived: float = float("-inf")
+    #: The last answer that was taken in, and when it had come.
     answered: float = float("-inf")
     alive: bool = False
 
-    def mark_answered(self, _: Future[Any]) -> None:
-        self.answered = self.outside.monotonic()
+    def mark_arrived(self, _: Future[Any]) -> None:
+        self.arrived = self.outside.monotonic()
 
 
 class GroupDirectory:
@@ -64,11 +67,13 @@ class GroupDirectory:
             group, answer = wanted[name], answers[self._names.check(name)]
             group.asked, group.answer = now, answer
             # It is as old as its arrival, which nobody may look at for long.
-            answer.add_done_callback(group.mark_answered)
+            answer.add_done_callback(group.mark_arrived)
 
     def is_alive(self, name: str) -> bool:
         """Whether the group had a member when it last answered. No answer is no: then no check is burned."""
         group = self._groups.get(name)
+        if group is not None:
+            self._take_in(group)
         return group is not None and group.alive and group.answered + _FRESH_S > self._outside.monotonic()
 
     @staticmethod
@@ -76,7 +81,8 @@ class GroupDirectory:
         answer = group.answer
         if answer is None or not answer.done():
             return
-        group.answer = None
+        # An answer and its time go together: a new one must not make an old "alive" look fresh.
+        group.answer, group.answered = None, group.arrived
         try:
             group.alive = len(answer.result().members) > 0
         except KafkaException:
