@@ -1,7 +1,8 @@
 """Actors: code with an ordinary flow of control in a thread of its own, of which only one ever runs.
 
-The thread that has the baton runs; an actor hands it back to the scheduler when its fuel (a number of I/O calls) is used
-up, or when it waits. So the same choices of the scheduler give the same run, and owners interleave at every I/O call.
+The thread that has the baton runs; an actor hands it back to the scheduler when its fuel (a number of I/O calls) is
+used up, or when it waits. So the same choices of the scheduler give the same run, and owners interleave at every I/O
+call.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Crashed(BaseException):  # noqa: N818 - like GeneratorExit: not an error, and no `except Exception` may stop it
+class Crashed(BaseException):
     """The process is gone, in the middle of whatever it did."""
 
 
@@ -78,7 +79,7 @@ class Actor:
             raise self.failure
 
     def crash(self) -> None:
-        """kill -9: nothing of it reaches Kafka any more."""
+        """Kill -9: nothing of it reaches Kafka any more."""
         self.is_dead = True
         if not self.has_ended:
             self.run(0)

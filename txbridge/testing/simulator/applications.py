@@ -182,7 +182,7 @@ class Application:
     # --- life and death ---------------------------------------------------------------------------------------------
 
     def die(self) -> None:
-        """kill -9: what was not sent is lost; the group learns of it when the session times out."""
+        """Kill -9: what was not sent is lost; the group learns of it when the session times out."""
         self.is_alive = False
         self.outgoing.clear()
         self.dies_for_the_group_at = self._world.now + SESSION_TIMEOUT

@@ -361,8 +361,8 @@ class Checker:
         seen: dict[tuple[int, int], int] = {}
         for place in topics:
             for stored in self._cluster.logs[place].visible(0, 1_000_000, committed=True)[0]:
-                partition, _, offset = text_headers(stored)["TXB_HALF"].partition(":")
-                where = int(partition), int(offset)
+                partition, _, offset_text = text_headers(stored)["TXB_HALF"].partition(":")
+                where = int(partition), int(offset_text)
                 seen[where] = seen.get(where, 0) + 1
         for number, model in enumerate(self.models):
             for offset, half in model.halves.items():

@@ -135,7 +135,7 @@ class Cluster:
     # --- the transaction coordinator --------------------------------------------------------------------------------
 
     def init_producer(self, name: str, timeout: int, owner: str) -> int:
-        """InitProducerId: the new epoch, or -CONCURRENT_TRANSACTIONS while the predecessor's transaction is being ended.
+        """InitProducerId: the new epoch, or -CONCURRENT_TRANSACTIONS until the predecessor's transaction has ended.
 
         An open transaction of the predecessor is aborted under a higher epoch, which shuts the predecessor out at once.
         """
@@ -169,7 +169,7 @@ class Cluster:
         return OK
 
     def end_transaction(self, name: str, epoch: int, *, commit: bool) -> int:
-        """EndTxn; OK or minus the code of Kafka's error. Answered when the decision is logged, before the markers are."""
+        """EndTxn; OK or minus the code of Kafka's error. Answered when the decision is logged, before the markers."""
         coordinated = self.coordinated[name]
         if epoch != coordinated.epoch:
             return -KafkaError.PRODUCER_FENCED

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -183,9 +184,8 @@ class SimulatedAdmin:
             if self._world.strikes("group not answered"):
                 answer.set_exception(kafka_exception(KafkaError.COORDINATOR_NOT_AVAILABLE, "no coordinator"))
             elif self._world.strikes("group answered late"):
-                self._world.late_requests.append(
-                    ("describe group", lambda a=answer, g=group: self._answer(a, g, late=True))
-                )  # type: ignore[misc]
+                answer_late = partial(self._answer, answer, group, late=True)
+                self._world.late_requests.append(("describe group", answer_late))
             else:
                 self._answer(answer, group, late=False)
         return answers

@@ -1,4 +1,4 @@
-"""A worker's process in the simulation: the real owner of a partition, in an actor, on simulated clients and a clock."""
+"""A worker's process in the simulation: the real owner of a partition, in an actor, on simulated clients and time."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import structlog
 
@@ -95,7 +96,7 @@ class Simulation:
     def run(self) -> Result:
         """Do it all; what is violated is in the result."""
         world = self.world
-        structlog.configure(processors=[self._on_log], cache_logger_on_first_use=False)
+        structlog.configure(processors=[cast(Any, self._on_log)], cache_logger_on_first_use=False)
         violation: str | None = None
         try:
             for partition in range(self.partitions):
@@ -151,9 +152,8 @@ class Simulation:
         self.events[partition].clear()
         self._told_end[partition] = self.world.cluster.logs[self.names.end, partition].high_watermark
 
-    def run_owner(self, process: Process, fuel: int) -> None:
-        """Let an owner make so many I/O calls."""
-        process.actor.run(fuel)
+    def _turn_of(self, process: Process) -> None:
+        process.actor.run(self.world.random.choice(_FUEL))
 
     def crash(self, process: Process) -> None:
         self.world.trace(f"{process.name}: crashes")
@@ -169,9 +169,8 @@ class Simulation:
         world.cluster.expire_transactions()
         self._update_members()
         options: list[tuple[int, Callable[[], None]]] = []
-        for process in self.processes:
-            if process.actor.is_runnable:
-                options.append((32, lambda p=process: self.run_owner(p, chance.choice(_FUEL))))  # type: ignore[misc]
+        runnable = [process for process in self.processes if process.actor.is_runnable]
+        options.extend((32, partial(self._turn_of, process)) for process in runnable)
         options.append((24, self._application_acts))
         senders = [one for one in self.applications if one.outgoing]
         if senders:
@@ -402,7 +401,7 @@ class Simulation:
         ran = False
         for process in self.processes:
             if process.actor.is_runnable:
-                self.run_owner(process, 100)
+                process.actor.run(100)
                 ran = True
         for coordinated, place in world.cluster.markers_due():
             world.cluster.write_marker(coordinated, place)
