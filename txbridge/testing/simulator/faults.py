@@ -20,6 +20,8 @@ CHANCES = {
     "EndTxn late": 0.1,
     "EndTxn resent": 0.15,
     "EndTxn not answered": 0.1,
+    "commit must be aborted": 0.08,
+    "Produce refused": 0.03,
     "coordinator moved": 0.1,
     "records timed out": 0.03,
     "Produce lost": 0.05,

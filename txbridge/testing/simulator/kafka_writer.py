@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.core.names import Headers
 from txbridge.testing.simulator.actors import Actor
-from txbridge.testing.simulator.cluster import NewRecord, Place
+from txbridge.testing.simulator.cluster import ONGOING, NewRecord, Place
 from txbridge.testing.simulator.kafka_readers import SimulatedMessage, kafka_exception
 from txbridge.testing.simulator.partition_log import Stored
 from txbridge.testing.simulator.world import World
@@ -107,6 +107,9 @@ class SimulatedProducer:
         self._raise_fatal()
         if self._abortable is not None:
             raise kafka_exception(self._abortable.code(), self._abortable.str(), abort=True)
+        if self._added and self._world.strikes("commit must be aborted"):
+            self._abortable = KafkaError(KafkaError.INVALID_TXN_STATE, "abort it")
+            raise kafka_exception(KafkaError.INVALID_TXN_STATE, "abort it", abort=True)
         self._end(timeout, commit=True)
 
     def abort_transaction(self, timeout: float) -> None:
@@ -125,14 +128,18 @@ class SimulatedProducer:
             return
         if world.strikes("EndTxn lost"):
             self._give_up(milliseconds)
+        copy = partial(self._late_end, self._epoch, self._cluster.coordinated[self._name].transaction, commit=commit)
         if world.strikes("EndTxn late"):
-            world.late_requests.append(("EndTxn", partial(self._late_end, self._epoch, commit=commit)))
+            world.late_requests.append(("EndTxn", copy))
             self._give_up(milliseconds)
         if world.strikes("EndTxn resent"):
             # The connection broke. What was sent on it may still come, whatever becomes of the second copy.
-            world.late_requests.append(("EndTxn", partial(self._late_end, self._epoch, commit=commit)))
+            world.late_requests.append(("EndTxn", copy))
             self._trouble()
             self._actor.io()
+        if world.strikes("EndTxn resent silently"):
+            # Not among the faults of a run: it shows what would follow if librdkafka told nobody.
+            world.late_requests.append(("EndTxn", copy))
         is_unanswered = world.strikes("EndTxn not answered")
         deadline = world.now + milliseconds
         while True:
@@ -160,10 +167,16 @@ class SimulatedProducer:
         self._actor.wait(milliseconds)
         raise kafka_exception(KafkaError._TIMED_OUT, "no answer to EndTxn")  # noqa: SLF001
 
-    def _late_end(self, epoch: int, *, commit: bool) -> None:
+    def _late_end(self, epoch: int, transaction: int, *, commit: bool) -> None:
         coordinated = self._cluster.coordinated[self._name]
-        if coordinated.epoch == epoch and coordinated.state == "Ongoing":
-            self._world.count("EndTxn hits a later transaction, or its own")
+        if coordinated.epoch != epoch:
+            self._world.count("late EndTxn refused, its epoch is over")
+        elif coordinated.state != ONGOING:
+            self._world.count("late EndTxn without effect")
+        elif coordinated.transaction == transaction:
+            self._world.count("late EndTxn ends its own transaction")
+        else:
+            self._world.count("late EndTxn ENDS A LATER TRANSACTION")
         self._cluster.end_transaction(self._name, epoch, commit=commit)
 
     # --- records ----------------------------------------------------------------------------------------------------
@@ -227,6 +240,9 @@ class SimulatedProducer:
             self._trouble()
             self._actor.wait(self._message_timeout)
             self._fail(place, KafkaError._MSG_TIMED_OUT)  # noqa: SLF001
+            return
+        if world.strikes("Produce refused"):
+            self._fail(place, KafkaError.INVALID_TXN_STATE)
             return
         if world.strikes("Produce lost"):
             self._trouble()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import structlog
@@ -43,7 +44,14 @@ class Result:
 class Simulation:
     """Everything of one run; `run` does it."""
 
-    def __init__(self, seed: int, steps: int = 200, *, keep_trace: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        steps: int = 200,
+        *,
+        keep_trace: bool = False,
+        more_faults: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.world = world = World(seed, keep_trace=keep_trace)
         self.steps = steps
         self.names = Names()
@@ -80,6 +88,7 @@ class Simulation:
         self._is_resting = False
         self._dead_groups: set[str] = set()
         choose_faults(world)
+        world.faults.update(more_faults)
 
     def _create_topics(self) -> None:
         cluster: Cluster = self.world.cluster
