@@ -1,6 +1,6 @@
 """Defects planted in the worker, one at a time: the simulator has to find each within a few hundred seeds.
 
-`python -m tests.simulation.mutants NAME [SEEDS]` prints the first violation and exits 1, or exits 0 when none was found.
+`python -m tests.simulation.mutants NAME [SEEDS]` prints the first violation and exits 1, or 0 when none was found.
 Each runs in a process of its own, because the worker's code is changed in it.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -80,10 +81,8 @@ def believe_an_abort() -> None:
     write = TransactionalWriter.write
 
     def believing(self, contents, receipt):
-        try:
+        with suppress(AbortedError):
             write(self, contents, receipt)
-        except AbortedError:
-            pass
 
     TransactionalWriter.write = believing
 

@@ -93,7 +93,9 @@ class SimulatedConsumer:
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for offsets")  # noqa: SLF001
         log = self._world.cluster.logs[place.topic, place.partition]
-        return 0, log.last_stable_offset if self._committed else log.high_watermark
+        end = log.last_stable_offset if self._committed else log.high_watermark
+        self._world.saw(self._actor.name, "offsets", place.topic, end)
+        return 0, end
 
     def poll(self, timeout: float) -> SimulatedMessage | None:
         if not self._fetched:
@@ -127,6 +129,7 @@ class SimulatedConsumer:
             self._told_end = self._offset
             error = KafkaError(KafkaError._PARTITION_EOF, "end")  # noqa: SLF001
             self._fetched.append(SimulatedMessage(topic, partition, self._offset, error=error))
+        self._world.saw(self._actor.name, "fetch", topic, self._offset, len(self._fetched))
 
     def _has_news(self) -> bool:
         if self._place is None:

@@ -69,6 +69,7 @@ class SimulatedProducer:
                 raise kafka_exception(KafkaError._TIMED_OUT, "InitProducerId took too long")  # noqa: SLF001
             self._actor.wait(_RETRY_MS)
         self._epoch = epoch
+        self._world.saw(self._actor.name, "epoch", epoch)
         self._world.trace(f"{self._actor.name}: has the fence, epoch {epoch}")
 
     def _late_init(self, owner: str) -> None:
@@ -144,6 +145,7 @@ class SimulatedProducer:
         deadline = world.now + milliseconds
         while True:
             code = self._cluster.end_transaction(self._name, self._epoch, commit=commit)
+            world.saw(self._actor.name, "EndTxn", code)
             if code != -KafkaError.CONCURRENT_TRANSACTIONS:
                 break
             if world.now > deadline:
@@ -202,6 +204,7 @@ class SimulatedProducer:
                 self._trouble()
                 self._actor.wait(_RETRY_MS)
             code = self._cluster.add_partition(self._name, self._epoch, place)
+            self._world.saw(self._actor.name, "added", place, code)
             if code != -KafkaError.CONCURRENT_TRANSACTIONS:
                 break
             if self._world.now > deadline:
@@ -252,6 +255,7 @@ class SimulatedProducer:
             self._trouble()
             self._actor.io()
             first = self._cluster.produce(place, self._name, self._epoch, sequence, records)
+        world.saw(self._actor.name, "stored", place, first)
         if first < 0:
             self._fail(place, -first)
             return

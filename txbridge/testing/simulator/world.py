@@ -26,6 +26,8 @@ class World:
         self.counters: Counter[str] = Counter()
         self.lines: list[str] | None = [] if keep_trace else None
         self._digest = hashlib.sha256()
+        #: By actor, all that its I/O calls have returned; kept only for the exhaustive search.
+        self.histories: dict[str, int] | None = None
         #: The last lines, for the report of a violation.
         self.tail: deque[str] = deque(maxlen=60)
         #: Chance of each kind of fault, per occasion; empty when faults have stopped.
@@ -46,6 +48,11 @@ class World:
     def digest(self) -> str:
         """Of the whole trace: equal runs have equal ones."""
         return self._digest.hexdigest()
+
+    def saw(self, actor: str, *results: object) -> None:
+        """An I/O call returned this. What an actor does next follows from all that it has seen, and nothing else."""
+        if self.histories is not None:
+            self.histories[actor] = hash((self.histories.get(actor, 0), results))
 
     def count(self, what: str) -> None:
         self.counters[what] += 1
