@@ -12,6 +12,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+#: Of an I/O call: it changes something in Kafka.
+EFFECT = "effect"
+
 
 class Crashed(BaseException):
     """The process is gone, in the middle of whatever it did."""
@@ -39,6 +42,8 @@ class Actor:
         #: What its body raised: a defect of the simulator.
         self.failure: BaseException | None = None
         self.io_calls = 0
+        #: What the I/O call touches that comes next, or was made last.
+        self.touches = ""
         self._clock = clock
         self._body = body
         self._mine, self._schedulers = _thread.allocate_lock(), _thread.allocate_lock()
@@ -87,10 +92,11 @@ class Actor:
 
     # --- for the actor itself ---------------------------------------------------------------------------------------
 
-    def io(self) -> None:
-        """An I/O call is about to happen."""
+    def io(self, touches: str = "") -> None:
+        """An I/O call is about to happen; it reads this topic, has an EFFECT on Kafka, or neither."""
         if self.is_dead:
             raise Crashed
+        self.touches = touches
         self.io_calls += 1
         self._clock.now += self._clock.latency
         if self.fuel <= 0:

@@ -297,6 +297,12 @@ class Checker:
             self._require(data["state"] == half.state, "P10", f"{name} is parked as {data['state']}, is {half.state}")
             if half.state == "discarded":
                 half.due = data["next"]
+            if half.resumed_by is not None and half.state == "pending":
+                # Its age counts from when the owner drafted this: after the command was stored, by the owner's clock.
+                half.since, least = data["resumed"], half.resumed_by + witness.least_skew
+                good = least <= half.since <= witness.latest()
+                self._require(good, "P7", f"{name} was resumed at {half.since}, the command came at {half.resumed_by}")
+                half.resumed_by = None
             same = (data["id"], data["group"]) == (half.headers["UNIQ_KEY"], half.headers["PGROUP"])
             self._require(same and data["checks"] == half.checks, "P10", f"the parked entry of {name} is wrong: {data}")
 

@@ -74,6 +74,8 @@ class SimulatedConsumer:
         self._offset = 0
         self._told_end = -1
         self._fetched: deque[SimulatedMessage] = deque()
+        self._positions = world.positions.setdefault(actor.name, {})
+        self._number = max(self._positions, default=0) + 1
 
     def assign(self, places: list[TopicPartition]) -> None:
         self._place = (places[0].topic, places[0].partition)
@@ -86,9 +88,10 @@ class SimulatedConsumer:
 
     def close(self) -> None:
         self._place = None
+        self._positions.pop(self._number, None)
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        self._actor.io()
+        self._actor.io(place.topic)
         if self._world.strikes("offsets not answered"):
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for offsets")  # noqa: SLF001
@@ -106,10 +109,12 @@ class SimulatedConsumer:
         return [self._fetched.popleft() for _ in range(min(number, len(self._fetched)))]
 
     def _fetch(self, timeout: float) -> None:
-        self._actor.io()
+        self._actor.io(self._place[0] if self._place else "")
         if self._place is None:
             return
         topic, partition = self._place
+        if topic == self._world.rests_at:
+            self._world.rests(self._actor.name, timeout)
         log = self._world.cluster.logs[self._place]
         if self._world.strikes("fetch slow"):
             self._actor.wait(int(timeout * 1000) or 1)
@@ -129,6 +134,7 @@ class SimulatedConsumer:
             self._told_end = self._offset
             error = KafkaError(KafkaError._PARTITION_EOF, "end")  # noqa: SLF001
             self._fetched.append(SimulatedMessage(topic, partition, self._offset, error=error))
+        self._positions[self._number] = self._offset
         self._world.saw(self._actor.name, "fetch", topic, self._offset, len(self._fetched))
 
     def _has_news(self) -> bool:
@@ -166,6 +172,7 @@ class SimulatedAdmin:
         self._process.actor.io()
         if self._world.strikes("metadata not answered"):
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for metadata")  # noqa: SLF001
+        self._world.saw(self._process.actor.name, "topics")
         return {topic: self._topic(topic) for topic in topics.topic_names}
 
     def _topic(self, topic: str) -> Future[_Description]:

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.core.names import Headers
-from txbridge.testing.simulator.actors import Actor
+from txbridge.testing.simulator.actors import EFFECT, Actor
 from txbridge.testing.simulator.cluster import ONGOING, NewRecord, Place
 from txbridge.testing.simulator.kafka_readers import SimulatedMessage, kafka_exception
 from txbridge.testing.simulator.partition_log import Stored
@@ -52,6 +52,7 @@ class SimulatedProducer:
         if self._world.strikes("metadata not answered"):
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TRANSPORT, "no broker answers")  # noqa: SLF001
+        self._world.saw(self._actor.name, "connected")
 
     def init_transactions(self, timeout: float) -> None:
         deadline = self._world.now + int(timeout * 1000)
@@ -61,7 +62,7 @@ class SimulatedProducer:
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to InitProducerId")  # noqa: SLF001
         while True:
-            self._actor.io()
+            self._actor.io(EFFECT)
             epoch = self._cluster.init_producer(self._name, self._timeout, self._actor.name)
             if epoch >= 0:
                 break
@@ -124,7 +125,7 @@ class SimulatedProducer:
 
     def _end(self, timeout: float, *, commit: bool) -> None:
         world, milliseconds = self._world, int(timeout * 1000)
-        self._actor.io()
+        self._actor.io(EFFECT)
         if not self._added:
             return
         if world.strikes("EndTxn lost"):
@@ -137,7 +138,7 @@ class SimulatedProducer:
             # The connection broke. What was sent on it may still come, whatever becomes of the second copy.
             world.late_requests.append(("EndTxn", copy))
             self._trouble()
-            self._actor.io()
+            self._actor.io(EFFECT)
         if world.strikes("EndTxn resent silently"):
             # Not among the faults of a run: it shows what would follow if librdkafka told nobody.
             world.late_requests.append(("EndTxn", copy))
@@ -151,10 +152,10 @@ class SimulatedProducer:
             if world.now > deadline:
                 raise kafka_exception(KafkaError._TIMED_OUT, "EndTxn took too long")  # noqa: SLF001
             self._actor.wait(_RETRY_MS)
-            self._actor.io()
+            self._actor.io(EFFECT)
         if is_unanswered:
             self._give_up(milliseconds)
-        self._actor.io()
+        self._actor.io(EFFECT)
         if code == -KafkaError.PRODUCER_FENCED:
             self._fatal = KafkaError(KafkaError._FENCED, "fenced", True)  # noqa: SLF001
             self._raise_fatal()
@@ -199,7 +200,7 @@ class SimulatedProducer:
             return True
         deadline = self._world.now + self._message_timeout
         while True:
-            self._actor.io()
+            self._actor.io(EFFECT)
             if self._world.strikes("coordinator moved"):
                 self._trouble()
                 self._actor.wait(_RETRY_MS)
@@ -226,7 +227,7 @@ class SimulatedProducer:
         world, queue = self._world, self._queues[place]
         sequence = self._sequences.get(place, 0)
         records = [record for record, _ in queue]
-        self._actor.io()
+        self._actor.io(EFFECT)
         if not place[0].startswith(("RMQ_", "TRANS_")):
             values = [record[1] or b"" for record in records]
             if any(POISON in value for value in values):
@@ -249,11 +250,11 @@ class SimulatedProducer:
             return
         if world.strikes("Produce lost"):
             self._trouble()
-            self._actor.io()
+            self._actor.io(EFFECT)
         first = self._cluster.produce(place, self._name, self._epoch, sequence, records)
         if world.strikes("Produce not answered"):
             self._trouble()
-            self._actor.io()
+            self._actor.io(EFFECT)
             first = self._cluster.produce(place, self._name, self._epoch, sequence, records)
         world.saw(self._actor.name, "stored", place, first)
         if first < 0:

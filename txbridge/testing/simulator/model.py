@@ -28,6 +28,8 @@ class Half:
     due: int = 0
     #: When it was resumed last, else its birth (ms).
     since: int = 0
+    #: When the command was stored that has resumed it in the Kafka transaction at hand (ms).
+    resumed_by: int | None = None
     is_set_aside: bool = False
     #: OP offsets that named it finished.
     op: int | None = None
@@ -129,5 +131,6 @@ class PartitionModel:
         self.count(f"transition {half.state} {entry.event}")
         if half.state == "discarded" and entry.event == "resume":
             half.state, half.checks, half.due, half.since = "pending", 0, 0, now
+            half.resumed_by = entry.stored.appended
             return half
         return None

@@ -110,6 +110,7 @@ class Process:
         """Its machine's clock jumps."""
         self.skew += milliseconds
         self.witness.greatest_skew = max(self.witness.greatest_skew, self.skew)
+        self.witness.least_skew = min(self.witness.least_skew, self.skew)
 
     def is_poked(self) -> bool:
         return self.was_poked

@@ -20,6 +20,8 @@ class Witness:
     world_now: Callable[[], int]
     #: How far its clock was ahead at most (ms).
     greatest_skew: int = 0
+    #: How far its clock was behind at most, as a negative number (ms).
+    least_skew: int = 0
     #: How long it was paused in all (ms).
     paused: int = 0
     #: By group: when Kafka last told it that somebody is alive, and `paused` at that time.

@@ -28,6 +28,9 @@ class World:
         self._digest = hashlib.sha256()
         #: By actor, all that its I/O calls have returned; kept only for the exhaustive search.
         self.histories: dict[str, int] | None = None
+        #: By actor: how far each of its open readers is, by the reader's number.
+        self.rests_at = ""
+        self.positions: dict[str, dict[int, int]] = {}
         #: The last lines, for the report of a violation.
         self.tail: deque[str] = deque(maxlen=60)
         #: Chance of each kind of fault, per occasion; empty when faults have stopped.
@@ -53,6 +56,14 @@ class World:
         """An I/O call returned this. What an actor does next follows from all that it has seen, and nothing else."""
         if self.histories is not None:
             self.histories[actor] = hash((self.histories.get(actor, 0), results))
+
+    def rests(self, actor: str, timeout: float) -> None:
+        """An owner asks for more of END: nothing that it has read waits to be done.
+
+        All that it has seen has become the state of the logs, but for how far its readers are.
+        """
+        if self.histories is not None:
+            self.histories[actor] = hash(("rests", timeout, *sorted(self.positions.get(actor, {}).items())))
 
     def count(self, what: str) -> None:
         self.counters[what] += 1
