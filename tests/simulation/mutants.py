@@ -23,6 +23,9 @@ from txbridge.broker.reader import PartitionReader
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
+from txbridge.testing.simulator import exhaustive
+from txbridge.testing.simulator.__main__ import report
+from txbridge.testing.simulator.runner import run_chunk
 from txbridge.testing.simulator.simulation import Simulation
 
 
@@ -214,9 +217,14 @@ MUTANTS: dict[str, Callable[[], None]] = {
 }
 
 
-def main(name: str, seeds: int) -> int:
-    """Plant one and look for it."""
+def main(name: str, how: str) -> int:
+    """Plant one and look for it in so many seeds, in every schedule of the small scope, or as the command line does."""
     MUTANTS[name]()
+    if how == "--exhaustive":
+        return exhaustive.main()
+    if how == "--cli":
+        return report(run_chunk(1, 50, 200), 200)
+    seeds = int(how)
     for seed in range(1, seeds + 1):
         violation = Simulation(seed).run().violation
         if violation is not None:
@@ -227,4 +235,4 @@ def main(name: str, seeds: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 400))
+    sys.exit(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "400"))

@@ -39,9 +39,14 @@ def main() -> int:
         processes=arguments.processes,
         on_progress=progress,
     )
+    return report(totals, arguments.steps)
+
+
+def report(totals: Totals, steps: int) -> int:
+    """Print what was found; returns the exit code."""
     _report(totals)
     for result in totals.violations:
-        _explain(result, arguments.steps)
+        _explain(result, steps)
     return 1 if totals.violations else 0
 
 
