@@ -82,3 +82,11 @@ def test_the_search_of_every_schedule_finds_a_planted_defect(name):
     result = python("-m", "tests.simulation.mutants", name, "--exhaustive")
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(r"VIOLATION (P\d+: |unexpected error)", result.stdout), result.stdout + result.stderr
+
+
+def test_a_silent_copy_of_end_txn_is_what_the_worker_must_be_told_about():
+    # Not a fault of a usual run: it shows that the simulated Kafka tears a transaction when EndTxn is sent twice and
+    # nobody is told, so that the runs above mean something.
+    result = python("-m", "tests.simulation.mutants", "--silent-end-txn", "600")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert re.search(r"seed \d+: P\d+: ", result.stdout)
