@@ -23,7 +23,7 @@ from txbridge.testing.simulator.process import Process
 from txbridge.testing.simulator.world import World
 
 #: After faults have stopped, so much time may pass until all is at rest (ms of the world), and so many turns.
-_REST_WITHIN = 900_000
+_REST_WITHIN = 240_000
 _REST_TURNS = 20_000
 #: I/O calls that an owner makes before another may run: mostly few, sometimes enough for a whole take-over.
 _FUEL = (1, 1, 2, 3, 4, 6, 8, 12, 20, 60)
@@ -290,11 +290,17 @@ class Simulation:
     def _living(self) -> list[Process]:
         return [one for one in self.processes if not one.actor.has_ended]
 
+    @staticmethod
+    def _is_taking_over(process: Process) -> bool:
+        return process.actor.io_calls > 0 and not process.owner.status.serving
+
     def _mishap_crash(self) -> None:
         living = self._living()
         if living:
-            self.world.count("fault crash")
             process = self.world.random.choice(living)
+            self.world.count("fault crash")
+            if self._is_taking_over(process):
+                self.world.count("fault crash in a take-over")
             self.crash(process)
             if self.assigned[process.partition] is None:
                 self.start_owner(process.partition)
@@ -319,6 +325,8 @@ class Simulation:
     def _resume(self, process: Process) -> None:
         if self.assigned[process.partition] is not process:
             self.world.count("fault zombie resumed")
+            if self._is_taking_over(process):
+                self.world.count("fault zombie goes on with its take-over")
         self.world.trace(f"{process.name}: is resumed")
         process.actor.is_paused = False
         process.witness.paused += self.world.now - process.paused_at

@@ -18,7 +18,9 @@ TRANSITION_COUNTERS = tuple(
 REFUSAL_COUNTERS = tuple(f"refusal {reason.value}" for reason in RefusalReason)
 FAULT_COUNTERS = (
     *(f"fault {name}" for name in CHANCES),
+    "fault crash in a take-over",
     "fault zombie resumed",
+    "fault zombie goes on with its take-over",
     "fault record refused",
     "fault batch too large",
 )
