@@ -97,6 +97,8 @@ class Checker:
             self._world.count("transition held deliver")
         self._check_watermark(number, before, new)
         self._check_malformed_ends(model, ended, new["end"])
+        if before and len(finished.records) == 1 and new["op"] > before["op"] and new["end"] == ended:
+            self._world.count("progress settled at the ends of the logs")
         for offset in checked:
             parked = self._parked[number].get(offset, {})
             half = model.halves[offset]

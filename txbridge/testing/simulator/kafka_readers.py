@@ -119,6 +119,13 @@ class SimulatedConsumer:
         if self._world.strikes("fetch slow"):
             self._actor.wait(int(timeout * 1000) or 1)
             return
+        if self._world.strikes("fetch failed"):
+            # The first passes by itself, the second ends the owner's turn.
+            code = self._world.random.choice((KafkaError._TRANSPORT, KafkaError.UNKNOWN))  # noqa: SLF001
+            self._fetched.append(
+                SimulatedMessage(topic, partition, self._offset, error=KafkaError(code, "fetch failed"))
+            )
+            return
         if not self._has_news() and timeout > 0:
             self._actor.wait(int(timeout * 1000), self._has_news)
         if self._offset > log.high_watermark:

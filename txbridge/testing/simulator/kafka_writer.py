@@ -90,6 +90,8 @@ class SimulatedProducer:
         on_delivery: _Report,
         partition: int | None = None,
     ) -> None:
+        if self._world.strikes("producer's queue full"):
+            raise BufferError("queue full")
         if partition is None:
             partitions = self._cluster.partitions.get(topic, 1)
             partition = self._world.hash(key) % partitions if key is not None else 0

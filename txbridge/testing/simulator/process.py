@@ -70,7 +70,15 @@ class _SimulatedOutside(Outside):
 class Process:
     """A worker that owns, or believes to own, one partition."""
 
-    def __init__(self, world: World, names: Names, policy: CheckPolicy, partition: int, name: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        names: Names,
+        policy: CheckPolicy,
+        partition: int,
+        name: str,
+        check_rate: int = 1_000,
+    ) -> None:
         self.name = name
         self.partition = partition
         #: How far its machine's clock is off (ms).
@@ -94,7 +102,7 @@ class Process:
             policy=policy,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
             payload_memory=300,
-            check_rate=1_000,
+            check_rate=check_rate,
             outside=outside,
         )
         self.owner = PartitionOwner(context, partition, lambda _: self._confirm())

@@ -66,6 +66,7 @@ class Simulation:
             park_after=chance.choice((500, 30_000)),
             discard_retention=chance.choice((4_000, 3_600_000)),
         )
+        self._check_rate = chance.choice((2, 1_000, 1_000))
         self._create_topics()
         self.applications = [
             Application(world, self.names, f"app{number}", f"group{number % 2}", self.partitions) for number in range(3)
@@ -152,7 +153,7 @@ class Simulation:
         before = self.assigned[partition]
         if before is not None:
             before.is_assigned = False
-        process = Process(self.world, self.names, self.policy, partition, f"w{self._started}")
+        process = Process(self.world, self.names, self.policy, partition, f"w{self._started}", self._check_rate)
         self.checker.witnesses[process.name] = process.witness
         self.processes.append(process)
         self.assigned[partition] = process
@@ -191,7 +192,7 @@ class Simulation:
             options.append((24, lambda: world.cluster.write_marker(*chance.choice(markers))))
         if any(self.events):
             options.append((12, self._offer))
-        options.append((8, lambda: self._pass_time(chance.choice((50, 200, 800, 3_000)))))
+        options.append((8, lambda: self._pass_time(chance.choice((50, 50, 200, 200, 800, 800, 3_000, 70_000)))))
         for weight, name, act in self._mishaps():
             if name in world.faults:
                 options.append((weight, act))
@@ -262,9 +263,14 @@ class Simulation:
         """Time passes: to when the next one wakes up, or further."""
         wakes = [one.actor.waits_until for one in self.processes if one.actor.waits_until and not one.actor.has_ended]
         nearest = min(wakes, default=self.world.now)
-        self.world.now = max(self.world.now + 1, min(nearest, self.world.now + milliseconds))
+        before = self.world.now
+        self.world.now = max(before + 1, min(nearest, before + milliseconds))
         if not self._is_resting and self.world.random.random() < 0.3:
             self.world.now += milliseconds
+        for process in self.processes:
+            # A machine that stood still: its processes could not look at what has become old meanwhile.
+            if not process.actor.is_paused and self.world.now - before > 10_000:
+                process.witness.paused += self.world.now - before
 
     def _update_members(self) -> None:
         for group in ("group0", "group1"):

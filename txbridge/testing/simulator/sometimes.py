@@ -38,6 +38,7 @@ OTHER_COUNTERS = (
     "discard EXPIRED",
     "discard MAX_CHECKS",
     "discard forgotten",
+    "progress settled at the ends of the logs",
     "log check_refused",
     "log fenced",
     "log held",
