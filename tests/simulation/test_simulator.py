@@ -67,17 +67,17 @@ def test_a_violation_exits_with_1_and_names_the_command_that_replays_it():
 
 
 @pytest.mark.timeout(280)
-def test_every_schedule_of_two_producers_with_a_transaction_each_and_one_crash():
+def test_every_schedule_of_two_producers_with_a_transaction_each_and_one_crash_or_zombie():
     started = time.monotonic()
     result = python("-m", "txbridge.testing.simulator.exhaustive")
     print(result.stdout, f"{time.monotonic() - started:.0f} s")
     assert result.returncode == 0, result.stdout + result.stderr
-    states, complete = re.search(r"(\d+) states, (\d+) complete schedules", result.stdout).groups()
-    assert int(states) > 20_000
-    assert int(complete) > 500
+    found = re.findall(r"(\d+) states, (\d+) complete schedules", result.stdout)
+    assert len(found) == 3
+    assert all(int(states) > 5_000 and int(complete) > 100 for states, complete in found)
 
 
-@pytest.mark.parametrize("name", ["dirty_reads_at_take_over", "progress_not_in_the_transaction"])
+@pytest.mark.parametrize("name", ["dirty_reads_at_take_over", "fence_after_reading", "progress_not_in_the_transaction"])
 def test_the_search_of_every_schedule_finds_a_planted_defect(name):
     result = python("-m", "tests.simulation.mutants", name, "--exhaustive")
     assert result.returncode == 1, result.stdout + result.stderr

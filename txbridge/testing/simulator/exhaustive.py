@@ -1,16 +1,18 @@
-"""Every schedule of a small scope: two producers with a transaction each, one owner, and at most one crash of it.
+"""Every schedule of a small scope: two producers with a transaction each, and one crash of the owner, or one zombie.
 
 At every I/O call of the owner the search tries what can matter to it: the call goes on, a producer takes its next step,
-a transaction marker is written, the owner crashes and a new one comes up. Schedules that lead to the same state are
-followed once: a state is what stands in Kafka, how far the producers are, and all that the living owner has seen.
+a transaction marker is written, the owner crashes and a new one comes up; or it is paused, another takes over, and at
+any later moment the former goes on until it waits. Schedules that lead to the same state are followed once: a state is
+what stands in Kafka, how far the producers are, and all that the living owners have seen.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -25,6 +27,8 @@ from txbridge.testing.simulator.world import World
 
 _HOUR = 3_600_000
 _REAL = "orders"
+#: More I/O calls than any turn of an owner has: it goes on until it waits.
+_UNTIL_IT_WAITS = 1_000
 
 
 @dataclass(slots=True)
@@ -36,14 +40,14 @@ class Explored:
     complete: int = 0
     merged: int = 0
     violation: str | None = None
-    #: The choices that led to it: o owner, a and b producers, m marker, t time, x crash.
+    #: The choices that led to it: o owner, a and b producers, m marker, t time, x crash, n another owner, z the former.
     schedule: str = ""
 
 
 class _Scope:
     """One run under a given schedule."""
 
-    def __init__(self, decisions: Sequence[int], crashes: int) -> None:
+    def __init__(self, decisions: Sequence[int], crashes: int, zombies: int) -> None:
         self.world = world = World(0)
         world.latency = 0
         world.histories = {}
@@ -58,9 +62,9 @@ class _Scope:
         self.checker = Checker(world, self.names, 1, times)
         self.decisions = decisions
         #: Steps taken, and the half offset once it is known.
-        self.done = [0, 0]
-        self.offsets = [-1, -1]
-        self.crashes_left = crashes
+        self.done = [0 for _ in decisions]
+        self.offsets = [-1 for _ in decisions]
+        self.crashes_left, self.zombies_left, self.resumes_left = crashes, zombies, zombies
         self.owners: list[Process] = []
         self._start()
 
@@ -71,29 +75,38 @@ class _Scope:
 
     def options(self) -> str:
         """The choices there are; the first is the usual one."""
-        actor = self.owners[-1].actor
+        actor, zombies = self.owners[-1].actor, self._zombies()
+        mishaps = ("x" if self.crashes_left else "") + ("n" if self.zombies_left else "")
         if self.is_done:
-            return "x" if self.crashes_left else ""
+            return mishaps + ("z" if zombies else "")
         found = ""
         touches = None
         if actor.is_runnable:
             found, touches = "o", actor.touches
+        if zombies:
+            # What it does can seldom change places with what another does.
+            found += "z" if touches in {None, EFFECT, self.names.offset, self.names.op} else ""
         # Two that touch different things may change places: only the order of those that touch the same is tried. A
         # crash matters before the next effect, not between two reads.
-        if touches in {None, self.names.half, self.names.end}:
-            found += "".join(name for name, done in zip("ab", self.done, strict=True) if done < 2)
+        # The former owner may read HALF and END as well.
+        if zombies or touches in {None, self.names.half, self.names.end}:
+            found += "".join(name for name, done in zip("ab", self.done, strict=False) if done < 2)
         due = self.world.cluster.markers_due()
         if due and (touches in {None, EFFECT} or any(place[0] == touches for _, place in due)):
             found += "m"
         if not found:
             found = "t"
-        return found + ("x" if self.crashes_left and touches in {None, EFFECT} else "")
+        return found + (mishaps if touches in {None, EFFECT} else "")
+
+    def _zombies(self) -> list[Process]:
+        """Former owners that were not resumed yet."""
+        return [one for one in self.owners[:-1] if one.actor.is_runnable] if self.resumes_left else []
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
         return (
-            self.done == [2, 2]
+            all(done == 2 for done in self.done)
             and not self.world.cluster.markers_due()
             and self.owners[-1].owner.status.serving
             and not self.checker.unfinished(set(), set())
@@ -113,6 +126,14 @@ class _Scope:
                 self.crashes_left -= 1
                 owner.actor.crash()
                 self._start()
+            case "n":
+                self.zombies_left -= 1
+                owner.is_assigned = False
+                self._start()
+            case "z":
+                zombie = self._zombies()[0]
+                self.resumes_left -= 1
+                zombie.actor.run(_UNTIL_IT_WAITS)
             case _:
                 self._client("ab".index(choice))
         if self.checker.violation is not None:
@@ -142,23 +163,33 @@ class _Scope:
         coordinated = tuple(
             (one.epoch, one.state, tuple(one.places.items())) for one in world.cluster.coordinated.values()
         )
-        history = (world.histories or {}).get(owner.name, 0)
-        waits = owner.actor.waits_until, owner.actor.touches
-        return logs, coordinated, history, waits, tuple(self.done), self.crashes_left, owner.name, world.now
+        owners = tuple(
+            ((world.histories or {}).get(one.name, 0), one.actor.waits_until, one.actor.touches)
+            for one in self.owners
+            if not one.actor.has_ended
+        )
+        mishaps = self.crashes_left, self.zombies_left, self.resumes_left
+        return logs, coordinated, owners, tuple(self.done), mishaps, owner.name, world.now
 
     def close(self) -> None:
         for process in self.owners:
             process.actor.crash()
 
 
-def explore(decisions: Sequence[int] = (COMMIT, ROLLBACK), crashes: int = 1, most_states: int = 1_000_000) -> Explored:
+def explore(
+    decisions: Sequence[int] = (COMMIT, ROLLBACK),
+    *,
+    crashes: int = 1,
+    zombies: int = 0,
+    most_states: int = 1_000_000,
+) -> Explored:
     """Follow every schedule; stops at the first violation, or when there are too many states."""
-    structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
+    structlog.configure(processors=[_on_log], cache_logger_on_first_use=False)
     explored, known = Explored(), set[int]()
     stack = [""]
     while stack and explored.states < most_states and explored.violation is None:
         schedule = stack.pop()
-        scope = _Scope(decisions, crashes)
+        scope = _Scope(decisions, crashes, zombies)
         try:
             for choice in schedule:
                 scope.take(choice)
@@ -172,30 +203,37 @@ def explore(decisions: Sequence[int] = (COMMIT, ROLLBACK), crashes: int = 1, mos
                 options = scope.options()
                 if scope.is_done:
                     scope.checker.check_readers([(_REAL, 0)])
-                    explored.complete += 1
+                    explored.complete += "z" not in options
                 if not options:
                     break
                 stack.extend(schedule + other for other in options[1:])
                 schedule += options[0]
                 scope.take(options[0])
-        except Violation as violation:
+        except (Violation, _UnexpectedError) as violation:
             explored.violation, explored.schedule = str(violation), schedule
         finally:
             scope.close()
     return explored
 
 
-def _drop(_logger: object, _method: str, _event: object) -> str:
+class _UnexpectedError(Exception):
+    """The worker met an error that it does not know."""
+
+
+def _on_log(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    if event["event"] == "unexpected_error":
+        raise _UnexpectedError(f"unexpected error in the worker: {event.get('exc_info')!r}")
     raise structlog.DropEvent
 
 
 def main() -> int:
     """Search with both transactions committed, and with one rolled back; 0 when no promise was broken."""
-    for decisions in ((COMMIT, COMMIT), (COMMIT, ROLLBACK)):
+    for decisions, crashes, zombies in (((COMMIT,), 0, 1), ((COMMIT, ROLLBACK), 1, 0), ((COMMIT, COMMIT), 1, 0)):
         started = time.process_time()
-        explored = explore(decisions)
+        explored = explore(decisions, crashes=crashes, zombies=zombies)
         print(
-            f"decisions {decisions}: {explored.states} states, {explored.complete} complete schedules, "
+            f"decisions {decisions}, {crashes} crash, {zombies} zombie: "
+            f"{explored.states} states, {explored.complete} complete schedules, "
             f"{explored.merged} that led to a known state, {time.process_time() - started:.1f} s",
             flush=True,
         )
