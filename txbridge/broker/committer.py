@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -44,6 +43,7 @@ class Committer:
         self._context = context
         self._state = state
         self._topics = topics
+        self._outside = context.outside
         self._pause = _FIRST_PAUSE_S
         self._paused_until = 0.0
         self._failures = 0
@@ -54,7 +54,7 @@ class Committer:
     @property
     def pause(self) -> float:
         """Seconds for which nothing should be written, after something went wrong."""
-        return max(0.0, self._paused_until - time.monotonic())
+        return max(0.0, self._paused_until - self._outside.monotonic())
 
     def settle(self, op_end: int) -> None:
         """All of OP below `op_end` is known here; what a take-over needs of it is what the state still names."""
@@ -208,7 +208,7 @@ class Committer:
             for entry in checks:
                 current = queue.entry(entry.offset)
                 assert current is not None
-                queue.postpone_held(current, _now(), reason)
+                queue.postpone_held(current, self._outside.now(), reason)
             if checks:
                 _log.warning(
                     "check_refused",
@@ -251,7 +251,7 @@ class Committer:
 
     def _back_off(self, event: str, error: Exception) -> None:
         _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=self._pause)
-        self._paused_until = time.monotonic() + self._pause
+        self._paused_until = self._outside.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
 
     def _report(self, contents: Contents) -> None:
@@ -323,7 +323,3 @@ def _without_body(entry: HalfEntry) -> HalfMessage:
         value=None,
         headers=[*headers, (header_names.ERROR, b"the half message is gone from the log")],
     )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

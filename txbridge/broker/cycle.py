@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -47,14 +46,15 @@ class Cycle:
     def __init__(self, context: PartitionContext, state: PartitionState) -> None:
         self._context = context
         self._state = state
-        self._topics = RealTopics(context.admin)
-        self._groups = GroupDirectory(context.membership, context.names)
+        self._outside = context.outside
+        self._topics = RealTopics(context.admin, context.outside)
+        self._groups = GroupDirectory(context.membership, context.names, context.outside)
         self._committer = Committer(context, state, self._topics)
         self._next_round = 0.0
         # A time at which something was due, and where END ended after it.
         self._due: tuple[int, int] | None = None
         self._tokens = float(context.check_rate)
-        self._tokens_at = self._written_at = time.monotonic()
+        self._tokens_at = self._written_at = self._outside.monotonic()
         self._more = False
 
     @property
@@ -69,7 +69,7 @@ class Cycle:
 
     def prove_ownership(self) -> None:
         """Write the progress in a first transaction: nobody came in between the fence and here."""
-        draft = Draft(self._state.queue, _now(), _MAX_BYTES)
+        draft = Draft(self._state.queue, self._outside.now(), _MAX_BYTES)
         draft.park(_ROUND_LIMIT)
         if not self._committer.commit(draft, []):
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
@@ -94,7 +94,7 @@ class Cycle:
             return
         malformed = [*self._state.load_malformed(draft.malformed), *malformed]
         if self._committer.commit(draft, malformed):
-            self._written_at = time.monotonic()
+            self._written_at = self._outside.monotonic()
             self._more = True
             for _ in range(taken):
                 waiting.popleft()
@@ -109,11 +109,11 @@ class Cycle:
         if target <= state.queue.half_position:
             return
         target = min(target, state.half_reader.watermarks()[1])
-        deadline = time.monotonic() + _HALF_TIMEOUT_S
+        deadline = self._outside.monotonic() + _HALF_TIMEOUT_S
         while state.queue.half_position < target:
             if state.take_in_half(_HALF_BATCH, 0.05):
-                deadline = time.monotonic() + _HALF_TIMEOUT_S
-            elif time.monotonic() > deadline:
+                deadline = self._outside.monotonic() + _HALF_TIMEOUT_S
+            elif self._outside.monotonic() > deadline:
                 raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {target}")
 
     def _note_what_is_due(self, end_position: int) -> None:
@@ -123,10 +123,10 @@ class Cycle:
         of decisions is never reached.
         """
         due = self._state.queue.next_due()
-        now = _now()
-        if self._due is not None or due is None or due > now or time.monotonic() < self._next_round:
+        now = self._outside.now()
+        if self._due is not None or due is None or due > now or self._outside.monotonic() < self._next_round:
             return
-        self._next_round = time.monotonic() + _ROUND_S
+        self._next_round = self._outside.monotonic() + _ROUND_S
         end = self._state.end_reader.watermarks()[1]
         if end < end_position:
             raise LogGoneError(
@@ -154,7 +154,7 @@ class Cycle:
             and (entry := queue.entry(command.half_offset)) is not None
             and entry.state is TransactionState.PENDING
         }
-        topics |= queue.topics_of_due_retries(_now(), _ROUND_LIMIT)
+        topics |= queue.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
         if as_of is not None:
             groups = queue.groups_with_checks_due(as_of)
             self._groups.refresh(groups)
@@ -168,7 +168,7 @@ class Cycle:
         batch: Sequence[EndRecord | MalformedRecord],
         as_of: int | None,
     ) -> tuple[Draft, int, list[MalformedRecord]]:
-        draft = Draft(self._state.queue, _now(), _MAX_BYTES)
+        draft = Draft(self._state.queue, self._outside.now(), _MAX_BYTES)
         self._topics.begin_draft()
         careful = self._context.names.discard in self._topics.limits
         malformed: list[MalformedRecord] = []
@@ -204,7 +204,7 @@ class Cycle:
         return self._groups.is_alive(group) and self._topics.problem_of(self._context.names.check(group)) is None
 
     def _check_tokens(self) -> int:
-        now = time.monotonic()
+        now = self._outside.monotonic()
         rate = self._context.check_rate
         self._tokens = min(float(rate), self._tokens + (now - self._tokens_at) * rate)
         self._tokens_at = now
@@ -219,16 +219,16 @@ class Cycle:
         a log start above the progress would then look as if something was lost.
         """
         state = self._state
-        if time.monotonic() - self._written_at < _SETTLE_S:
+        if self._outside.monotonic() - self._written_at < _SETTLE_S:
             return
-        self._written_at = time.monotonic()
+        self._written_at = self._outside.monotonic()
         queue, progress = state.queue, state.progress
         op_end = state.end_reader.watermarks(self._context.names.op)[1]
         at_ends = (queue.half_position, end_position, op_end)
         if queue.watermark < queue.half_position or at_ends == (progress.half, progress.end, progress.op):
             return
         self._committer.settle(op_end)
-        draft = Draft(queue, _now(), _MAX_BYTES)
+        draft = Draft(queue, self._outside.now(), _MAX_BYTES)
         draft.skip_end(end_position)
         draft.park(0)
         self._committer.commit(draft, [])
@@ -253,7 +253,3 @@ def _first_entries(waiting: Waiting) -> list[EndRecord | MalformedRecord]:
             break
         batch.append(record)
     return batch
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000

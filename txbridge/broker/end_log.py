@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 from txbridge.broker.cycle import Waiting
 from txbridge.broker.errors import LogGoneError
 from txbridge.broker.inbox import EndEvent, EndInbox
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.payloads import copyable_headers, headers_of, offset_of
 from txbridge.broker.state import PartitionState
 from txbridge.broker.transaction import MalformedRecord
@@ -29,7 +29,7 @@ _LOOK_EVERY_S = 5.0
 class EndLog:
     """What of END is read and waits to be applied, in `waiting`; the cycle takes it from the left."""
 
-    def __init__(self, names: Names, state: PartitionState, inbox: EndInbox) -> None:
+    def __init__(self, names: Names, state: PartitionState, inbox: EndInbox, outside: Outside = OUTSIDE) -> None:
         self.waiting: Waiting = deque()
         #: END offset behind the last that was read, and behind markers that follow it.
         self.position = state.queue.next_end
@@ -39,6 +39,7 @@ class EndLog:
         self._partition = state.partition
         self._reader = state.end_reader
         self._inbox = inbox
+        self._outside = outside
         self._reading = False
         self._compared = 0.0
         # What was decided while nobody owned the partition came with no event.
@@ -63,8 +64,8 @@ class EndLog:
             for event in self._inbox.take(room, timeout):
                 self._add(event)
             every = _COMPARE_EVERY_S
-        if time.monotonic() - self._compared > every and not self.waiting:
-            self._compared = time.monotonic()
+        if self._outside.monotonic() - self._compared > every and not self.waiting:
+            self._compared = self._outside.monotonic()
             self._compare()
 
     def _compare(self) -> None:

@@ -8,8 +8,9 @@ from typing import Any, ParamSpec, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.broker.errors import FencedError
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.trouble import CONTEXT, EndTxnWatch
-from txbridge.kafka_config import create, transactional_producer_config
+from txbridge.kafka_config import transactional_producer_config
 
 #: Kafka does not answer: said soon, and tried again by the caller.
 _CONNECT_TIMEOUT_S = 5.0
@@ -67,6 +68,7 @@ def open_fence(
     topic: str,
     commit_timeout_ms: int,
     watch: EndTxnWatch,
+    outside: Outside = OUTSIDE,
 ) -> Producer:
     """Take ownership: a new producer of this transactional.id, initialised.
 
@@ -84,7 +86,7 @@ def open_fence(
     config.setdefault("linger.ms", _LINGER_MS)
     config.setdefault("compression.type", "lz4")
     contexts = ",".join(filter(None, [config.get("debug"), CONTEXT]))
-    producer = create(Producer, {**config, "debug": contexts, "error_cb": watch.on_error, "logger": watch})
+    producer = outside.producer({**config, "debug": contexts, "error_cb": watch.on_error, "logger": watch})
     # With no connection yet, init_transactions would look for its coordinator again only after half a second.
     producer.list_topics(topic, _CONNECT_TIMEOUT_S)
     try:

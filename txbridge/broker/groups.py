@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from txbridge.broker.membership import GroupMembership
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.names import Names
 
 #: A group is asked about this often while checks of it are due.
@@ -24,27 +24,32 @@ _MOST_ASKED = 50
 
 @dataclass(slots=True)
 class _Group:
+    outside: Outside
     asked: float = float("-inf")
     answer: Future[Any] | None = None
+    #: When the answer came that is on its way or waits to be taken in.
+    arrived: float = float("-inf")
+    #: The last answer that was taken in, and when it had come.
     answered: float = float("-inf")
     alive: bool = False
 
-    def mark_answered(self, _: Future[Any]) -> None:
-        self.answered = time.monotonic()
+    def mark_arrived(self, _: Future[Any]) -> None:
+        self.arrived = self.outside.monotonic()
 
 
 class GroupDirectory:
     """Answers from memory and asks Kafka in the background: a slow coordinator delays no decision. Not thread-safe."""
 
-    def __init__(self, membership: GroupMembership, names: Names) -> None:
+    def __init__(self, membership: GroupMembership, names: Names, outside: Outside = OUTSIDE) -> None:
+        self._outside = outside
         self._membership = membership
         self._names = names
         self._groups: dict[str, _Group] = {}
 
     def refresh(self, groups: Iterable[str]) -> None:
         """Ask about groups whose answer is old; what has come in meanwhile is taken in. Raises KafkaException."""
-        now = time.monotonic()
-        wanted = {name: self._groups.get(name) or _Group() for name in groups}
+        now = self._outside.monotonic()
+        wanted = {name: self._groups.get(name) or _Group(self._outside) for name in groups}
         # What nobody wants to know any more is forgotten, unless its answer is on the way.
         self._groups = {name: group for name, group in self._groups.items() if group.answer is not None} | wanted
         waiting = 0
@@ -62,19 +67,22 @@ class GroupDirectory:
             group, answer = wanted[name], answers[self._names.check(name)]
             group.asked, group.answer = now, answer
             # It is as old as its arrival, which nobody may look at for long.
-            answer.add_done_callback(group.mark_answered)
+            answer.add_done_callback(group.mark_arrived)
 
     def is_alive(self, name: str) -> bool:
         """Whether the group had a member when it last answered. No answer is no: then no check is burned."""
         group = self._groups.get(name)
-        return group is not None and group.alive and group.answered + _FRESH_S > time.monotonic()
+        if group is not None:
+            self._take_in(group)
+        return group is not None and group.alive and group.answered + _FRESH_S > self._outside.monotonic()
 
     @staticmethod
     def _take_in(group: _Group) -> None:
         answer = group.answer
         if answer is None or not answer.done():
             return
-        group.answer = None
+        # An answer and its time go together: a new one must not make an old "alive" look fresh.
+        group.answer, group.answered = None, group.arrived
         try:
             group.alive = len(answer.result().members) > 0
         except KafkaException:

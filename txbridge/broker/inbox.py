@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.names import Headers
 
 #: Events, and bytes of their values, that may wait. With more, the owner reads them itself when it has time: that is
@@ -35,7 +36,8 @@ class EndInbox:
     Faust offers is then only noted; once level, events are kept, until one does not fit.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    def __init__(self, outside: Outside = OUTSIDE, capacity: int = CAPACITY) -> None:
+        self._outside = outside
         self._capacity = capacity
         self._changed = threading.Condition()
         self._events: deque[EndEvent] = deque()
@@ -97,7 +99,7 @@ class EndInbox:
         """Up to `limit` events; waits at most `timeout` seconds for the first."""
         with self._changed:
             if not self._events and not self._woken and self._level and timeout > 0:
-                self._changed.wait(timeout)
+                self._outside.wait_for_change(self._changed, timeout)
             self._woken = False
             taken = [self._events.popleft() for _ in range(min(limit, len(self._events)))]
             self._bytes -= sum(len(event.value or b"") for event in taken)

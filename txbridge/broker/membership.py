@@ -9,7 +9,6 @@ once at a time, and a client that does not answer is thrown away with its reques
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+
+from txbridge.broker.outside import OUTSIDE, Outside
 
 #: The longest that librdkafka accepts.
 _LONGEST_REQUEST_S = 3_600.0
@@ -35,7 +36,8 @@ class _Question:
 class GroupMembership:
     """Shared by all partitions of a process. Thread-safe."""
 
-    def __init__(self, connect: Callable[[], AdminClient]) -> None:
+    def __init__(self, connect: Callable[[], AdminClient], outside: Outside = OUTSIDE) -> None:
+        self._outside = outside
         self._connect = connect
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
@@ -47,7 +49,7 @@ class GroupMembership:
         The futures fail with KafkaException; the call itself raises KafkaException when there can be no client.
         """
         wanted = list(groups)
-        now = time.monotonic()
+        now = self._outside.monotonic()
         with self._lock:
             self._questions = {name: one for name, one in self._questions.items() if not one.answer.done()}
             if any(one.asked + _ABANDON_AFTER_S < now for one in self._questions.values()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,8 +50,9 @@ class PartitionOwner(threading.Thread):
     def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
         super().__init__(name=f"txbridge-partition-{partition}", daemon=True)
         self.partition = partition
-        self.inbox = EndInbox()
+        self.inbox = EndInbox(context.outside)
         self._context = context
+        self._outside = context.outside
         self._confirm = confirm
         self._stopping = threading.Event()
         self._retry = _FIRST_RETRY_S
@@ -72,17 +72,17 @@ class PartitionOwner(threading.Thread):
     def run(self) -> None:
         """Take over, serve, and after whatever went wrong do it again, until stopped."""
         while not self._stopping.is_set():
-            started = time.monotonic()
+            started = self._outside.monotonic()
             try:
                 self._wait_for_confirmation()
                 self._own()
             except Exception as error:  # noqa: BLE001 - nothing may end the partition silently, a defect of ours included
-                if time.monotonic() - started > _SERVED_WELL_S:
+                if self._outside.monotonic() - started > _SERVED_WELL_S:
                     self._retry = _FIRST_RETRY_S
                 pause = self._explain(error)
                 # The state goes before the pause, and with it all that the traceback holds.
                 error.__traceback__ = None
-                self._stopping.wait(pause)
+                self._outside.wait(self._stopping, pause)
 
     def _explain(self, error: Exception) -> float:
         """Log what went wrong, once; returns the seconds until the next attempt."""
@@ -121,10 +121,10 @@ class PartitionOwner(threading.Thread):
             if self._confirm(self.partition):
                 self._must_confirm = False
             else:
-                self._stopping.wait(_FIRST_RETRY_S)
+                self._outside.wait(self._stopping, _FIRST_RETRY_S)
 
     def _own(self) -> None:
-        started = time.monotonic()
+        started = self._outside.monotonic()
         state = take_over(self._context, self.partition, self._stopping.is_set)
         try:
             cycle = Cycle(self._context, state)
@@ -132,7 +132,7 @@ class PartitionOwner(threading.Thread):
             _log.info(
                 "partition_taken_over",
                 partition=self.partition,
-                seconds=round(time.monotonic() - started, 3),
+                seconds=round(self._outside.monotonic() - started, 3),
                 open=sum(state.queue.counts().values()),
                 half=state.queue.watermark,
                 end=state.queue.next_end,
@@ -145,10 +145,10 @@ class PartitionOwner(threading.Thread):
             state.close()
 
     def _serve(self, state: PartitionState, cycle: Cycle) -> None:
-        end_log = EndLog(self._context.names, state, self.inbox)
+        end_log = EndLog(self._context.names, state, self.inbox, self._outside)
         while not self._stopping.is_set():
             if cycle.pause:
-                self._stopping.wait(cycle.pause)
+                self._outside.wait(self._stopping, cycle.pause)
                 continue
             end_log.fill(cycle.idle)
             cycle.run(end_log.waiting, end_log.position)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from txbridge.broker.errors import HangingTransactionError, LogGoneError, StoppedError
-from txbridge.kafka_config import create, reader_config
+from txbridge.broker.outside import OUTSIDE, Outside
+from txbridge.kafka_config import reader_config
 from txbridge.log import librdkafka_logger
 
 #: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
@@ -29,15 +29,24 @@ _READER_NAME = "txbridge-reader"
 class PartitionReader:
     """A consumer of one partition; `committed` hides records of open and aborted transactions. Not thread-safe."""
 
-    def __init__(self, kafka: Mapping[str, Any], topic: str, partition: int, *, committed: bool) -> None:
+    def __init__(
+        self,
+        kafka: Mapping[str, Any],
+        topic: str,
+        partition: int,
+        *,
+        committed: bool,
+        outside: Outside = OUTSIDE,
+    ) -> None:
         self.topic = topic
         self.partition = partition
+        self._outside = outside
         config = reader_config(kafka, group=_READER_NAME, read_committed=committed)
         config.setdefault("queued.max.messages.kbytes", _FETCH_AHEAD_KIB)
         config.setdefault("logger", librdkafka_logger())
         if committed:
             config["fetch.wait.max.ms"] = _END_WAIT_MS
-        self._consumer = create(Consumer, config)
+        self._consumer = outside.consumer(config)
         #: Offset of the next record, as far as this reader has come.
         self.position = -1
 
@@ -95,15 +104,15 @@ class PartitionReader:
         For a reader of committed records "there" is the EOF event at or past `end`: the last record may be a marker.
         Raises HangingTransactionError when the last stable offset stays below `end`, StoppedError, KafkaException.
         """
-        deadline = time.monotonic() + STABLE_TIMEOUT_S
+        deadline = self._outside.monotonic() + STABLE_TIMEOUT_S
         while self.position < end:
             before = self.position
             yield from self.poll(batch, 0.2)
             if stopping():
                 raise StoppedError("told to stop while reading")
             if self.position > before:
-                deadline = time.monotonic() + STABLE_TIMEOUT_S
-            elif time.monotonic() > deadline:
+                deadline = self._outside.monotonic() + STABLE_TIMEOUT_S
+            elif self._outside.monotonic() > deadline:
                 # Is it Kafka that does not answer? Then this says so.
                 self.watermarks()
                 raise HangingTransactionError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from txbridge.broker.errors import RecordFailure
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.draft import FULL
 from txbridge.core.half_queue import HalfEntry
 from txbridge.core.states import TransactionState
@@ -53,7 +52,8 @@ class _Wall:
 class RealTopics:
     """Answers from memory whether a message can be delivered; `look_up` asks Kafka beforehand. Not thread-safe."""
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: AdminClient, outside: Outside = OUTSIDE) -> None:
+        self._outside = outside
         self._admin = admin
         #: Until when it is believed, and the problem.
         self._topics: dict[str, tuple[float, str | None]] = {}
@@ -73,7 +73,7 @@ class RealTopics:
 
     def look_up(self, topics: Iterable[str]) -> None:
         """Ask Kafka about the topics whose answer is old. Never creates one. Raises KafkaException, TimeoutError."""
-        now = time.monotonic()
+        now = self._outside.monotonic()
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic][0] <= now}
         if not unknown:
             return
@@ -124,13 +124,13 @@ class RealTopics:
         """Why a message whose commit has just come can not be delivered now."""
         why = self._refused.get(entry.offset) or self.problem_of(entry.real_topic)
         wall = self._walls.get(entry.real_topic)
-        if why is None and wall is not None and entry.size >= wall.size and time.monotonic() < wall.until:
+        if why is None and wall is not None and entry.size >= wall.size and self._outside.monotonic() < wall.until:
             why = wall.reason
         return why or self._too_many_flushes(entry)
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
         """Why a held message can not be delivered now."""
-        topic, now = entry.real_topic, time.monotonic()
+        topic, now = entry.real_topic, self._outside.monotonic()
         why = self._refused.pop(entry.offset, None) or self.problem_of(topic)
         if why is None and topic in self._resting:
             until, why = self._resting[topic]
@@ -178,7 +178,7 @@ class RealTopics:
 
     def refuse(self, entry: HalfEntry, reason: str, *, too_large: bool = False) -> None:
         """Let the others pass: this one will be held."""
-        topic, now = entry.real_topic, time.monotonic()
+        topic, now = entry.real_topic, self._outside.monotonic()
         self._refused[entry.offset] = reason
         if entry.state is TransactionState.HELD:
             self._resting[topic] = (now + _REST_S, reason)
@@ -211,9 +211,9 @@ class RealTopics:
         """
         pause = min(_FIRST_BLOCK_S * 2 ** min(self._blocks[topic], 10), _LONGEST_BLOCK_S)
         # Not all at the same time again, if several were blocked because one of them is at fault.
-        pause *= random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+        pause *= self._outside.uniform(0.5, 1.5)
         self._blocks[topic] += 1
-        self._topics[topic] = (time.monotonic() + pause, reason)
+        self._topics[topic] = (self._outside.monotonic() + pause, reason)
 
     def worked(self, topics: Iterable[str]) -> None:
         """Records for these topics were committed."""

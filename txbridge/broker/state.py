@@ -10,6 +10,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.membership import GroupMembership
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.payloads import PayloadStore, copyable_headers, offset_of, to_half
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.transaction import MalformedRecord
@@ -38,6 +39,7 @@ class PartitionContext:
     commit_timeout_ms: int
     payload_memory: int
     check_rate: int
+    outside: Outside = OUTSIDE
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ END from the progress on is then read by the owner as any other END.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.errors import StoppedError, TakeOverRefusedError
 from txbridge.broker.faults import fault_point
+from txbridge.broker.outside import Outside
 from txbridge.broker.payloads import PayloadStore, headers_of, offset_of
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.state import PartitionContext, PartitionState
@@ -50,12 +50,12 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, StoppedError, TimeoutError,
     KafkaException.
     """
-    names, kafka = context.names, context.kafka
-    writer = TransactionalWriter(kafka, names, partition, context.commit_timeout_ms)
+    names, kafka, outside = context.names, context.kafka, context.outside
+    writer = TransactionalWriter(kafka, names, partition, context.commit_timeout_ms, outside)
     readers: list[PartitionReader] = []
 
     def reader(topic: str) -> PartitionReader:
-        readers.append(PartitionReader(kafka, topic, partition, committed=False))
+        readers.append(PartitionReader(kafka, topic, partition, committed=False, outside=outside))
         return readers[-1]
 
     try:
@@ -94,7 +94,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             stopping=stopping,
         )
         half_reader.start(progress.half)
-        _read_half(state, bounds["half"][1], stopping)
+        _read_half(state, bounds["half"][1], stopping, outside)
         fault_point("takeover.restored")
     except BaseException:
         for open_reader in readers:
@@ -120,7 +120,7 @@ def read_offset_topic(
     names = context.names
     progress_key = names.progress_key(partition)
     ledger = Ledger()
-    reader = PartitionReader(context.kafka, names.offset, partition, committed=True)
+    reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
     try:
         low, high = _bounds(context, names.offset, partition)
         reader.start(low if start is None else max(start, low))
@@ -144,7 +144,7 @@ def read_offset_topic(
 
 def _bounds(context: PartitionContext, topic: str, partition: int) -> tuple[int, int]:
     """Log start and end; a reader of committed records would answer the last stable offset instead of the end."""
-    reader = PartitionReader(context.kafka, topic, partition, committed=False)
+    reader = PartitionReader(context.kafka, topic, partition, committed=False, outside=context.outside)
     try:
         return reader.watermarks()
     finally:
@@ -160,7 +160,7 @@ def _replay_op(
     stopping: Callable[[], bool],
 ) -> int:
     """Take in OP from `start` to `end`; returns how many records of ours there were."""
-    reader = PartitionReader(context.kafka, context.names.op, partition, committed=True)
+    reader = PartitionReader(context.kafka, context.names.op, partition, committed=True, outside=context.outside)
     count = 0
     try:
         reader.start(start)
@@ -177,14 +177,14 @@ def _replay_op(
     return count
 
 
-def _read_half(state: PartitionState, end: int, stopping: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _HALF_TIMEOUT_S
+def _read_half(state: PartitionState, end: int, stopping: Callable[[], bool], outside: Outside) -> None:
+    deadline = outside.monotonic() + _HALF_TIMEOUT_S
     while state.half_reader.position < end:
         if stopping():
             raise StoppedError("told to stop while reading")
         if state.take_in_half(5_000, 0.2):
-            deadline = time.monotonic() + _HALF_TIMEOUT_S
-        elif time.monotonic() > deadline:
+            deadline = outside.monotonic() + _HALF_TIMEOUT_S
+        elif outside.monotonic() > deadline:
             raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {end}")
 
 

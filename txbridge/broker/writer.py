@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -12,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from txbridge.broker.errors import AbortedError, FencedError, IndefiniteError, RecordFailure, RecordsRefusedError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded, is_fenced, open_fence
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.transaction import Contents, Receipt, Transaction, TransactionFailedError
 from txbridge.broker.trouble import EndTxnWatch
 from txbridge.core.names import Names
@@ -30,15 +30,17 @@ class TransactionalWriter:
         names: Names,
         partition: int,
         commit_timeout_ms: int,
+        outside: Outside = OUTSIDE,
     ) -> None:
         self._kafka = kafka
         self._names = names
         self._partition = partition
         self._commit_timeout_ms = commit_timeout_ms
+        self._outside = outside
         # Requests around the records of a transaction: within the transaction's own time-out or not at all.
         self._timeout_s = commit_timeout_ms / 1000
         #: Who we are in progress records: no other take-over has this name.
-        self.owner = secrets.token_hex(8)
+        self.owner = outside.owner_name()
         self._seq = 0
         self._watch = EndTxnWatch(librdkafka_logger(), forward_debug=bool(kafka.get("debug")))
         self._producer: Producer | None = None
@@ -52,6 +54,7 @@ class TransactionalWriter:
             self._names.half,
             self._commit_timeout_ms,
             self._watch,
+            self._outside,
         )
 
     @property

@@ -1,0 +1,57 @@
+"""What a large enough range of seeds must have reached: a simulator that never gets there proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txbridge.core.states import TRANSITIONS, Event, RefusalReason, TransactionState
+from txbridge.testing.simulator.faults import CHANCES
+
+#: Pairs of the table that the worker never looks up: only of a pending message it asks whether it can be delivered.
+_NEVER_ASKED = {
+    (state, Event.COMMIT_UNDELIVERABLE) for state in TransactionState if state is not TransactionState.PENDING
+}
+
+TRANSITION_COUNTERS = tuple(
+    f"transition {state.value} {event.value}" for state, event in TRANSITIONS if (state, event) not in _NEVER_ASKED
+)
+REFUSAL_COUNTERS = tuple(f"refusal {reason.value}" for reason in RefusalReason)
+FAULT_COUNTERS = (
+    *(f"fault {name}" for name in CHANCES),
+    "fault crash in a take-over",
+    "fault zombie resumed",
+    "fault zombie goes on with its take-over",
+    "fault record refused",
+    "fault batch too large",
+)
+#: Kinds of late requests, ways of clients and of the worker.
+OTHER_COUNTERS = (
+    "late EndTxn",
+    "late EndTxn ends its own transaction",
+    "late EndTxn refused, its epoch is over",
+    "late InitProducerId",
+    "late describe group",
+    "client checked",
+    "client decided again",
+    *(f"client forged {kind}" for kind in range(6)),
+    "set aside malformed",
+    "discard EXPIRED",
+    "discard MAX_CHECKS",
+    "discard forgotten",
+    "progress settled at the ends of the logs",
+    "log check_refused",
+    "log fenced",
+    "log held",
+    "log internal_topic_refused",
+    "log kafka_unavailable",
+    "log outcome_unknown",
+    "log partition_taken_over",
+    "log resumed",
+    "log transaction_aborted",
+)
+EXPECTED = (*FAULT_COUNTERS, *TRANSITION_COUNTERS, *REFUSAL_COUNTERS, *OTHER_COUNTERS)
+
+
+def not_reached(counters: Mapping[str, int]) -> list[str]:
+    """Expected counters that are still zero."""
+    return [name for name in EXPECTED if not counters.get(name)]
