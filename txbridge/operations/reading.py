@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
     AdminClient,
     OffsetSpec,
@@ -34,6 +34,10 @@ from txbridge.operations.view import Command, OffsetLedger, PartitionView, comma
 
 #: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
 _REQUEST_TIMEOUT_S = 10.0
+#: A partition has no leader for a moment when it is new or its broker restarts; longer than this, the cluster is ill.
+_ELECTION_TIMEOUT_S = 5.0
+_ELECTION_POLL_S = 0.1
+_NO_LEADER = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
 #: The remark of an answer is looked for from the birth of the oldest message on, less this: brokers' clocks differ.
 _CLOCK_SKEW_MS = 60_000
 #: Partitions read at the same time. Each needs a few connections and mostly waits for Kafka.
@@ -92,11 +96,11 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         _open(connection, names.half, partition, committed=False) as half,
     ):
         # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
-        half_start, half_end = half.watermarks()
-        ledger, warnings = _read_offset(connection, partition, half.watermarks(names.offset))
+        half_start, half_end = _bounds(half)
+        ledger, warnings = _read_offset(connection, partition, _bounds(half, names.offset))
         view = PartitionView(ledger, connection.policy, half_start, half_end, warnings=warnings)
         # After OFFSET: what the progress names can not lie behind them, unless a log was cut.
-        bounds = {"half": half.watermarks(), "op": half.watermarks(names.op), "end": half.watermarks(names.end)}
+        bounds = {"half": _bounds(half), "op": _bounds(half, names.op), "end": _bounds(half, names.end)}
         progress = ledger.progress or Progress(half_start, bounds["end"][0], bounds["op"][0], {})
         _warn_of_other_topics(connection, view, progress)
         half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
@@ -115,6 +119,18 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         for record in _read_end(connection, partition, view.next_end, None):
             view.take_end(record)
     return view
+
+
+def _bounds(reader: PartitionReader, topic: str | None = None) -> tuple[int, int]:
+    """Start and end of the reader's partition; waits out the election of a leader. Raises KafkaException."""
+    deadline = time.monotonic() + _ELECTION_TIMEOUT_S
+    while True:
+        try:
+            return reader.watermarks(topic)
+        except KafkaException as failure:
+            if failure.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                raise
+            time.sleep(_ELECTION_POLL_S)
 
 
 def _read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetLedger, list[str]]:
@@ -188,7 +204,7 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
     found = None
     with kafka_errors(f"reading {connection.names.op}[{view.partition}]"):
         with _open(connection, connection.names.op, view.partition, committed=False) as reader:
-            low, high = reader.watermarks()
+            low, high = _bounds(reader)
         for _, outcome, half_offsets in read_op(connection, view, high, start=low):
             if half_offset in half_offsets:
                 found = outcome
@@ -198,7 +214,7 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
 def _read_end(connection: Connection, partition: int, start: int, stop: int | None) -> Iterator[EndRecord]:
     """Valid END records of [start, stop), or up to the end. The worker sets the others aside: they decide nothing."""
     with _open(connection, connection.names.end, partition, committed=False) as reader:
-        end = reader.watermarks()[1] if stop is None else stop
+        end = _bounds(reader)[1] if stop is None else stop
         reader.start(start)
         for message in reader.read_to(end, _never):
             if offset_of(message) < end:
@@ -257,7 +273,7 @@ def wait_applied(
         # Its OP records stand in the same Kafka transaction as the progress, whose markers come one partition after the
         # other: to the true end, then, past whatever is still open.
         with _open(connection, names.op, partition, committed=False) as uncommitted:
-            end = uncommitted.watermarks()[1]
+            end = _bounds(uncommitted)[1]
         for _, outcome, named in read_op(connection, view, end):
             for offset in outcomes.keys() & set(named):
                 outcomes[offset].append(outcome)
@@ -311,7 +327,7 @@ def last_remarks(connection: Connection, partition: int, messages: Collection[Op
             return remarks
         with _open(connection, connection.names.end, partition, committed=False) as reader:
             reader.start(start)
-            for message in reader.read_to(reader.watermarks()[1], _never):
+            for message in reader.read_to(_bounds(reader)[1], _never):
                 for offset, transaction_id, remark in _REMARK.findall(message.value() or b""):
                     if ids.get(int(offset)) == transaction_id:
                         remarks[int(offset)] = unquote(remark.decode(errors="replace"), errors="replace")
