@@ -53,7 +53,7 @@ BREAKS = (
         "txbridge/broker/committer.py",
         "return Progress(half=draft.watermark, end=draft.next_end,",
         "return Progress(half=last.half, end=last.end,",
-        "tests/integration/test_worker_crash.py -k commit.committed@2",
+        "tests/integration/test_worker_crash.py::test_p3_exactly_once_when_killed_at[commit.committed@2]",
     ),
     Break(
         "P4",
