@@ -8,13 +8,13 @@ END from the progress on is then read by the owner as any other END.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from txbridge.broker.errors import StoppedError, TakeOverRefusedError
+from txbridge.broker.errors import FencedError, StoppedError, TakeOverRefusedError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.outside import Outside
 from txbridge.broker.payloads import PayloadStore, headers_of, offset_of
@@ -96,11 +96,22 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         half_reader.start(progress.half)
         _read_half(state, bounds["half"][1], stopping, outside)
         fault_point("takeover.restored")
+    except TakeOverRefusedError:
+        _close(readers)
+        # Somebody else took the partition over while this one read: parts of two states do not fit together, and the
+        # topics are fine.
+        if read_offset_topic(context, partition, stopping).progress != ledger.progress:
+            raise FencedError("another worker has written the progress during this take-over") from None
+        raise
     except BaseException:
-        for open_reader in readers:
-            open_reader.close()
+        _close(readers)
         raise
     return state
+
+
+def _close(readers: Iterable[PartitionReader]) -> None:
+    for reader in readers:
+        reader.close()
 
 
 def topic_ids(admin: AdminClient, names: Names) -> dict[str, str]:
