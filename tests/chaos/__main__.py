@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -23,6 +24,8 @@ def main() -> int:
     parser.add_argument("--transactions", type=int, default=100_000, help="per cell (default 100,000)")
     parser.add_argument("--cell", choices=sorted(CELLS), action="append", help="only this one; may be repeated")
     options = parser.parse_args()
+    # So that what was started is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     reports: list[CellReport] = []
     for cell in options.cell or CELLS:
         started = time.monotonic()
