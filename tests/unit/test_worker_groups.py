@@ -5,7 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Future
 from types import SimpleNamespace
 
+import pytest
+from confluent_kafka import KafkaException
+
 from txbridge.broker.groups import GroupDirectory
+from txbridge.broker.membership import GroupMembership
 from txbridge.broker.outside import Outside
 from txbridge.core.names import Names
 
@@ -29,6 +33,9 @@ class Membership:
         answers = {group: Future() for group in groups}
         self.asked.append(answers)
         return answers
+
+    def abandon_unanswered(self) -> None:
+        self.looked = True
 
     def answer(self, members: int) -> None:
         self.asked[-1][CHECK].set_result(SimpleNamespace(members=[None] * members))
@@ -63,3 +70,52 @@ def test_p6_an_answer_is_believed_for_two_seconds():
     assert groups.is_alive("g")
     time.seconds += 0.2
     assert not groups.is_alive("g")
+
+
+class SilentAdmin:
+    """An AdminClient whose coordinator never answers, until the test does."""
+
+    def __init__(self):
+        self.answers = {}
+
+    def describe_consumer_groups(self, groups, request_timeout):
+        assert request_timeout == 3_600, "shorter ones would time out in librdkafka, which aborts the process then"
+        self.answers = {group: Future() for group in groups}
+        return self.answers
+
+
+def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new_client():
+    # After kill -9 of Kafka some requests are never answered; checks stood still for ever.
+    time, clients = Time(), []
+
+    def connect():
+        clients.append(SilentAdmin())
+        return clients[-1]
+
+    membership = GroupMembership(connect, time)
+    groups = GroupDirectory(membership, Names(), time)
+    groups.refresh(["g"])
+    for _ in range(9):
+        time.seconds += 1
+        groups.refresh(["g"])
+    assert len(clients) == 1
+    time.seconds += 2
+    groups.refresh(["g"])
+    assert not groups.is_alive("g")
+    assert len(clients) == 2
+    clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
+    groups.refresh(["g"])
+    assert not groups.is_alive("g"), "the answer of a client that was given up"
+    clients[1].answers[CHECK].set_result(SimpleNamespace(members=[None]))
+    assert groups.is_alive("g")
+
+
+def test_a_group_that_is_being_asked_about_is_not_asked_about_again():
+    admin = SilentAdmin()
+    membership = GroupMembership(lambda: admin, Time())
+    first = membership.ask(["g"])["g"]
+    assert membership.ask(["g"])["g"] is first
+    admin.answers["g"].set_exception(KafkaException("no"))
+    with pytest.raises(KafkaException):
+        first.result(0)
+    assert membership.ask(["g"])["g"] is not first

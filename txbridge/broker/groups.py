@@ -49,6 +49,7 @@ class GroupDirectory:
     def refresh(self, groups: Iterable[str]) -> None:
         """Ask about groups whose answer is old; what has come in meanwhile is taken in. Raises KafkaException."""
         now = self._outside.monotonic()
+        self._membership.abandon_unanswered()
         wanted = {name: self._groups.get(name) or _Group(self._outside) for name in groups}
         # What nobody wants to know any more is forgotten, unless its answer is on the way.
         self._groups = {name: group for name, group in self._groups.items() if group.answer is not None} | wanted

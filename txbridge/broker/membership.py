@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,11 +50,9 @@ class GroupMembership:
         The futures fail with KafkaException; the call itself raises KafkaException when there can be no client.
         """
         wanted = list(groups)
-        now = self._outside.monotonic()
+        self.abandon_unanswered()
         with self._lock:
-            self._questions = {name: one for name, one in self._questions.items() if not one.answer.done()}
-            if any(one.asked + _ABANDON_AFTER_S < now for one in self._questions.values()):
-                self._abandon()
+            now = self._outside.monotonic()
             new = [name for name in wanted if name not in self._questions]
             if new:
                 if self._client is None:
@@ -65,20 +64,25 @@ class GroupMembership:
                     self._questions[name] = _Question(answer, now)
             return {name: self._questions[name].answer for name in wanted}
 
-    def _abandon(self) -> None:
-        for question in self._questions.values():
-            if not question.answer.done():
-                error = KafkaError(KafkaError._TIMED_OUT, "the group's coordinator does not answer")  # noqa: SLF001
-                question.answer.set_exception(KafkaException(error))
-        self._questions.clear()
-        self._client = None
+    def abandon_unanswered(self) -> None:
+        """Give up a client that has not answered for too long. Whoever waits without asking calls this now and then."""
+        with self._lock:
+            self._questions = {name: one for name, one in self._questions.items() if not one.answer.done()}
+            too_old = self._outside.monotonic() - _ABANDON_AFTER_S
+            if all(one.asked > too_old for one in self._questions.values()):
+                return
+            error = KafkaError(KafkaError._TIMED_OUT, "the group's coordinator does not answer")  # noqa: SLF001
+            for question in self._questions.values():
+                with suppress(InvalidStateError):  # answered just now
+                    question.answer.set_exception(KafkaException(error))
+            self._questions.clear()
+            self._client = None
 
 
 def _pass_on(ours: Future[Any], theirs: Future[Any]) -> None:
-    if ours.done():  # abandoned
-        return
     error = theirs.exception()
-    if error is not None:
-        ours.set_exception(error)
-    else:
-        ours.set_result(theirs.result())
+    with suppress(InvalidStateError):  # given up
+        if error is not None:
+            ours.set_exception(error)
+        else:
+            ours.set_result(theirs.result())
