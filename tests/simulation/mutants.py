@@ -20,6 +20,7 @@ from txbridge.broker.errors import AbortedError, IndefiniteError
 from txbridge.broker.groups import GroupDirectory, _Group
 from txbridge.broker.inbox import EndInbox
 from txbridge.broker.reader import PartitionReader
+from txbridge.broker.trouble import EndTxnWatch
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
@@ -27,13 +28,6 @@ from txbridge.testing.simulator import exhaustive
 from txbridge.testing.simulator.__main__ import report
 from txbridge.testing.simulator.runner import run_chunk
 from txbridge.testing.simulator.simulation import Simulation
-
-
-class _Deaf(list[Any]):
-    """A list that takes nothing in."""
-
-    def append(self, _: Any) -> None:
-        """Forget it."""
 
 
 def fence_after_reading() -> None:
@@ -92,13 +86,8 @@ def believe_an_abort() -> None:
 
 def ignore_trouble() -> None:
     """A broken connection during a commit or abort is nothing: the producer goes on with its epoch."""
-    init = TransactionalWriter.__init__
-
-    def deaf(self, *arguments, **keywords):
-        init(self, *arguments, **keywords)
-        self._trouble = _Deaf()
-
-    TransactionalWriter.__init__ = deaf
+    EndTxnWatch.trouble = property(lambda _: None, lambda *_: None)
+    EndTxnWatch.trouble_of_commit = lambda _: None
 
 
 def end_out_of_order() -> None:
