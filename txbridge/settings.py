@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from txbridge import kafka_config
+from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
 
@@ -173,6 +174,19 @@ class WorkerSettings(BaseSettings):
     def librdkafka(self) -> dict[str, Any]:
         """The properties for the functions of `txbridge.kafka_config`, bootstrap.servers included."""
         return {**self.kafka, kafka_config.BOOTSTRAP_SERVERS: self.bootstrap_servers}
+
+    @property
+    def check_policy(self) -> CheckPolicy:
+        """When messages are checked, discarded and parked."""
+        return CheckPolicy(
+            transaction_timeout=self.transaction_timeout,
+            transaction_check_interval=self.transaction_check_interval,
+            transaction_check_max=self.transaction_check_max,
+            transaction_max_age=self.transaction_max_age,
+            park_after=self.park_after,
+            park_after_records=self.park_after_records,
+            park_after_bytes=self.park_after_bytes,
+        )
 
     def shown(self) -> dict[str, Any]:
         """All options for the log, secrets masked."""

@@ -31,7 +31,8 @@ VISIBLE_TIMEOUT_S = 30.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
-_UNREACHABLE = frozenset(
+#: Kafka did not answer: trying again later may help.
+UNREACHABLE = frozenset(
     {
         KafkaError._TIMED_OUT,  # noqa: SLF001  librdkafka's own errors carry an underscore; they are its public names
         KafkaError._TRANSPORT,  # noqa: SLF001
@@ -43,7 +44,8 @@ _UNREACHABLE = frozenset(
         KafkaError.NOT_CONTROLLER,
     },
 )
-_NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+#: The user of this connection may not do that.
+NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 
 
 class KafkaUnreachableError(EnvironmentProblemError):
@@ -202,7 +204,7 @@ class Cluster:
             error: KafkaError = failure.args[0]
             if error.code() == absent:
                 return None
-            if error.code() in _NO_RIGHT:
+            if error.code() in NO_RIGHT:
                 return MissingRight(right, topic)
             raise self._translated(error, f"{right} topic {topic}") from None
 
@@ -222,7 +224,7 @@ class Cluster:
             raise self._translated(failure.args[0], purpose) from None
 
     def _translated(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
-        if error.code() in _UNREACHABLE:
+        if error.code() in UNREACHABLE:
             self._admin.poll(0)  # an admin client calls error_cb only from here
             reason = self.last_error or error.str()
             return KafkaUnreachableError(f"Kafka can not be reached ({purpose}): {reason}")

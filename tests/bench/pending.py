@@ -189,14 +189,7 @@ class _EndOfTopic:
     """Counts the records that a read_committed reader sees from now on."""
 
     def __init__(self, servers: str, topic: str) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": "bench",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-            }
-        )
+        self._consumer = _reader(servers)
         end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)[1]
         self._consumer.assign([TopicPartition(topic, 0, end)])
 
@@ -213,14 +206,7 @@ class _LastProgress:
     """The low watermark of the last progress record."""
 
     def __init__(self, servers: str, topic: str, key: bytes) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": "bench",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-            }
-        )
+        self._consumer = _reader(servers)
         self._consumer.assign([TopicPartition(topic, 0, 0)])
         self._key = key
         self._half = 0
@@ -233,6 +219,18 @@ class _LastProgress:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _reader(servers: str) -> Consumer:
+    """A reader of committed records, with nothing assigned yet."""
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "bench",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+    )
 
 
 def _memory(worker: WorkerProcess) -> int:

@@ -79,7 +79,7 @@ class Run:
 
     @property
     def decided(self) -> int:
-        return len(self.store.decisions())
+        return self.store.count
 
     def told(self) -> Iterator[tuple[str, str, bool]]:
         for file in self.folder.glob("*.told"):
@@ -210,7 +210,11 @@ def run_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -
             fault = time.monotonic()
             CELLS[cell](run)
             fault_s = time.monotonic() - fault
-            eventually(lambda: all((folder / f"{one.name}.done").exists() for one in run.clients), 600, _state(run))
+            eventually(
+                lambda: all((folder / f"{one.name}.done").exists() for one in run.clients),
+                600,
+                "the clients did not finish",
+            )
             traffic_s = time.monotonic() - since
             pause = reader.longest_pause(fault)
             _settle(run, reader)
@@ -247,10 +251,6 @@ def _settle(run: Run, reader: WatchingReader) -> None:
         time.sleep(0.5)
     # What is wrongly delivered comes late, if at all.
     time.sleep(2)
-
-
-def _state(run: Run) -> str:
-    return f"clients did not finish; {run.decided:,} transactions decided"
 
 
 def _read_all(bridge: Bridge, run: Run) -> list[Sighting]:

@@ -31,6 +31,12 @@ class DecisionStore:
             query = "SELECT commits FROM decisions WHERE id = ?"
             return bool(self._connection.execute(query, (transaction_id,)).fetchone()[0])
 
+    @property
+    def count(self) -> int:
+        """How many are decided."""
+        with self._lock:
+            return int(self._connection.execute("SELECT count(*) FROM decisions").fetchone()[0])
+
     def decisions(self) -> dict[str, bool]:
         """Whether each transaction commits."""
         with self._lock:

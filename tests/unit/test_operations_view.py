@@ -12,10 +12,10 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.progress import ParkedEntry
+from txbridge.core.progress import OffsetLedger, ParkedEntry
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
 from txbridge.operations.model import NextStep, Selection
-from txbridge.operations.view import Command, OffsetLedger, PartitionView, foresee
+from txbridge.operations.view import Command, PartitionView, foresee
 
 KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
 POLICY = CheckPolicy(

@@ -29,7 +29,6 @@ from txbridge.broker.membership import GroupMembership
 from txbridge.broker.quiet import calm_down
 from txbridge.broker.state import PartitionContext
 from txbridge.broker.worker import STOP_TIMEOUT_S, Worker
-from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.kafka_config import admin_config, create
 from txbridge.log import get_logger, librdkafka_logger
@@ -89,15 +88,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             admin=admin,
             membership=GroupMembership(connect),
             names=names,
-            policy=CheckPolicy(
-                transaction_timeout=settings.transaction_timeout,
-                transaction_check_interval=settings.transaction_check_interval,
-                transaction_check_max=settings.transaction_check_max,
-                transaction_max_age=settings.transaction_max_age,
-                park_after=settings.park_after,
-                park_after_records=settings.park_after_records,
-                park_after_bytes=settings.park_after_bytes,
-            ),
+            policy=settings.check_policy,
             commit_timeout_ms=settings.commit_timeout,
             # The budget is the worker's, which may come to own every partition.
             payload_memory=settings.payload_memory // layout.partitions,

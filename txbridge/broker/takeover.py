@@ -9,7 +9,6 @@ END from the progress on is then read by the owner as any other END.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -24,7 +23,7 @@ from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.progress import ParkedEntry, Progress, parse_op
+from txbridge.core.progress import OffsetLedger, Progress, parse_op
 from txbridge.log import get_logger
 
 _REQUEST_TIMEOUT_S = 10.0
@@ -33,15 +32,6 @@ _HALF_TIMEOUT_S = 30.0
 
 _Bounds = Mapping[str, tuple[int, int]]
 _log = get_logger("txbridge.broker")
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What OFFSET says of a partition."""
-
-    progress: Progress | None = None
-    progress_offset: int = -1
-    parked: dict[int, ParkedEntry] = field(default_factory=dict)
 
 
 def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> PartitionState:
@@ -116,7 +106,7 @@ def _close(readers: Iterable[PartitionReader]) -> None:
 
 def topic_ids(admin: AdminClient, names: Names) -> dict[str, str]:
     """Kafka's ids of half, end, op and offset. Raises KafkaException."""
-    topics = {"half": names.half, "end": names.end, "op": names.op, "offset": names.offset}
+    topics = names.identified
     answers = admin.describe_topics(TopicCollection(list(topics.values())), request_timeout=_REQUEST_TIMEOUT_S)
     return {short: str(answers[topic].result(_REQUEST_TIMEOUT_S).topic_id) for short, topic in topics.items()}
 
@@ -126,27 +116,21 @@ def read_offset_topic(
     partition: int,
     stopping: Callable[[], bool],
     start: int | None = None,
-) -> Ledger:
+) -> OffsetLedger:
     """The last progress of OFFSET and the parked entries, reading from `start` (default: all of it)."""
     names = context.names
-    progress_key = names.progress_key(partition)
-    ledger = Ledger()
+    ledger = OffsetLedger(names, partition)
     reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
     try:
         low, high = _bounds(context, names.offset, partition)
         reader.start(low if start is None else max(start, low))
         for message in reader.read_to(high, stopping):
-            key, value = message.key() or b"", message.value()
+            # The key of something else is nobody's mistake here.
+            if not ledger.is_ours(message.key()):
+                continue
             try:
-                if key == progress_key and value is not None:
-                    ledger.progress, ledger.progress_offset = Progress.decode(value), offset_of(message)
-                elif key.startswith(progress_key + b"/"):
-                    half_offset = int(key[len(progress_key) + 1 :])
-                    if value is None:
-                        ledger.parked.pop(half_offset, None)
-                    else:
-                        ledger.parked[half_offset] = ParkedEntry.decode(half_offset, value)
-            except (MalformedRecordError, ValueError) as error:
+                ledger.take(message.key(), message.value(), offset_of(message))
+            except MalformedRecordError as error:
                 _report_malformed(names.offset, partition, offset_of(message), error)
     finally:
         reader.close()
@@ -219,7 +203,7 @@ def _refuse_other_topics(
     bounds: _Bounds,
 ) -> None:
     """Topics that were recreated, or lost records that are still needed, look normal otherwise."""
-    topics = {"half": names.half, "end": names.end, "op": names.op, "offset": names.offset}
+    topics = names.identified
     for short, topic in topics.items():
         if progress.topics.get(short, ids[short]) != ids[short]:
             raise TakeOverRefusedError(

@@ -103,6 +103,11 @@ class Names:
     def discard(self) -> str:
         return self._named("TRANS_CHECK_MAX_TIME_TOPIC")
 
+    @property
+    def identified(self) -> dict[str, str]:
+        """The topics whose Kafka ids the progress keeps, by the short names that stand in it."""
+        return {"half": self.half, "end": self.end, "op": self.op, "offset": self.offset}
+
     def check(self, group: str) -> str:
         """The topic of a producer group's check requests, and the consumer group that reads it."""
         return self._named(f"RMQ_SYS_TRANS_CHECK.{group}")

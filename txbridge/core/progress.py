@@ -10,7 +10,7 @@ from typing import Any
 
 from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
-from txbridge.core.names import Headers
+from txbridge.core.names import Headers, Names
 from txbridge.core.states import Outcome, TransactionState
 
 #: Largest value of one OP record in bytes: well below Kafka's default record limit of 1 MiB.
@@ -174,6 +174,39 @@ class ParkedEntry:
 
 def offset_headers() -> list[tuple[str, bytes | None]]:
     return [(names.VERSION, names.PROTOCOL_VERSION)]
+
+
+class OffsetLedger:
+    """What OFFSET says of one partition, folded record by record."""
+
+    def __init__(self, topic_names: Names, partition: int) -> None:
+        self.partition = partition
+        self._progress_key = topic_names.progress_key(partition)
+        self._parked_prefix = self._progress_key + b"/"
+        self.progress: Progress | None = None
+        #: Where the last progress stands in OFFSET, if `take` was told.
+        self.progress_offset = -1
+        self.parked: dict[int, ParkedEntry] = {}
+        #: OFFSET offset up to which it is folded; kept by whoever reads.
+        self.position = 0
+
+    def is_ours(self, key: bytes | None) -> bool:
+        """Whether a record with this key speaks of this partition."""
+        return key is not None and (key == self._progress_key or key.startswith(self._parked_prefix))
+
+    def take(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
+        """Fold one record. Raises MalformedRecordError for one that no worker writes."""
+        if key == self._progress_key:
+            if value is not None:
+                self.progress, self.progress_offset = Progress.decode(value), offset
+            return
+        half_offset = (key or b"").removeprefix(self._parked_prefix)
+        if not self.is_ours(key) or not half_offset.isdigit():
+            raise MalformedRecordError(f"not a key of this partition: {(key or b'')[:80]!r}")
+        if value is None:
+            self.parked.pop(int(half_offset), None)
+        else:
+            self.parked[int(half_offset)] = ParkedEntry.decode(int(half_offset), value)
 
 
 def _number(value: Any) -> int:

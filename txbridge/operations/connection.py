@@ -14,27 +14,7 @@ from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.settings import WorkerSettings
 from txbridge.topics import LayoutError
-from txbridge.topics_cluster import Cluster, KafkaUnreachableError, MissingRight, TopicFacts
-
-# librdkafka's own errors carry an underscore; they are its public names.
-_UNREACHABLE = frozenset(
-    {
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
-        KafkaError._SSL,  # noqa: SLF001
-        KafkaError.REQUEST_TIMED_OUT,
-    },
-)
-_NO_RIGHT = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    },
-)
+from txbridge.topics_cluster import NO_RIGHT, UNREACHABLE, Cluster, KafkaUnreachableError, MissingRight, TopicFacts
 
 
 @contextmanager
@@ -45,9 +25,9 @@ def kafka_errors(purpose: str) -> Iterator[None]:
     except KafkaException as failure:
         error: KafkaError = failure.args[0]
         text = f"{purpose}: {error.str()} ({error.name()})"
-        if error.code() in _UNREACHABLE:
+        if error.code() in UNREACHABLE:
             raise KafkaUnreachableError(f"Kafka can not be reached; {text}") from failure
-        if error.code() in _NO_RIGHT:
+        if error.code() in NO_RIGHT | {KafkaError.GROUP_AUTHORIZATION_FAILED}:
             raise EnvironmentProblemError(
                 f"a right is missing; {text}. docs/operations.md lists the rights that operations need",
             ) from failure
@@ -73,7 +53,7 @@ class Connection:
         Raises LayoutError when topics are missing, KafkaUnreachableError, EnvironmentProblemError, UsageError.
         """
         names, kafka = Names(settings.namespace), settings.librdkafka
-        topics = {"half": names.half, "end": names.end, "op": names.op, "offset": names.offset}
+        topics = names.identified
         seen = Cluster.connect(kafka).read(list(topics.values()))
         facts = {short: sight for short, topic in topics.items() if isinstance(sight := seen[topic], TopicFacts)}
         problems = [_problem(names, topics[short], seen[topics[short]]) for short in topics if short not in facts]
@@ -85,12 +65,7 @@ class Connection:
         return cls(
             kafka=kafka,
             names=names,
-            policy=CheckPolicy(
-                transaction_timeout=settings.transaction_timeout,
-                transaction_check_interval=settings.transaction_check_interval,
-                transaction_check_max=settings.transaction_check_max,
-                transaction_max_age=settings.transaction_max_age,
-            ),
+            policy=settings.check_policy,
             partitions=facts["half"].partitions,
             topic_ids={short: one.topic_id for short, one in facts.items()},
         )

@@ -24,13 +24,13 @@ from txbridge.broker.payloads import PayloadStore, headers_of, offset_of, to_hal
 from txbridge.broker.reader import PartitionReader
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.progress import Progress, parse_op
+from txbridge.core.progress import OffsetLedger, Progress, parse_op
 from txbridge.core.states import Outcome
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
-from txbridge.operations.view import Command, OffsetLedger, PartitionView, commands_of
+from txbridge.operations.view import Command, PartitionView, commands_of
 
 #: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
 _REQUEST_TIMEOUT_S = 10.0

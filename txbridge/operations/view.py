@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, replace
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_transaction import EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import Names
-from txbridge.core.progress import ParkedEntry, Progress
+from txbridge.core.progress import OffsetLedger, ParkedEntry
 from txbridge.core.states import TRANSITIONS, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.operations.model import NextStep, OpenMessage, StoredCommand
 
@@ -69,34 +67,6 @@ def foresee(message: OpenMessage, commands: Iterable[Command]) -> list[Foreseen]
             state, refused = transition.state, transition.refused
         found.append(Foreseen(command, before, state, refused))
     return found
-
-
-@dataclass(slots=True)
-class OffsetLedger:
-    """What OFFSET says of one partition, folded record by record."""
-
-    names: Names
-    partition: int
-    progress: Progress | None = None
-    parked: dict[int, ParkedEntry] = field(default_factory=dict)
-    #: OFFSET offset up to which it is folded.
-    position: int = 0
-
-    def take(self, key: bytes | None, value: bytes | None) -> None:
-        """Fold one record. Raises MalformedRecordError for one that no worker writes."""
-        progress_key = self.names.progress_key(self.partition)
-        key = key or b""
-        if key == progress_key:
-            if value is not None:
-                self.progress = Progress.decode(value)
-            return
-        prefix, slash, offset = key.rpartition(b"/")
-        if prefix != progress_key or not slash or not offset.isdigit():
-            raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
-        if value is None:
-            self.parked.pop(int(offset), None)
-        else:
-            self.parked[int(offset)] = ParkedEntry.decode(int(offset), value)
 
 
 @dataclass(slots=True)
