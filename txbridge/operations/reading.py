@@ -37,7 +37,14 @@ _REQUEST_TIMEOUT_S = 10.0
 #: A partition has no leader for a moment when it is new or its broker restarts; longer than this, the cluster is ill.
 _ELECTION_TIMEOUT_S = 5.0
 _ELECTION_POLL_S = 0.1
-_NO_LEADER = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION})
+_NO_LEADER = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's public name for it
+    },
+)
 #: The remark of an answer is looked for from the birth of the oldest message on, less this: brokers' clocks differ.
 _CLOCK_SKEW_MS = 60_000
 #: Partitions read at the same time. Each needs a few connections and mostly waits for Kafka.
