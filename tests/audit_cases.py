@@ -167,14 +167,14 @@ class Log(ABC):
         return Record(self.names.discard, 0, b"key", b"body", headers(**ours))
 
     def set_aside(
-        self, topic: str, partition: int, offset: int, copied: Sequence[tuple[str, bytes | None]] = ()
+        self, topic: str, partition: int, offset: int, copied: Sequence[tuple[str, bytes | None]] = (), **changed: str
     ) -> Record:
         ours = {
             "TXB_V": "1",
             "TXB_REASON": "MALFORMED",
             "TXB_ERROR": "no good",
             "TXB_SOURCE": f"{topic}:{partition}:{offset}",
-        }
+        } | changed
         return Record(self.names.discard, 0, None, b"as it was", [*copied, *headers(**ours)])
 
     def deliver(self, half: Half, *more: Record) -> Record:
@@ -487,6 +487,42 @@ def end_that_only_the_worker_finds_malformed(log: Log) -> Half:
     half = log.half()
     at = log.end(half, COMMIT, rest=",,%zz")
     log.transaction(log.set_aside(log.names.end, half.partition, at))
+    return half
+
+
+def sent_twice(log: Log) -> tuple[Half, Half, Record]:
+    """A half message, its copy, and what the worker writes to set the copy aside."""
+    half = log.half()
+    again = log.half(UNIQ_KEY=half.id)
+    first = f"{half.partition}:{half.offset}"
+    aside = log.set_aside(log.names.half, again.partition, again.offset, TXB_REASON="COPY", TXB_HALF=first)
+    return half, again, aside
+
+
+@case("delivered", strays=("COPY",))
+def sent_twice_and_the_copy_committed(log: Log) -> Half:
+    half, again, aside = sent_twice(log)
+    log.end_record(f"{again.offset},{half.id},8".encode(), half.partition)
+    log.deliver(half, aside, log.op("discard", again))
+    return half
+
+
+@case("rolled_back", "CONTRADICTION", strays=("COPY",))
+def sent_twice_and_each_decided(log: Log) -> Half:
+    half, again, aside = sent_twice(log)
+    log.transaction(aside, log.op("discard", again))
+    log.end(half, ROLLBACK)
+    log.end_record(f"{again.offset},{half.id},8".encode(), half.partition)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("delivered", strays=("COPY", "PHANTOM"))
+def both_copies_delivered(log: Log) -> Half:
+    half, again, aside = sent_twice(log)
+    log.end(half, COMMIT)
+    log.deliver(half, aside, log.op("discard", again))
+    log.transaction(log.copy(half, TXB_HALF=f"{again.partition}:{again.offset}"))
     return half
 
 

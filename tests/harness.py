@@ -431,6 +431,12 @@ class Bridge:
         message = self.produce(self.names.half, value=value, key=key, headers=[*headers, *ours], **where)
         return Prepared(message.partition(), message.offset(), dict(ours)["UNIQ_KEY"].decode())
 
+    def send_again(self, prepared: Prepared, real_topic: str, value: bytes | None = b"value") -> Prepared:
+        """The same half message once more, as a producer whose idempotence was lost sends it."""
+        headers = self.half_headers(real_topic, transaction_id=prepared.transaction_id)
+        message = self.produce(self.names.half, value=value, headers=headers, partition=prepared.partition)
+        return Prepared(message.partition(), message.offset(), prepared.transaction_id)
+
     def prepare_many(
         self, real_topic: str, values: Sequence[bytes], *, partition: int | None = None, group: str = "group"
     ) -> list[Prepared]:

@@ -190,8 +190,8 @@ class _Audit:
             kinds, entries = kinds | found, entries + more
         if counted.malformed or set_aside:
             odd = findings.malformed(frames.halves, frames.end_records, discards, names.half, names.end)
-            kinds[findings.MALFORMED], more = collect.malformed(names, self._keep(odd))
-            entries += more
+            found, more = collect.malformed(names, self._keep(odd))
+            kinds, entries = kinds | found, entries + more
         if counted.bad_ops:
             kinds[findings.UNREADABLE_OP] = counted.bad_ops
             entries += collect.unreadable(names, frames.outcomes)

@@ -123,13 +123,14 @@ def strays(labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
     return counted, entries
 
 
-def malformed(names: Names, records: DataFrame) -> tuple[int, list[Entry]]:
-    """Malformed records (findings.malformed, persisted): how many, and the first."""
+def malformed(names: Names, records: DataFrame) -> tuple[dict[str, int], list[Entry]]:
+    """Malformed records (findings.malformed, persisted): how many of each kind, and the first."""
     rows = records.orderBy("source_topic", "partition", "source_offset").limit(FINDINGS_LISTED).collect()
     roles = {names.half: "half", names.end: "end"}
-    return records.count(), [
+    counted = {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
+    return counted, [
         Entry(
-            findings.MALFORMED,
+            row.kind,
             row.says,
             evidence=(
                 Place(roles.get(row.source_topic, "record"), row.source_topic, row.partition, row.source_offset),

@@ -12,7 +12,7 @@ from txbridge_audit import verdicts
 from txbridge_audit.records import COMMIT, ROLLBACK
 
 #: Findings that do not come from a row of the ledger.
-MALFORMED, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "OTHER_NAMESPACE", "HALF_GONE"
+MALFORMED, COPY, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "COPY", "OTHER_NAMESPACE", "HALF_GONE"
 UNREADABLE_OP, OPEN_TRANSACTION = "UNREADABLE_OP", "OPEN_TRANSACTION"
 
 
@@ -105,6 +105,7 @@ RULES: tuple[Rule, ...] = (
 
 SAYS = {rule.kind: rule.says for rule in RULES} | {
     MALFORMED: "a record of HALF or END that is not ours or breaks a rule; it has no effect",
+    COPY: "a half message that its producer has sent twice; the first one counts",
     OTHER_NAMESPACE: "a visible record that belongs to a half message of another namespace",
     HALF_GONE: "a visible record whose half message retention has removed",
     UNREADABLE_OP: "a record of OP that can not be read",
@@ -119,9 +120,10 @@ def find(judged: DataFrame) -> DataFrame:
 
 
 def malformed(halves: DataFrame, end_records: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:
-    """Malformed records of HALF and END (topic names given): source_topic, partition, source_offset, says, set_aside.
+    """Malformed records of HALF and END (topic names given), copies included.
 
-    By our own reading, by the worker's (it set them aside), or both; the worker's words are preferred.
+    kind, source_topic, partition, source_offset, says, set_aside. By our own reading, by the worker's (it set them
+    aside), or both; the worker's words are preferred.
     """
 
     def ours(rows: DataFrame, topic: str, offset: str) -> DataFrame:
@@ -139,12 +141,14 @@ def malformed(halves: DataFrame, end_records: DataFrame, discards: DataFrame, ha
         .groupBy(place)
         .agg(
             F.first("error", ignorenulls=True).alias("error"),
+            F.bool_or(_col("first").isNotNull()).alias("is_copy"),
             F.min(F.struct(_col("at_partition").alias("partition"), _col("at_offset").alias("offset"))).alias(
                 "set_aside"
             ),
         )
     )
     return read.join(aside, place, "full_outer").select(
+        F.when(_col("is_copy"), COPY).otherwise(MALFORMED).alias("kind"),
         *place,
         F.coalesce("error", "fault", F.lit("set aside by the worker")).alias("says"),
         "set_aside",

@@ -124,7 +124,10 @@ def copies_before(spark: SparkSession, copies: DataFrame, before: Mapping[TopicP
 def _events(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
     aside = frames.discards.where("malformed").select("source_topic", "partition", "source_offset").distinct()
     aside_ends = aside.where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
-    readable = entries(frames.end_records.join(aside_ends, ["partition", "end_at"], "left_anti"))
+    readable = _of_firsts(
+        entries(frames.end_records.join(aside_ends, ["partition", "end_at"], "left_anti")),
+        frames.discards,
+    )
     faulty_ends = frames.end_records.where(F.col("fault").isNotNull())
     faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
     aside_halves = aside.where(F.col("source_topic") == names.half)
@@ -140,6 +143,23 @@ def _events(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> 
         _as_events(aside_halves, ASIDE, half="source_offset"),
     )
     return reduce(DataFrame.unionByName, tables)
+
+
+def _of_firsts(named: DataFrame, discards: DataFrame) -> DataFrame:
+    """The END entries, those that name a copy with the coordinates of its first: that is the one they decide.
+
+    Sound because the worker sets a copy aside at the latest in the Kafka transaction that applies an END naming it.
+    """
+    firsts = (
+        discards.where(F.col("first").isNotNull())
+        .groupBy("partition", F.col("source_offset").alias("half"))
+        .agg(F.min("first").alias("first"))
+    )
+    return (
+        named.join(F.broadcast(firsts), ["partition", "half"], "left")
+        .withColumn("half", F.coalesce("first", "half"))
+        .drop("first")
+    )
 
 
 def _as_events(rows: DataFrame, kind: int, half: str | None = "half", **columns: str) -> DataFrame:

@@ -168,10 +168,12 @@ def parked(raw: DataFrame, names: Names) -> DataFrame:
 
 
 def discards(raw: DataFrame) -> DataFrame:
-    """Discard: malformed, source_topic, partition, source_offset, reason, error, discard_end, at_partition, at_offset.
+    """Discard: malformed, source_topic, partition, source_offset, reason, error, first, discard_end, and its own
+    coordinates at_partition, at_offset.
 
     A discarded half message is named by its half coordinates (its source_topic is null), a malformed record by the
-    coordinates where it was found. `discard_end` is TXB_END. Rows that name neither are dropped.
+    coordinates where it was found. A copy counts as malformed; `first` is the half offset of what it copies.
+    `discard_end` is TXB_END. Rows that name neither are dropped.
     """
     named = raw.select(
         F.col("partition").alias("at_partition"),
@@ -180,7 +182,8 @@ def discards(raw: DataFrame) -> DataFrame:
     )
     reason, where = _text(headers.REASON), _text(headers.HALF_COORDINATES)
     origin = _text(headers.RECORD_SOURCE)
-    malformed = reason.eqNullSafe("MALFORMED")
+    is_copy = reason.eqNullSafe("COPY")
+    malformed = reason.eqNullSafe("MALFORMED") | is_copy
     rows = named.select(
         F.when(malformed, F.regexp_extract(origin, _SOURCE, 1)).alias("source_topic"),
         F.when(malformed, F.regexp_extract(origin, _SOURCE, 2))
@@ -194,6 +197,7 @@ def discards(raw: DataFrame) -> DataFrame:
         malformed.alias("malformed"),
         reason.alias("reason"),
         _text(headers.ERROR).alias("error"),
+        F.when(is_copy, F.regexp_extract(where, _COORDINATES, 2)).try_cast("bigint").alias("first"),
         _text(headers.END_POSITION).try_cast("bigint").alias("discard_end"),
         "at_partition",
         "at_offset",

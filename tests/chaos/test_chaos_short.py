@@ -7,9 +7,7 @@ import pytest
 from tests.chaos.cells import run_cell
 
 
-# Not Kafka's: when it is killed, librdkafka at times stores a half message twice, and the check of the second copy then
-# delivers it again (docs/testing.md). `make chaos` shows it.
-@pytest.mark.parametrize("cell", ["client kill -9", "worker kill -9"])
+@pytest.mark.parametrize("cell", ["client kill -9", "worker kill -9", "kafka kill -9"])
 def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str) -> None:
     report = run_cell(cell, 5_000)
     print(report)

@@ -183,6 +183,16 @@ def parked_entries_forgotten() -> None:
     HalfQueue.restore_parked = lambda _self, _parked: None
 
 
+def copies_are_messages() -> None:
+    """A half message that its producer has sent twice is two."""
+    HalfQueue.note_id = lambda _self, _half: None
+
+
+def copies_across_a_take_over_are_messages() -> None:
+    """A take-over reads nothing below the watermark, not even ids."""
+    HalfQueue.recent_start = HalfQueue.watermark
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     mutant.__name__: mutant
     for mutant in (
@@ -202,6 +212,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
         op_replayed_from_its_end,
         dirty_reads_at_take_over,
         parked_entries_forgotten,
+        copies_are_messages,
+        copies_across_a_take_over_are_messages,
     )
 }
 

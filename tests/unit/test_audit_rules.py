@@ -177,7 +177,7 @@ def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None
     # One half message of the case with two entries is not the case's own.
     assert fates == Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])
     stray = Counter(kind for row in judged.rows if not row.valid for kind in row.findings) + Counter(judged.strays)
-    stray += Counter(MALFORMED=len(judged.malformed), UNREADABLE_OP=judged.unreadable)
+    stray += Counter(UNREADABLE_OP=judged.unreadable) + Counter(row.kind for row in judged.malformed)
     assert stray == Counter(kind for case in cases for kind in case.strays)
 
 
@@ -196,7 +196,7 @@ def test_evidence_names_every_record(spark: SparkSession) -> None:
 def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[str, Half | None], Judged]) -> None:
     _, judged = planted
     said = Counter(row.says for row in judged.malformed)
-    assert said["no good"] == 12
+    assert said["no good"] == 15
     assert said["TXB_V is not 1"] == said["REAL_TOPIC is forbidden"] == said["TRAN_MSG is not true"] == 1
     assert said["an entry can not be read"] == 1
 

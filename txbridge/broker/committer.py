@@ -111,7 +111,8 @@ class Committer:
         if draft.watermark >= queue.half_position:
             # Everything read is finished or parked: no OP record up to here names anything that is still needed.
             op = max(op, self._settled_op)
-        return Progress(half=draft.watermark, end=draft.next_end, op=op, topics=last.topics)
+        recent = min(self._state.queue.recent_start, draft.watermark)
+        return Progress(half=draft.watermark, end=draft.next_end, op=op, topics=last.topics, recent=recent)
 
     def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:
         """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
@@ -275,7 +276,7 @@ class Committer:
                 half_offset=refusal.entry.half_offset,
                 source=refusal.source.value,
             )
-        for record, count in _first_of_each(contents.malformed, lambda record: record.topic):
+        for record, count in _first_of_each(contents.malformed, lambda record: (record.topic, record.copy_of is None)):
             _log.warning(
                 "malformed_records",
                 topic=record.topic,

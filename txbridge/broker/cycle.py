@@ -151,7 +151,7 @@ class Cycle:
             if isinstance(record, EndRecord)
             for command in record.entries
             if command.decision is Decision.COMMIT
-            and (entry := queue.entry(command.half_offset)) is not None
+            and (entry := queue.entry(queue.first_of(command.half_offset))) is not None
             and entry.state is TransactionState.PENDING
         }
         topics |= queue.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)

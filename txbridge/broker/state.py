@@ -42,6 +42,15 @@ class PartitionContext:
     outside: Outside = OUTSIDE
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """Why a record of HALF is set aside whose body is not kept until then."""
+
+    error: str
+    #: Half offset of the first, when it is a copy.
+    copy_of: int | None
+
+
 @dataclass(slots=True)
 class PartitionState:
     """All that an owner holds of its partition."""
@@ -58,8 +67,8 @@ class PartitionState:
     progress_offset: int
     #: Whether the owner was told to stop: asked while something waits for Kafka.
     stopping: Callable[[], bool]
-    #: Malformed records of HALF that were read and not yet set aside; None is one that has to be read again.
-    _malformed: dict[int, MalformedRecord | None] = field(default_factory=dict)
+    #: Records of HALF that were read and not yet set aside; an unread one has to be read again.
+    _malformed: dict[int, MalformedRecord | _Unread] = field(default_factory=dict)
     _malformed_bytes: int = 0
 
     def take_in_half(self, limit: int, timeout: float) -> int:
@@ -71,23 +80,27 @@ class PartitionState:
                 half = to_half(message, self.names)
             except MalformedRecordError as error:
                 self._take_in_malformed(message, str(error))
-            else:
-                if queue.read(half):
-                    self.payloads.put(half)
+                continue
+            first = queue.note_id(half)
+            if first is not None:
+                self._take_in_malformed(message, f"a copy of the half message at offset {first}: the same id", first)
+            elif queue.read(half):
+                self.payloads.put(half)
         queue.advance_reader(reader.position)
         return len(messages)
 
-    def _take_in_malformed(self, message: Message, error: str) -> None:
+    def _take_in_malformed(self, message: Message, error: str, copy_of: int | None = None) -> None:
         offset, size = offset_of(message), len(message.value() or b"")
         if not self.queue.read_malformed(offset, size):
             return
+        why = _Unread(error, copy_of)
         if self._malformed_bytes + size > _MALFORMED_BYTES:
-            self._malformed[offset] = None
+            self._malformed[offset] = why
         else:
-            self._malformed[offset] = self._as_malformed(message, error)
+            self._malformed[offset] = self._as_malformed(message, why)
             self._malformed_bytes += size
 
-    def _as_malformed(self, message: Message, error: str) -> MalformedRecord:
+    def _as_malformed(self, message: Message, why: _Unread) -> MalformedRecord:
         return MalformedRecord(
             topic=self.half_reader.topic,
             partition=self.partition,
@@ -95,22 +108,25 @@ class PartitionState:
             key=message.key(),
             value=message.value(),
             headers=copyable_headers(message),
-            error=error,
+            error=why.error,
+            copy_of=why.copy_of,
         )
 
     def malformed_limit(self, limit: int) -> int:
         """How many malformed records of HALF, at most `limit`, to set aside in one Kafka transaction."""
-        return min(limit, _UNREAD_LIMIT) if None in self._malformed.values() else limit
+        unread = any(isinstance(record, _Unread) for record in self._malformed.values())
+        return min(limit, _UNREAD_LIMIT) if unread else limit
 
     def load_malformed(self, offsets: Iterable[int]) -> list[MalformedRecord]:
         """The malformed records of HALF at these offsets. Raises TimeoutError, KafkaException."""
-        found = {offset: self._malformed[offset] for offset in offsets}
-        for message in self.payloads.read_back(offset for offset, record in found.items() if record is None):
-            try:
-                to_half(message, self.names)
-            except MalformedRecordError as error:
-                found[offset_of(message)] = self._as_malformed(message, str(error))
-        return [record or self._gone(offset) for offset, record in sorted(found.items())]
+        wanted = {offset: self._malformed[offset] for offset in offsets}
+        found = {offset: record for offset, record in wanted.items() if isinstance(record, MalformedRecord)}
+        unread = {offset: why for offset, why in wanted.items() if isinstance(why, _Unread)}
+        if unread:
+            for message in self.payloads.read_back(unread):
+                offset = offset_of(message)
+                found[offset] = self._as_malformed(message, unread[offset])
+        return [found.get(offset) or self._gone(offset) for offset in sorted(wanted)]
 
     def _gone(self, offset: int) -> MalformedRecord:
         """Stands for a malformed record that retention has eaten meanwhile."""
@@ -120,7 +136,7 @@ class PartitionState:
         """They were set aside."""
         for offset in offsets:
             record = self._malformed.pop(offset)
-            if record is not None:
+            if isinstance(record, MalformedRecord):
                 self._malformed_bytes -= len(record.value or b"")
 
     def close(self) -> None:

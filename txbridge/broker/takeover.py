@@ -1,7 +1,8 @@
 """Take-over of a partition, from the topics alone: after it, memory holds what the previous owner had committed.
 
 1. The fence: whoever owned the partition can write nothing any more.
-2. OFFSET to its end: the progress and the parked entries; then OP from the progress, then HALF from the low watermark.
+2. OFFSET to its end: the progress and the parked entries; then OP from the progress, then HALF from the low watermark,
+   and from a little below it for the ids of the last messages.
 3. A first Kafka transaction with nothing but the progress: it proves that nobody came in between.
 END from the progress on is then read by the owner as any other END.
 """
@@ -83,7 +84,9 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             progress_offset=ledger.progress_offset,
             stopping=stopping,
         )
-        half_reader.start(progress.half)
+        # Below the watermark only for the ids: what retention has eaten there is missed by nobody.
+        recent = progress.half if progress.recent is None else min(progress.recent, progress.half)
+        half_reader.start(max(recent, bounds["half"][0]))
         _read_half(state, bounds["half"][1], stopping, outside)
         fault_point("takeover.restored")
     except TakeOverRefusedError:

@@ -65,17 +65,20 @@ class MalformedRecord:
     value: bytes | None
     headers: Headers
     error: str
+    #: Of a copy (core/copies.py): half offset of the first.
+    copy_of: int | None = None
 
     def discard_headers(self) -> list[tuple[str, bytes | None]]:
-        """Its headers as they were, then ours: the last of a name is ours."""
-        source = f"{self.topic}:{self.partition}:{self.offset}"
-        return [
-            *self.headers,
+        """Ours, which go behind those that it had: the last of a name is ours."""
+        headers: list[tuple[str, bytes | None]] = [
             (header_names.VERSION, header_names.PROTOCOL_VERSION),
-            (header_names.REASON, b"MALFORMED"),
+            (header_names.REASON, b"MALFORMED" if self.copy_of is None else b"COPY"),
             (header_names.ERROR, self.error[:_MAX_ERROR].encode(errors="replace")),
-            (header_names.RECORD_SOURCE, source.encode()),
+            (header_names.RECORD_SOURCE, f"{self.topic}:{self.partition}:{self.offset}".encode()),
         ]
+        if self.copy_of is not None:
+            headers.append((header_names.HALF_COORDINATES, f"{self.partition}:{self.copy_of}".encode()))
+        return headers
 
 
 @dataclass(slots=True)
@@ -189,13 +192,13 @@ class Transaction:
         for record in contents.malformed:
             which = (record.topic, record.offset)
             bare = which in contents.bodiless
-            headers = record.discard_headers()
+            headers = [*(() if bare else record.headers), *record.discard_headers()]
             self._produce(
                 RecordKind.DISCARD,
                 topic,
                 None if bare else record.value,
                 None if bare else record.key,
-                headers[-4:] if bare else headers,
+                headers,
                 which=which,
                 limit=limit,
             )

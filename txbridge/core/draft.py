@@ -45,6 +45,7 @@ class Draft:
         self._changed: dict[int, HalfEntry] = {}
         self._taken: dict[int, HalfEntry] = {}
         self._taken_for_age: list[HalfEntry] = []
+        self._copies_named: set[int] = set()
         self._full = False
         #: END offset from which the next transaction goes on.
         self.next_end = queue.next_end
@@ -79,7 +80,9 @@ class Draft:
         self.next_end = max(self.next_end, next_end)
 
     def _apply_entry(self, record: EndRecord, command: EndEntry, obstacle: Obstacle) -> RefusalReason | None:
-        offset = command.half_offset
+        offset = self._queue.first_of(command.half_offset)
+        if offset != command.half_offset:
+            self._copies_named.add(command.half_offset)
         event = event_of(command.decision, record.source, deliverable=True)
         entry = self._open(offset)
         if entry is None:
@@ -197,8 +200,13 @@ class Draft:
         self.discards.append(changed)
 
     def set_aside_malformed(self, limit: int | None = None) -> None:
-        """Copy malformed records of HALF, the first `limit` of them, to the discard topic."""
-        self.malformed = sorted(self._queue.malformed)[:limit]
+        """Copy malformed records of HALF, the first `limit` of them, to the discard topic.
+
+        Copies that END named in this draft are among them: with the decision there is always the record that explains
+        whom it decided.
+        """
+        waiting = self._queue.malformed
+        self.malformed = sorted({*sorted(waiting)[:limit], *(waiting & self._copies_named)})
 
     def park(self, limit: int) -> None:
         """Park what holds the low watermark back too far, and work out where the watermark will stand."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sys import intern
 
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.copies import RecentHalves
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.progress import ParkedEntry
 from txbridge.core.schedule import Schedule
@@ -98,8 +99,8 @@ class HalfQueue:
     """State of one half partition.
 
     Every half offset at or above the low watermark that was read stands in the window; it is open (an entry), finished
-    (an outcome) or malformed and not yet set aside. Below the low watermark only parked entries are known for certain;
-    the last outcomes are remembered, so that a late decision is told what it contradicts.
+    (an outcome) or malformed (a copy counts as that) and not yet set aside. Below the low watermark only parked entries
+    are known for certain; the last outcomes are remembered, so that a late decision is told what it contradicts.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class HalfQueue:
         # The younger generation and the older: forgetting half of them at once costs nothing per message.
         self._remembered: tuple[dict[int, Outcome], dict[int, Outcome]] = ({}, {})
         self._malformed: set[int] = set()
+        self._recent = RecentHalves()
         self._window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
         # Checks are kept by group: those of a group with nobody alive wait, and must not stand in front of others.
@@ -153,6 +155,13 @@ class HalfQueue:
         self._next_op = op_offset + 1
 
     # --- reading HALF -----------------------------------------------------------------------------------------------
+
+    def note_id(self, half: HalfMessage) -> int | None:
+        """To be told of every valid record of HALF first, those below the watermark that a take-over reads included.
+
+        The offset of its first when it is a copy (`copies`), which then is `read_malformed`.
+        """
+        return self._recent.note(half.offset, half.transaction_id, half.size)
 
     def read(self, half: HalfMessage) -> bool:
         """Take in the next half message. True when it is open, so that its body will be needed."""
@@ -209,6 +218,16 @@ class HalfQueue:
     def replay_op(self) -> int:
         """OP offset from which a take-over must replay: that of the first record that names an offset >= watermark."""
         return self._ops[0][0] if self._ops else self._next_op
+
+    @property
+    def recent_start(self) -> int:
+        """HALF offset from which a take-over must read, to recognise the copies that this queue would."""
+        start = self._recent.start
+        return self.watermark if start is None else min(start, self.watermark)
+
+    def first_of(self, offset: int) -> int:
+        """The offset of the half message that this one means: of a copy, that of the first."""
+        return self._recent.first_of(offset)
 
     def entry(self, offset: int) -> HalfEntry | None:
         return self._entries.get(offset)

@@ -70,18 +70,21 @@ class Progress:
     topics: Mapping[str, str]
     owner: str = ""
     seq: int = 0
+    #: HALF offset from which a take-over reads, to know the ids of the last messages (`copies`); None: from `half`.
+    recent: int | None = None
 
     def encode(self) -> bytes:
-        return _dump(
-            {
-                "half": self.half,
-                "end": self.end,
-                "op": self.op,
-                "topics": dict(self.topics),
-                "owner": self.owner,
-                "seq": self.seq,
-            },
-        )
+        data: dict[str, Any] = {
+            "half": self.half,
+            "end": self.end,
+            "op": self.op,
+            "topics": dict(self.topics),
+            "owner": self.owner,
+            "seq": self.seq,
+        }
+        if self.recent is not None:
+            data["recent"] = self.recent
+        return _dump(data)
 
     @classmethod
     def decode(cls, value: bytes) -> Progress:
@@ -94,6 +97,7 @@ class Progress:
                 topics={name: _text(topic_id) for name, topic_id in data["topics"].items()},
                 owner=_text(data["owner"]),
                 seq=_number(data["seq"]),
+                recent=None if data.get("recent") is None else _number(data["recent"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise MalformedRecordError(f"not a progress record: {error!r}") from None

@@ -16,6 +16,8 @@ PROGRESS = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7)
 PROGRESS_JSON = (
     b'{"half":12,"end":34,"op":56,"topics":{"half":"aa","end":"bb","op":"cc","offset":"dd"},"owner":"9f","seq":7}'
 )
+RECENT = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3)
+RECENT_JSON = PROGRESS_JSON[:-1] + b',"recent":3}'
 PENDING = ParkedEntry(
     half_offset=5,
     state=TransactionState.PENDING,
@@ -110,6 +112,7 @@ def test_an_op_record_that_is_not_ascii():
 def test_the_progress():
     assert PROGRESS.encode() == PROGRESS_JSON
     assert Progress.decode(PROGRESS_JSON) == PROGRESS
+    assert (RECENT.encode(), Progress.decode(RECENT_JSON)) == (RECENT_JSON, RECENT)
     assert offset_headers() == [("TXB_V", b"1")]
 
 

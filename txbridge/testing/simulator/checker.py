@@ -162,7 +162,7 @@ class Checker:
         for _, stored in records:
             headers = text_headers(stored)
             reason = headers["TXB_REASON"]
-            if reason == "MALFORMED":
+            if reason in {"MALFORMED", "COPY"}:
                 topic, partition, offset_text = headers["TXB_SOURCE"].split(":")
                 offset = int(offset_text)
                 self._require(int(partition) == number, "P3", "a stranger's malformed record was set aside")
@@ -176,7 +176,11 @@ class Checker:
                     assert half is not None
                     half.is_set_aside = True
                     set_aside.add(offset)
-                self._world.count("set aside malformed")
+                    said = headers.get("TXB_HALF") == f"{number}:{model.first_of(offset)}"
+                    self._require(
+                        half.is_copy == (reason == "COPY") == said, "P8", f"half {number}:{offset} is no {reason}"
+                    )
+                self._world.count(f"set aside {reason.lower()}")
                 continue
             offset = int(headers["TXB_HALF"].partition(":")[2])
             half = model.half(offset)

@@ -29,6 +29,7 @@ CHANCES = {
     "Produce lost": 0.05,
     "Produce not answered": 0.05,
     "acknowledgement lost": 0.15,
+    "half message sent twice": 0.15,
     "END event skipped": 0.2,
     "END event out of order": 0.2,
     "END event repeated": 0.2,

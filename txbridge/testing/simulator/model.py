@@ -19,7 +19,9 @@ class Half:
 
     stored: Stored
     headers: dict[str, str]
+    #: A copy of another half message counts as malformed: it is set aside.
     is_malformed: bool
+    is_copy: bool = False
     state: str = "pending"
     #: END offset of the decision that counts.
     decided: int | None = None
@@ -77,6 +79,20 @@ class PartitionModel:
     halves: dict[int, Half] = field(default_factory=dict)
     #: END offsets of malformed records that were set aside.
     set_aside: set[int] = field(default_factory=set)
+    #: Offset of the first record with a transaction id, of all below `_known_to`.
+    _firsts: dict[str, int] = field(default_factory=dict)
+    _known_to: int = 0
+
+    def first_of(self, offset: int) -> int:
+        """The offset of the half message that this one means: of a copy, that of the first with its id."""
+        while self._known_to < min(offset + 1, self.half_log.high_watermark):
+            transaction_id = text_headers(self.half_log.entries[self._known_to]).get("UNIQ_KEY")
+            if transaction_id is not None:
+                self._firsts.setdefault(transaction_id, self._known_to)
+            self._known_to += 1
+        if not 0 <= offset < self._known_to:
+            return offset
+        return self._firsts.get(text_headers(self.half_log.entries[offset]).get("UNIQ_KEY", ""), offset)
 
     def half(self, offset: int) -> Half | None:
         """The record of HALF at this offset, or None."""
@@ -84,7 +100,9 @@ class PartitionModel:
         if found is None and 0 <= offset < self.half_log.high_watermark:
             stored = self.half_log.entries[offset]
             headers = text_headers(stored)
-            found = self.halves[offset] = Half(stored, headers, "UNIQ_KEY" not in headers, since=stored.appended)
+            is_copy = self.first_of(offset) != offset
+            malformed = is_copy or "UNIQ_KEY" not in headers
+            found = self.halves[offset] = Half(stored, headers, malformed, is_copy, since=stored.appended)
             immunity = headers.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
             wait = int(immunity) * 1000 if immunity.isdigit() else self.times.timeout
             found.due = stored.appended + wait
@@ -100,7 +118,10 @@ class PartitionModel:
         for line in (stored.value or b"").decode().split("\n"):
             fields = line.split(",")
             event = "resume" if headers["SOURCE"] == "resume" else _DECISIONS[fields[2]]
-            entries.append(Entry(end, stored, int(fields[0]), fields[1], event, headers["PGROUP"]))
+            half = self.first_of(int(fields[0]))
+            if half != int(fields[0]):
+                self.count("END named a copy")
+            entries.append(Entry(end, stored, half, fields[1], event, headers["PGROUP"]))
         return entries
 
     def decides(self, entry: Entry, half: Half) -> bool:

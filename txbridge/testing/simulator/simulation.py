@@ -229,6 +229,12 @@ class Simulation:
         place, record, acknowledged = application.outgoing.popleft()
         offset = self.world.cluster.append_plain(place, record)
         self.world.trace(f"{application.name}: {place[0]}[{place[1]}] has it at {offset}")
+        if place[0] == self.names.half and self.world.strikes("half message sent twice"):
+            # A new epoch of the idempotent producer; it may know the first offset already, or only learns the second.
+            outgoing = application.outgoing
+            outgoing.insert(self.world.random.randrange(len(outgoing) + 1), (place, record, acknowledged))
+            if self.world.random.random() < 0.5:
+                return
         if not self.world.strikes("acknowledgement lost"):
             acknowledged(offset)
         for partition in range(self.partitions):

@@ -35,6 +35,8 @@ OTHER_COUNTERS = (
     "client decided again",
     *(f"client forged {kind}" for kind in range(6)),
     "set aside malformed",
+    "set aside copy",
+    "END named a copy",
     "discard EXPIRED",
     "discard MAX_CHECKS",
     "discard forgotten",
