@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import string
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -213,7 +214,7 @@ def test_progress(half, end, op, topics, owner, seq):
     )
 )
 def test_parked_entries(parked):
-    assert ParkedEntry.decode(5, parked.encode()) == parked
+    assert ParkedEntry.decode(5, parked.encode()) == replace(parked, end=0)
 
 
 @given(st.integers(0, 2**31 - 1), OFFSETS)

@@ -11,8 +11,9 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import EndRecord
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.half_queue import HalfEntry, HalfQueue
+from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
+from txbridge.core.open_entries import HalfEntry
 from txbridge.core.progress import ParkedEntry, Progress, encode_ops, op_headers, parse_op
 
 NAMES = Names()

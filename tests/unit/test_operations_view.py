@@ -12,7 +12,8 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.progress import OffsetLedger, ParkedEntry
+from txbridge.core.offset_ledger import OffsetLedger
+from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
 from txbridge.operations.model import NextStep, Selection
 from txbridge.operations.view import Command, PartitionView, foresee

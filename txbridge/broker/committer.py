@@ -22,7 +22,7 @@ from txbridge.broker.transaction import Contents, MalformedRecord, Receipt
 from txbridge.core import names as header_names
 from txbridge.core.draft import FULL, Draft
 from txbridge.core.half_message import HalfMessage, half_headers
-from txbridge.core.half_queue import HalfEntry
+from txbridge.core.open_entries import HalfEntry
 from txbridge.core.progress import Progress
 from txbridge.log import get_logger
 

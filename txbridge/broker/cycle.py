@@ -13,7 +13,7 @@ from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import Decision, EndRecord
-from txbridge.core.half_queue import HalfEntry
+from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TransactionState
 
 #: END entries and bytes of messages in one Kafka transaction. 10,000 messages of 1 KB take about 0.2 s, well within

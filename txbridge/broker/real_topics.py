@@ -12,7 +12,7 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 from txbridge.broker.errors import RecordFailure
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.draft import FULL
-from txbridge.core.half_queue import HalfEntry
+from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TransactionState
 
 #: A topic that was fine is believed for a minute: if it is deleted meanwhile, the write fails and it is asked again.

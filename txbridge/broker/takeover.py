@@ -24,7 +24,8 @@ from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.progress import OffsetLedger, Progress, parse_op
+from txbridge.core.offset_ledger import OffsetLedger
+from txbridge.core.progress import Progress, parse_op
 from txbridge.log import get_logger
 
 _REQUEST_TIMEOUT_S = 10.0

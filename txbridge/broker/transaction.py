@@ -22,8 +22,8 @@ from txbridge.core.half_message import (
     delivered_headers,
     delivered_timestamp,
 )
-from txbridge.core.half_queue import HalfEntry
 from txbridge.core.names import Headers, Names
+from txbridge.core.open_entries import HalfEntry
 from txbridge.core.progress import Progress, encode_ops, offset_headers, op_headers
 
 #: What follows from another error of the same transaction, or concerns the producer and not the record.

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from txbridge.core.end_transaction import EndEntry, EndRecord, Source
-from txbridge.core.half_queue import HalfEntry, HalfQueue
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 
 #: Why a message can not be delivered now, or None: asked once for every commit.

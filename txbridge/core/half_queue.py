@@ -9,90 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from sys import intern
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.copies import RecentHalves
 from txbridge.core.half_message import HalfMessage
+from txbridge.core.offset_ledger import ParkedEntries
+from txbridge.core.open_entries import HalfEntry, OpenEntries
+from txbridge.core.parked_table import ParkedTable
 from txbridge.core.progress import ParkedEntry
 from txbridge.core.schedule import Schedule
 from txbridge.core.states import Outcome, TransactionState
 
 #: Outcomes below the watermark that are remembered, in two generations of this many: about 8 MB when both are full.
 _REMEMBERED = 50_000
-
-
-@dataclass(slots=True, eq=False)
-class HalfEntry:
-    """One open half message: pending, held, or discarded and resumable. Its body lives elsewhere (PayloadStore)."""
-
-    offset: int
-    transaction_id: str
-    group: str
-    real_topic: str
-    born: int
-    size: int
-    #: When the next check, the next delivery attempt, or the removal of a discarded entry is due (ms).
-    next_due: int
-    state: TransactionState = TransactionState.PENDING
-    checks: int = 0
-    #: Whether a parked entry for it stands in OFFSET.
-    parked: bool = False
-    #: Of a held one: END offset of its decision, why it can not be delivered, and attempts so far.
-    decided: int | None = None
-    error: str | None = None
-    attempts: int = 0
-    #: Of a discarded one: why, and where it lies in the discard topic.
-    reason: str | None = None
-    discarded_at: tuple[int, int] | None = None
-    #: When it was resumed; its age counts from then.
-    resumed: int | None = None
-
-    @property
-    def since(self) -> int:
-        """From when its age counts (ms)."""
-        return self.born if self.resumed is None else self.resumed
-
-    def to_parked(self, end: int) -> ParkedEntry:
-        """The record of OFFSET that says all this."""
-        return ParkedEntry(
-            half_offset=self.offset,
-            state=self.state,
-            transaction_id=self.transaction_id,
-            group=self.group,
-            real_topic=self.real_topic,
-            born=self.born,
-            size=self.size,
-            checks=self.checks,
-            next_due=self.next_due,
-            end=end,
-            decided=self.decided,
-            error=self.error,
-            reason=self.reason,
-            discarded_at=self.discarded_at,
-            resumed=self.resumed,
-        )
-
-    @classmethod
-    def from_parked(cls, parked: ParkedEntry) -> HalfEntry:
-        return cls(
-            offset=parked.half_offset,
-            transaction_id=parked.transaction_id,
-            group=intern(parked.group),
-            real_topic=intern(parked.real_topic),
-            born=parked.born,
-            size=parked.size,
-            next_due=parked.next_due,
-            state=parked.state,
-            checks=parked.checks,
-            parked=True,
-            decided=parked.decided,
-            error=parked.error,
-            reason=parked.reason,
-            discarded_at=parked.discarded_at,
-            resumed=parked.resumed,
-        )
 
 
 class HalfQueue:
@@ -116,7 +46,7 @@ class HalfQueue:
         self.next_end = next_end
         #: Next HALF offset to read.
         self.half_position = watermark
-        self._entries: dict[int, HalfEntry] = {}
+        self._entries = OpenEntries()
         self._outcomes: dict[int, Outcome] = {}
         # The younger generation and the older: forgetting half of them at once costs nothing per message.
         self._remembered: tuple[dict[int, Outcome], dict[int, Outcome]] = ({}, {})
@@ -135,10 +65,14 @@ class HalfQueue:
     # --- what a take-over knows -------------------------------------------------------------------------------------
 
     def restore_parked(self, parked: Iterable[ParkedEntry]) -> None:
-        """Take in the parked entries of OFFSET, in any order, before anything is read."""
-        for record in parked:
-            entry = HalfEntry.from_parked(record)
-            self._entries[entry.offset] = entry
+        """Take in the parked entries of OFFSET, in any order, before anything is read. ParkedEntries are emptied."""
+        entries = parked if isinstance(parked, ParkedEntries) else ParkedEntries(parked)
+        rows, others = entries.release()
+        above = rows.split(self.half_position)
+        self._entries.adopt(rows)
+        self._schedule_rows(rows)
+        for entry in (*map(HalfEntry.from_row, above), *map(HalfEntry.from_parked, others)):
+            self._entries.put(entry)
             self._schedule(entry)
             self._schedule_expiry(entry)
 
@@ -181,7 +115,7 @@ class HalfQueue:
                 size=half.size,
                 next_due=self.policy.first_check(half.born, half.immunity),
             )
-            self._entries[half.offset] = entry
+            self._entries.put(entry)
             # One that will be parked before its first check is scheduled then: most messages are long finished by that
             # time, and a schedule is not searched for those that are.
             if entry.next_due <= entry.born + self.policy.effective_park_after:
@@ -242,7 +176,7 @@ class HalfQueue:
         return younger.get(offset) or older.get(offset)
 
     def open_entries(self) -> Iterator[HalfEntry]:
-        return iter(self._entries.values())
+        return iter(self._entries)
 
     @property
     def malformed(self) -> frozenset[int]:
@@ -266,10 +200,7 @@ class HalfQueue:
 
     def counts(self) -> Mapping[TransactionState, int]:
         """Open messages by state."""
-        counts = dict.fromkeys((TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED), 0)
-        for entry in self._entries.values():
-            counts[entry.state] += 1
-        return counts
+        return self._entries.counts()
 
     # --- schedules --------------------------------------------------------------------------------------------------
 
@@ -278,48 +209,46 @@ class HalfQueue:
             schedule = self._timers
         elif self.policy.is_exhausted(entry.checks):
             schedule = self._exhausted
-        elif (found := self._checks.get(entry.group)) is not None:
-            schedule = found
         else:
-            schedule = self._checks[entry.group] = Schedule(self._awaits_check)
+            schedule = self._checks_of(entry.group)
         schedule.push(entry.next_due, entry.offset)
+
+    def _checks_of(self, group: str) -> Schedule:
+        found = self._checks.get(group)
+        if found is None:
+            found = self._checks[group] = Schedule(self._awaits_check)
+        return found
 
     def _schedule_expiry(self, entry: HalfEntry) -> None:
         # Parked entries only: what grows old is parked long before, and what is finished young costs nothing.
         if entry.state is TransactionState.PENDING:
             self._by_age.push(self.policy.expires(entry.since), entry.offset)
 
+    def _schedule_rows(self, rows: ParkedTable) -> None:
+        """The same for all the rows of a take-over at once."""
+        policy = self.policy
+        for offset, group, next_due, checks, born in rows.schedules():
+            schedule = self._exhausted if policy.is_exhausted(checks) else self._checks_of(group)
+            schedule.load(next_due, offset)
+            self._by_age.load(policy.expires(born), offset)
+
     # What makes an item of each schedule current.
 
     def _awaits_check(self, due: int, offset: int) -> bool:
-        entry = self._entries.get(offset)
-        return (
-            entry is not None
-            and entry.next_due == due
-            and entry.state is TransactionState.PENDING
-            and not self.policy.is_exhausted(entry.checks)
-        )
+        found = self._entries.schedule_of(offset)
+        return found is not None and found[0] == due and not self.policy.is_exhausted(found[1])
 
     def _is_exhausted(self, due: int, offset: int) -> bool:
-        entry = self._entries.get(offset)
-        return (
-            entry is not None
-            and entry.next_due == due
-            and entry.state is TransactionState.PENDING
-            and self.policy.is_exhausted(entry.checks)
-        )
+        found = self._entries.schedule_of(offset)
+        return found is not None and found[0] == due and self.policy.is_exhausted(found[1])
 
     def _is_timer(self, due: int, offset: int) -> bool:
         entry = self._entries.get(offset)
         return entry is not None and entry.next_due == due and entry.state is not TransactionState.PENDING
 
     def _is_aging(self, expires: int, offset: int) -> bool:
-        entry = self._entries.get(offset)
-        return (
-            entry is not None
-            and entry.state is TransactionState.PENDING
-            and self.policy.expires(entry.since) == expires
-        )
+        found = self._entries.schedule_of(offset)
+        return found is not None and self.policy.expires(found[2]) == expires
 
     def groups_with_checks_due(self, now: int) -> list[str]:
         """Producer groups of which a check is due; the one that was served last comes last."""
@@ -357,7 +286,12 @@ class HalfQueue:
         return self._taken(self._by_age, now, limit)
 
     def _taken(self, schedule: Schedule, now: int, limit: int) -> list[HalfEntry]:
-        return [self._entries[offset] for offset in schedule.take(now, limit)]
+        return [self._known(offset) for offset in schedule.take(now, limit)]
+
+    def _known(self, offset: int) -> HalfEntry:
+        entry = self._entries.get(offset)
+        assert entry is not None
+        return entry
 
     def put_back(self, entries: Iterable[HalfEntry]) -> None:
         """Schedule again what was taken (but for its age) and not applied."""
@@ -371,7 +305,7 @@ class HalfQueue:
 
     def topics_of_due_retries(self, now: int, limit: int) -> set[str]:
         """Real topics of the held messages that `take_timers_due` would yield."""
-        entries = (self._entries[offset] for offset in self._timers.peek(now, limit))
+        entries = map(self._known, self._timers.peek(now, limit))
         return {entry.real_topic for entry in entries if entry.state is TransactionState.HELD}
 
     def postpone_held(self, entry: HalfEntry, now: int, error: str) -> None:
@@ -402,7 +336,7 @@ class HalfQueue:
 
     def finish(self, offset: int, outcome: Outcome) -> None:
         """A message is finished for good (or discarded without a way back: a malformed one)."""
-        self._entries.pop(offset, None)
+        self._entries.remove(offset)
         self._malformed.discard(offset)
         if offset >= self.watermark:
             self._outcomes[offset] = outcome
@@ -411,9 +345,9 @@ class HalfQueue:
 
     def update(self, entry: HalfEntry) -> None:
         """An open entry has changed and is scheduled anew. It was parked by the same Kafka transaction."""
-        before = self._entries[entry.offset]
+        before = self._known(entry.offset)
         entry.parked = True
-        self._entries[entry.offset] = entry
+        self._entries.put(entry)
         if not before.parked or before.state is not entry.state:
             self._schedule_expiry(entry)
         self._schedule(entry)
@@ -437,6 +371,8 @@ class HalfQueue:
             outcome = self._outcomes.pop(offset, None)
             if outcome is not None:
                 self._remember(offset, outcome)
+            else:
+                self._entries.settle(offset)
         watermark = self.watermark
         while self._ops and self._ops[0][1] < watermark:
             self._ops.popleft()

@@ -1,65 +1,145 @@
-"""Schedule: what is due when, as a heap that is not searched when something changes."""
+"""Schedule: what is due when, in a heap that is not searched when something changes, and behind it a calendar."""
 
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Callable
 
-#: A heap shorter than this is not worth cleaning.
+#: With fewer items than this it is not worth cleaning.
 _SMALL = 1_024
+#: Days of the calendar, in ms: so much is moved into the heap at a time.
+_DAY = 1_024
 
 
 class Schedule:
-    """A heap of (due, half offset) whose items go out of date when their message moves on.
+    """Items (due, half offset) that go out of date when their message moves on, and are dropped when they come up.
 
-    Those are dropped when they come up. Behind an item that waits for long they would gather without end, so that the
-    heap is also cleaned whenever it has grown to twice what it held after the last time: constant cost per push, and
-    never more than about two items for each that is current.
+    What is due soon stands in a heap. The rest waits in a calendar, a plain column of numbers for every second of time,
+    and is moved into the heap when that second comes up: 16 bytes an item instead of 150.
+
+    Behind an item that waits for long, items out of date would gather without end. So the calendar is also cleaned
+    whenever it has grown to twice what it held after the last time, a second of it with every push: constant cost per
+    push, and in the end about two items for each that is current.
     """
 
-    __slots__ = ("_clean_at", "_heap", "_is_current")
+    __slots__ = ("_clean_at", "_count", "_days", "_heap", "_horizon", "_is_current", "_later", "_to_clean")
 
     def __init__(self, is_current: Callable[[int, int], bool]) -> None:
         self._is_current = is_current
         self._heap: list[tuple[int, int]] = []
+        #: What is due before this stands in the heap.
+        self._horizon = 0
+        #: By number of the day: due, offset, due, offset ... And the numbers, as a heap.
+        self._later: dict[int, array[int]] = {}
+        self._days: list[int] = []
+        self._count = 0
         self._clean_at = _SMALL
+        self._to_clean: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._count
 
     def push(self, due: int, offset: int) -> None:
         """Schedule; the item must be current already. Twice does no harm."""
-        heapq.heappush(self._heap, (due, offset))
-        if len(self._heap) >= self._clean_at:
-            self._heap = [item for item in set(self._heap) if self._is_current(*item)]
-            heapq.heapify(self._heap)
-            self._clean_at = max(_SMALL, 2 * len(self._heap))
+        self._count += 1
+        if due < self._horizon:
+            heapq.heappush(self._heap, (due, offset))
+        else:
+            self._note(due, offset)
+        if self._to_clean or self._count >= self._clean_at:
+            self._clean_some()
+
+    def load(self, due: int, offset: int) -> None:
+        """`push` before anything was asked, of what is current: a take-over has nothing to clean."""
+        self._count += 1
+        self._note(due, offset)
+        if self._count >= self._clean_at:
+            self._clean_at = 2 * self._count
 
     def next_due(self) -> int | None:
         """When the first current item is due."""
-        while self._heap and not self._is_current(*self._heap[0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while True:
+            while self._heap:
+                if self._is_current(*self._heap[0]):
+                    return self._heap[0][0]
+                self._pop()
+            if not self._days:
+                return None
+            self._turn_page()
 
     def take(self, now: int, limit: int) -> list[int]:
         """Remove up to `limit` current items that are due, earliest first; their half offsets."""
         taken: dict[int, None] = {}
-        while self._heap and self._heap[0][0] <= now and len(taken) < limit:
-            due, offset = heapq.heappop(self._heap)
+        while len(taken) < limit and self._reach(now):
+            due, offset = self._pop()
             if self._is_current(due, offset):
                 taken[offset] = None
         return list(taken)
 
     def peek(self, now: int, limit: int) -> list[int]:
-        """What `take` would remove. Costs as much as that, however long the heap is."""
-        heap = self._heap
+        """What `take` would remove."""
         found: dict[int, None] = {}
-        # In a heap what comes next is a child of what has come: a second, small heap of those.
-        frontier = [(heap[0], 0)] if heap else []
-        while frontier and frontier[0][0][0] <= now and len(found) < limit:
-            (due, offset), index = heapq.heappop(frontier)
-            if self._is_current(due, offset):
-                found[offset] = None
-            for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
-                heapq.heappush(frontier, (heap[child], child))
+        seen: list[tuple[int, int]] = []
+        while len(found) < limit and self._reach(now):
+            item = self._pop()
+            if self._is_current(*item):
+                seen.append(item)
+                found[item[1]] = None
+        for item in seen:
+            heapq.heappush(self._heap, item)
+        self._count += len(seen)
         return list(found)
+
+    # --- heap and calendar ------------------------------------------------------------------------------------------
+
+    def _note(self, due: int, offset: int) -> None:
+        number = due // _DAY
+        day = self._later.get(number)
+        if day is None:
+            day = self._later[number] = array("q")
+            heapq.heappush(self._days, number)
+        day.append(due)
+        day.append(offset)
+
+    def _pop(self) -> tuple[int, int]:
+        self._count -= 1
+        return heapq.heappop(self._heap)
+
+    def _reach(self, now: int) -> bool:
+        """Whether the heap's head is due, after what is due of the calendar was moved there as far as it is needed."""
+        while not self._heap and self._days and self._days[0] * _DAY <= now:
+            self._turn_page()
+        return bool(self._heap) and self._heap[0][0] <= now
+
+    def _turn_page(self) -> None:
+        """Move the first day of the calendar into the heap, which is empty."""
+        number = heapq.heappop(self._days)
+        day = self._later.pop(number)
+        self._horizon = (number + 1) * _DAY
+        self._heap = self._current(day)
+        heapq.heapify(self._heap)
+        self._count += len(self._heap) - len(day) // 2
+
+    def _current(self, day: array[int]) -> list[tuple[int, int]]:
+        items = iter(day)
+        return [item for item in set(zip(items, items, strict=True)) if self._is_current(*item)]
+
+    def _clean_some(self) -> None:
+        if not self._to_clean:
+            self._to_clean = [*self._later]
+            before = len(self._heap)
+            self._heap = [item for item in set(self._heap) if self._is_current(*item)]
+            heapq.heapify(self._heap)
+            self._count += len(self._heap) - before
+        while self._to_clean:
+            number = self._to_clean.pop()
+            day = self._later.get(number)
+            if day is not None:
+                kept = array("q", [value for item in self._current(day) for value in item])
+                self._count += (len(kept) - len(day)) // 2
+                # An empty day stays until its time comes: its number stands in the middle of a heap.
+                self._later[number] = kept
+                break
+        if not self._to_clean:
+            self._clean_at = max(_SMALL, 2 * self._count)

@@ -24,7 +24,8 @@ from txbridge.broker.payloads import PayloadStore, headers_of, offset_of, to_hal
 from txbridge.broker.reader import PartitionReader
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.progress import OffsetLedger, Progress, parse_op
+from txbridge.core.offset_ledger import OffsetLedger
+from txbridge.core.progress import Progress, parse_op
 from txbridge.core.states import Outcome
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.log import librdkafka_logger

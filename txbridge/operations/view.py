@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_transaction import EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.progress import OffsetLedger, ParkedEntry
+from txbridge.core.offset_ledger import OffsetLedger
+from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import TRANSITIONS, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.operations.model import NextStep, OpenMessage, StoredCommand
 

@@ -1,0 +1,137 @@
+"""Rows of parked messages: found again as they were put in, whatever was removed between, at a known price."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from txbridge.core.offset_ledger import ParkedEntries
+from txbridge.core.parked_table import ParkedRow, ParkedTable
+from txbridge.core.progress import ParkedEntry
+from txbridge.core.states import TransactionState
+
+
+def row(offset: int, **changes: object) -> ParkedRow:
+    return ParkedRow(offset, f"{offset:032X}", "orders", "orders.placed", 1_000, 100, 0, 7_000)._replace(**changes)
+
+
+def entry(offset: int, **changes: object) -> ParkedEntry:
+    fields: dict[str, object] = {
+        "half_offset": offset,
+        "state": TransactionState.PENDING,
+        "transaction_id": f"{offset:032X}",
+        "group": "orders",
+        "real_topic": "orders.placed",
+        "born": 1_000,
+        "size": 100,
+        "checks": 0,
+        "next_due": 7_000,
+    }
+    return ParkedEntry(**(fields | changes))
+
+
+def table(*rows: ParkedRow) -> ParkedTable:
+    made = ParkedTable()
+    for one in rows:
+        made.put(one)
+    return made
+
+
+def test_it_is_filled_in_any_order_and_sorted_once():
+    made = table(row(5), row(2, group="billing"), row(9), row(5, checks=3, next_due=67_000, real_topic="other"))
+    made.remove(9)
+    assert (len(made), 9 in made, 5 in made) == (2, False, True)
+    made.sort()
+    assert list(made) == [row(2, group="billing"), row(5, checks=3, next_due=67_000, real_topic="other")]
+    assert made.schedule_of(5) == (67_000, 3, 1_000)
+    assert (made.get(3), made.schedule_of(9)) == (None, None)
+    assert list(made.schedules()) == [(2, "billing", 7_000, 0, 1_000), (5, "orders", 67_000, 3, 1_000)]
+
+
+def test_a_sorted_one_grows_at_its_end_only():
+    made = table(row(1))
+    made.sort()
+    made.put(row(4))
+    made.put(row(1, checks=1))
+    assert [one.checks for one in made] == [1, 0]
+    with pytest.raises(ValueError, match="half offset 2 is not above 4"):
+        made.put(row(2))
+
+
+def test_removed_rows_are_given_up_in_the_end():
+    made = table(*map(row, range(30_000)))
+    made.sort()
+    for offset in range(30_000):
+        if offset % 1_000:
+            assert made.remove(offset)
+    assert not made.remove(1)
+    assert [one.offset for one in made] == list(range(0, 30_000, 1_000))
+    assert made.get(29_000) == row(29_000)
+    assert sys.getsizeof(made._alive) < 15_000
+    made.put(row(30_000))
+    assert made.get(30_000) == row(30_000)
+
+
+def test_the_same_while_it_is_filled():
+    made = table(*map(row, range(29_999, -1, -1)))
+    for offset in range(1, 30_000):
+        made.remove(offset)
+    made.put(row(7, checks=2))
+    assert made.get(0) == row(0)
+    made.sort()
+    assert list(made) == [row(0), row(7, checks=2)]
+
+
+def test_the_rows_above_an_offset_are_taken_out():
+    made = table(row(1), row(5), row(8), row(9))
+    made.sort()
+    made.remove(8)
+    assert made.split(5) == [row(5), row(9)]
+    assert list(made) == [row(1)]
+    made.put(row(3))
+    assert [one.offset for one in made] == [1, 3]
+
+
+def test_p9_a_row_costs_less_than_100_bytes():
+    made = table(*map(row, range(50_000)))
+    made.sort()
+    columns = (getattr(made, name) for name in ParkedTable().__dict__)
+    assert sum(sys.getsizeof(column) for column in columns) < 65 * 50_000
+
+
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [
+        (("A" * 32, 2**32 - 1, 15), True),
+        (("a" * 32, 1, 0), False),
+        (("A" * 31, 1, 0), False),
+        (("A" * 32 + "\n", 1, 0), False),
+        (("A" * 32, 2**32, 0), False),
+        (("A" * 32, 1, 2**32), False),
+    ],
+)
+def test_what_fits_into_a_row(values, fits):
+    assert ParkedTable.takes(*values) is fits
+
+
+def test_entries_of_every_kind_are_one_mapping():
+    held = entry(4, state=TransactionState.HELD, decided=7, error="no such topic")
+    resumed = entry(6, resumed=9_000)
+    odd = entry(8, transaction_id="not one of ours")
+    entries = ParkedEntries([entry(2), held, resumed, odd])
+    assert dict(entries) == {2: entry(2), 4: held, 6: resumed, 8: odd}
+    # From one kind to the other and back, and away.
+    entries.take(2, entry(2, state=TransactionState.HELD, decided=8, error="later").encode())
+    entries.take(6, entry(6).encode())
+    entries.take(4, None)
+    entries.take(5, None)
+    assert dict(entries) == {
+        2: entry(2, state=TransactionState.HELD, decided=8, error="later"),
+        6: entry(6),
+        8: odd,
+    }
+    assert (len(entries), 4 in entries, "4" in entries) == (3, False, False)
+    rows, others = entries.release()
+    assert ([one.offset for one in rows], sorted(one.half_offset for one in others)) == ([6], [2, 8])
+    assert len(entries) == 0

@@ -1,0 +1,84 @@
+"""What OFFSET says of one partition: the progress and the parked entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.core.parked_table import ParkedRow, ParkedTable
+from txbridge.core.progress import ParkedEntry, Progress, parse_parked
+
+
+class ParkedEntries(Mapping[int, ParkedEntry]):
+    """Parked entries by half offset, those that are pending and nothing else in columns."""
+
+    def __init__(self, entries: Iterable[ParkedEntry] = ()) -> None:
+        self._plain = ParkedTable()
+        self._others: dict[int, ParkedEntry] = {}
+        for entry in entries:
+            self.take(entry.half_offset, entry.encode())
+
+    def __getitem__(self, half_offset: int) -> ParkedEntry:
+        row = self._plain.get(half_offset)
+        return self._others[half_offset] if row is None else ParkedEntry.from_row(row)
+
+    def __contains__(self, half_offset: object) -> bool:
+        return half_offset in self._others or (isinstance(half_offset, int) and half_offset in self._plain)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (row.offset for row in self._plain)
+        yield from self._others
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._others)
+
+    def take(self, half_offset: int, value: bytes | None) -> None:
+        """Fold one record; None is a tombstone. Raises MalformedRecordError."""
+        parsed = None if value is None else parse_parked(half_offset, value)
+        if isinstance(parsed, ParkedRow):
+            self._others.pop(half_offset, None)
+            self._plain.put(parsed)
+            return
+        self._plain.remove(half_offset)
+        if parsed is None:
+            self._others.pop(half_offset, None)
+        else:
+            self._others[half_offset] = parsed
+
+    def release(self) -> tuple[ParkedTable, list[ParkedEntry]]:
+        """Hand over what is here, the pending ones as a sorted table: a million need not be there twice."""
+        plain, others = self._plain, self._others
+        self._plain, self._others = ParkedTable(), {}
+        plain.sort()
+        return plain, list(others.values())
+
+
+class OffsetLedger:
+    """What OFFSET says of one partition, folded record by record."""
+
+    def __init__(self, topic_names: Names, partition: int) -> None:
+        self.partition = partition
+        self._progress_key = topic_names.progress_key(partition)
+        self._parked_prefix = self._progress_key + b"/"
+        self.progress: Progress | None = None
+        #: Where the last progress stands in OFFSET, if `take` was told.
+        self.progress_offset = -1
+        self.parked = ParkedEntries()
+        #: OFFSET offset up to which it is folded; kept by whoever reads.
+        self.position = 0
+
+    def is_ours(self, key: bytes | None) -> bool:
+        """Whether a record with this key speaks of this partition."""
+        return key is not None and (key == self._progress_key or key.startswith(self._parked_prefix))
+
+    def take(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
+        """Fold one record. Raises MalformedRecordError for one that no worker writes."""
+        if key == self._progress_key:
+            if value is not None:
+                self.progress, self.progress_offset = Progress.decode(value), offset
+            return
+        half_offset = (key or b"").removeprefix(self._parked_prefix)
+        if not self.is_ours(key) or not half_offset.isdigit():
+            raise MalformedRecordError(f"not a key of this partition: {(key or b'')[:80]!r}")
+        self.parked.take(int(half_offset), value)
