@@ -463,7 +463,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert all(parked[offset].state.value != "pending" or fates[offset].state == "pending" for offset in parked)
         # P9: schedules hold about what is open.
         queue = self.worker.queue
-        schedules = [queue._exhausted, queue._timers, queue._by_age, *queue._checks.values()]
+        schedules = [queue.due._exhausted, queue.due._timers, queue.due._by_age, *queue.due._checks.values()]
         assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
 
     @precondition(lambda self: self.topics.end_end > self.topics.progress.end)

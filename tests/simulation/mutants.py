@@ -23,6 +23,7 @@ from txbridge.broker.reader import PartitionReader
 from txbridge.broker.trouble import EndTxnWatch
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.draft import Draft
+from txbridge.core.due import DueTimes
 from txbridge.core.half_queue import HalfQueue
 from txbridge.testing.simulator import exhaustive
 from txbridge.testing.simulator.__main__ import report
@@ -151,7 +152,7 @@ def a_new_answer_makes_an_old_one_fresh() -> None:
 
 def discard_without_waiting() -> None:
     """The discard does not wait for the interval after the last check."""
-    HalfQueue.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
+    DueTimes.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
 
 
 def watermark_passes_the_undecided() -> None:

@@ -209,7 +209,7 @@ class Committer:
             for entry in checks:
                 current = queue.entry(entry.offset)
                 assert current is not None
-                queue.postpone_held(current, self._outside.now(), reason)
+                queue.due.postpone_held(current, self._outside.now(), reason)
             if checks:
                 _log.warning(
                     "check_refused",

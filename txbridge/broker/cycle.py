@@ -154,9 +154,9 @@ class Cycle:
             and (entry := queue.entry(queue.first_of(command.half_offset))) is not None
             and entry.state is TransactionState.PENDING
         }
-        topics |= queue.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
+        topics |= queue.due.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
         if as_of is not None:
-            groups = queue.groups_with_checks_due(as_of)
+            groups = queue.due.groups_with_checks_due(as_of)
             self._groups.refresh(groups)
             topics |= {names.check(group) for group in groups if self._groups.is_alive(group)}
         self._topics.look_up(topics)

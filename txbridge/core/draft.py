@@ -148,7 +148,7 @@ class Draft:
 
     def retry_held(self, obstacle: Obstacle, limit: int) -> None:
         """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed."""
-        for entry in self._take(self._queue.take_timers_due(self._now, limit)):
+        for entry in self._take(self._queue.due.take_timers_due(self._now, limit)):
             if entry.state is TransactionState.DISCARDED:
                 self._final[entry.offset] = TransactionState.DISCARDED
                 self.forgotten.append(entry)
@@ -160,9 +160,9 @@ class Draft:
             # Back into the schedule at once, whatever becomes of this transaction.
             del self._taken[entry.offset]
             if why == FULL:
-                self._queue.put_back((entry,))
+                self._queue.due.put_back((entry,))
             else:
-                self._queue.postpone_held(entry, self._now, why)
+                self._queue.due.postpone_held(entry, self._now, why)
 
     def send_checks(self, as_of: int, alive: Callable[[str], bool], limit: int) -> None:
         """Check what was due at `as_of`; END must have been applied up to the high watermark read after that time.
@@ -170,10 +170,10 @@ class Draft:
         A group with nobody alive keeps its checks: none is sent, none is counted. The others share the limit equally,
         and what one leaves the next may use: the backlog of one group does not hold up the others.
         """
-        groups = [group for group in self._queue.groups_with_checks_due(as_of) if alive(group)]
+        groups = [group for group in self._queue.due.groups_with_checks_due(as_of) if alive(group)]
         for turn, group in enumerate(groups):
             share = -(-limit // (len(groups) - turn))
-            for entry in self._take(self._queue.take_checks_due(group, as_of, share)):
+            for entry in self._take(self._queue.due.take_checks_due(group, as_of, share)):
                 limit -= 1
                 changed = self._change(entry, TransactionState.PENDING, self._queue.policy.next_check(self._now))
                 changed.checks += 1
@@ -184,12 +184,12 @@ class Draft:
 
         Best called before `send_checks`: what is too old need not be checked once more.
         """
-        for entry in self._take(self._queue.take_exhausted(as_of, limit)):
+        for entry in self._take(self._queue.due.take_exhausted(as_of, limit)):
             self._give_up(entry, MAX_CHECKS)
-        for entry in self._queue.take_expired(as_of, limit):
+        for entry in self._queue.due.take_expired(as_of, limit):
             if self._is_touched(entry.offset):
                 # Whatever else this transaction does to it, its age goes on counting.
-                self._queue.put_back_expired((entry,))
+                self._queue.due.put_back_expired((entry,))
             else:
                 self._taken_for_age.append(entry)
                 self._give_up(entry, EXPIRED)
@@ -307,5 +307,5 @@ class Draft:
 
     def abandon(self) -> None:
         """Kafka has not committed this draft: the state is as it was."""
-        self._queue.put_back(self._taken.values())
-        self._queue.put_back_expired(self._taken_for_age)
+        self._queue.due.put_back(self._taken.values())
+        self._queue.due.put_back_expired(self._taken_for_age)

@@ -13,12 +13,11 @@ from sys import intern
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.copies import RecentHalves
+from txbridge.core.due import DueTimes
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_ledger import ParkedEntries
 from txbridge.core.open_entries import HalfEntry, OpenEntries
-from txbridge.core.parked_table import ParkedTable
 from txbridge.core.progress import ParkedEntry
-from txbridge.core.schedule import Schedule
 from txbridge.core.states import Outcome, TransactionState
 
 #: Outcomes below the watermark that are remembered, in two generations of this many: about 8 MB when both are full.
@@ -54,11 +53,7 @@ class HalfQueue:
         self._recent = RecentHalves()
         self._window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
-        # Checks are kept by group: those of a group with nobody alive wait, and must not stand in front of others.
-        self._checks: dict[str, Schedule] = {}
-        self._exhausted = Schedule(self._is_exhausted)
-        self._timers = Schedule(self._is_timer)
-        self._by_age = Schedule(self._is_aging)
+        self.due = DueTimes(policy, self._entries)
         self._ops: deque[tuple[int, int]] = deque()
         self._next_op = next_op
 
@@ -70,11 +65,11 @@ class HalfQueue:
         rows, others = entries.release()
         above = rows.split(self.half_position)
         self._entries.adopt(rows)
-        self._schedule_rows(rows)
+        self.due.load(rows)
         for entry in (*map(HalfEntry.from_row, above), *map(HalfEntry.from_parked, others)):
             self._entries.put(entry)
-            self._schedule(entry)
-            self._schedule_expiry(entry)
+            self.due.schedule(entry)
+            self.due.schedule_expiry(entry)
 
     def restore_op(self, op_offset: int, outcome: Outcome, half_offsets: Iterable[int]) -> None:
         """Take in one OP record, in the order of OP, after the parked entries and before anything is read."""
@@ -119,7 +114,7 @@ class HalfQueue:
             # One that will be parked before its first check is scheduled then: most messages are long finished by that
             # time, and a schedule is not searched for those that are.
             if entry.next_due <= entry.born + self.policy.effective_park_after:
-                self._schedule(entry)
+                self.due.schedule(entry)
         return entry.state is not TransactionState.DISCARDED
 
     def read_malformed(self, offset: int, size: int) -> bool:
@@ -202,125 +197,13 @@ class HalfQueue:
         """Open messages by state."""
         return self._entries.counts()
 
-    # --- schedules --------------------------------------------------------------------------------------------------
-
-    def _schedule(self, entry: HalfEntry) -> None:
-        if entry.state is not TransactionState.PENDING:
-            schedule = self._timers
-        elif self.policy.is_exhausted(entry.checks):
-            schedule = self._exhausted
-        else:
-            schedule = self._checks_of(entry.group)
-        schedule.push(entry.next_due, entry.offset)
-
-    def _checks_of(self, group: str) -> Schedule:
-        found = self._checks.get(group)
-        if found is None:
-            found = self._checks[group] = Schedule(self._awaits_check)
-        return found
-
-    def _schedule_expiry(self, entry: HalfEntry) -> None:
-        # Parked entries only: what grows old is parked long before, and what is finished young costs nothing.
-        if entry.state is TransactionState.PENDING:
-            self._by_age.push(self.policy.expires(entry.since), entry.offset)
-
-    def _schedule_rows(self, rows: ParkedTable) -> None:
-        """The same for all the rows of a take-over at once."""
-        policy = self.policy
-        for offset, group, next_due, checks, born in rows.schedules():
-            schedule = self._exhausted if policy.is_exhausted(checks) else self._checks_of(group)
-            schedule.load(next_due, offset)
-            self._by_age.load(policy.expires(born), offset)
-
-    # What makes an item of each schedule current.
-
-    def _awaits_check(self, due: int, offset: int) -> bool:
-        found = self._entries.schedule_of(offset)
-        return found is not None and found[0] == due and not self.policy.is_exhausted(found[1])
-
-    def _is_exhausted(self, due: int, offset: int) -> bool:
-        found = self._entries.schedule_of(offset)
-        return found is not None and found[0] == due and self.policy.is_exhausted(found[1])
-
-    def _is_timer(self, due: int, offset: int) -> bool:
-        entry = self._entries.get(offset)
-        return entry is not None and entry.next_due == due and entry.state is not TransactionState.PENDING
-
-    def _is_aging(self, expires: int, offset: int) -> bool:
-        found = self._entries.schedule_of(offset)
-        return found is not None and self.policy.expires(found[2]) == expires
-
-    def groups_with_checks_due(self, now: int) -> list[str]:
-        """Producer groups of which a check is due; the one that was served last comes last."""
-        groups = []
-        for group, schedule in list(self._checks.items()):
-            due = schedule.next_due()
-            if due is None:
-                del self._checks[group]
-            elif due <= now:
-                groups.append(group)
-        return groups
-
-    # Who takes from a schedule must apply the draft or put back.
-
-    def take_checks_due(self, group: str, now: int, limit: int) -> list[HalfEntry]:
-        """Remove up to `limit` messages of a group whose check is due."""
-        schedule = self._checks.get(group)
-        if schedule is None:
-            return []
-        taken = self._taken(schedule, now, limit)
-        if taken:
-            self._checks[group] = self._checks.pop(group)
-        return taken
-
-    def take_exhausted(self, now: int, limit: int) -> list[HalfEntry]:
-        """Remove up to `limit` messages undecided a full interval after their last check."""
-        return self._taken(self._exhausted, now, limit)
-
-    def take_timers_due(self, now: int, limit: int) -> list[HalfEntry]:
-        """Remove up to `limit` held messages to retry, or discarded ones to forget."""
-        return self._taken(self._timers, now, limit)
-
-    def take_expired(self, now: int, limit: int) -> list[HalfEntry]:
-        """Remove up to `limit` pending messages that have reached their greatest age, oldest first."""
-        return self._taken(self._by_age, now, limit)
-
-    def _taken(self, schedule: Schedule, now: int, limit: int) -> list[HalfEntry]:
-        return [self._known(offset) for offset in schedule.take(now, limit)]
-
-    def _known(self, offset: int) -> HalfEntry:
-        entry = self._entries.get(offset)
-        assert entry is not None
-        return entry
-
-    def put_back(self, entries: Iterable[HalfEntry]) -> None:
-        """Schedule again what was taken (but for its age) and not applied."""
-        for entry in entries:
-            self._schedule(entry)
-
-    def put_back_expired(self, entries: Iterable[HalfEntry]) -> None:
-        """Schedule again what was taken for its age and not applied."""
-        for entry in entries:
-            self._schedule_expiry(entry)
-
-    def topics_of_due_retries(self, now: int, limit: int) -> set[str]:
-        """Real topics of the held messages that `take_timers_due` would yield."""
-        entries = map(self._known, self._timers.peek(now, limit))
-        return {entry.real_topic for entry in entries if entry.state is TransactionState.HELD}
-
-    def postpone_held(self, entry: HalfEntry, now: int, error: str) -> None:
-        """A held message is still not deliverable: try later. Only this process needs to know; nothing is written."""
-        entry.attempts += 1
-        entry.error = error
-        entry.next_due = self.policy.retry_held(now, entry.attempts)
-        self._schedule(entry)
+    # --- what is due ------------------------------------------------------------------------------------------------
 
     def next_due(self) -> int | None:
         """The earliest time at which something is due, or None. Checks of a dead group are due all the same."""
         if self._malformed:
             return 0
-        schedules = (*self._checks.values(), self._exhausted, self._timers, self._by_age)
-        heads = [due for schedule in schedules if (due := schedule.next_due()) is not None]
+        heads = self.due.heads()
         # The first one that holds the watermark back is due to be parked, and those behind it follow.
         passed_bytes = 0
         for offset, size in self._window:
@@ -345,12 +228,12 @@ class HalfQueue:
 
     def update(self, entry: HalfEntry) -> None:
         """An open entry has changed and is scheduled anew. It was parked by the same Kafka transaction."""
-        before = self._known(entry.offset)
+        before = self._entries.known(entry.offset)
         entry.parked = True
         self._entries.put(entry)
         if not before.parked or before.state is not entry.state:
-            self._schedule_expiry(entry)
-        self._schedule(entry)
+            self.due.schedule_expiry(entry)
+        self.due.schedule(entry)
 
     def note_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
         """Where an OP record of ours landed; negative when the producer was not told. To be called before `advance`."""

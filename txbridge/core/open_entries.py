@@ -151,6 +151,12 @@ class OpenEntries:
             entry = None if row is None else HalfEntry.from_row(row)
         return entry
 
+    def known(self, offset: int) -> HalfEntry:
+        """One that is open for certain."""
+        entry = self.get(offset)
+        assert entry is not None
+        return entry
+
     def put(self, entry: HalfEntry) -> None:
         """Add or replace."""
         if entry.offset in self._rows and entry.is_plain:

@@ -167,7 +167,7 @@ def test_groups_share_a_round_and_use_what_others_leave():
 
 
 def test_a_check_of_a_group_that_is_not_known():
-    assert Partition().queue.take_checks_due("nobody", 10**9, 10) == []
+    assert Partition().queue.due.take_checks_due("nobody", 10**9, 10) == []
 
 
 # --- discard ----------------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group():
     for offset in range(1, 20_000):
         partition.queue.read(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
-    assert len(partition.queue._checks["orders"]) <= 1_024
+    assert len(partition.queue.due._checks["orders"]) <= 1_024
 
 
 def test_p9_groups_that_have_nothing_open_are_forgotten():
@@ -340,8 +340,8 @@ def test_p9_groups_that_have_nothing_open_are_forgotten():
     for offset in range(100):
         partition.prepare(offset, group=f"group-{offset}")
         partition.step(2_000, end(offset, entry(offset, ROLLBACK), group=f"group-{offset}"))
-    assert partition.queue.groups_with_checks_due(7_000) == []
-    assert partition.queue._checks == {}
+    assert partition.queue.due.groups_with_checks_due(7_000) == []
+    assert partition.queue.due._checks == {}
 
 
 # --- when to look again -----------------------------------------------------------------------------------------------

@@ -1,0 +1,135 @@
+"""DueTimes: which open messages of a partition are due for what, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.open_entries import HalfEntry, OpenEntries
+from txbridge.core.parked_table import ParkedTable
+from txbridge.core.schedule import Schedule
+from txbridge.core.states import TransactionState
+
+
+class DueTimes:
+    """The schedules of the open messages. Who takes from one must apply the draft or put back."""
+
+    def __init__(self, policy: CheckPolicy, entries: OpenEntries) -> None:
+        self._policy = policy
+        self._entries = entries
+        # Checks are kept by group: those of a group with nobody alive wait, and must not stand in front of others.
+        self._checks: dict[str, Schedule] = {}
+        self._exhausted = Schedule(self._is_exhausted)
+        self._timers = Schedule(self._is_timer)
+        self._by_age = Schedule(self._is_aging)
+
+    def heads(self) -> list[int]:
+        """When the first of each schedule is due."""
+        schedules = (*self._checks.values(), self._exhausted, self._timers, self._by_age)
+        return [due for schedule in schedules if (due := schedule.next_due()) is not None]
+
+    def schedule(self, entry: HalfEntry) -> None:
+        """By what comes next: a check, the discard after the last, another delivery, the end of a discarded one."""
+        if entry.state is not TransactionState.PENDING:
+            schedule = self._timers
+        elif self._policy.is_exhausted(entry.checks):
+            schedule = self._exhausted
+        else:
+            schedule = self._checks_of(entry.group)
+        schedule.push(entry.next_due, entry.offset)
+
+    def _checks_of(self, group: str) -> Schedule:
+        found = self._checks.get(group)
+        if found is None:
+            found = self._checks[group] = Schedule(self._awaits_check)
+        return found
+
+    def schedule_expiry(self, entry: HalfEntry) -> None:
+        """By its age."""
+        # Parked entries only: what grows old is parked long before, and what is finished young costs nothing.
+        if entry.state is TransactionState.PENDING:
+            self._by_age.push(self._policy.expires(entry.since), entry.offset)
+
+    def load(self, rows: ParkedTable) -> None:
+        """Schedule all the rows of a take-over, by both."""
+        policy = self._policy
+        for offset, group, next_due, checks, born in rows.schedules():
+            schedule = self._exhausted if policy.is_exhausted(checks) else self._checks_of(group)
+            schedule.load(next_due, offset)
+            self._by_age.load(policy.expires(born), offset)
+
+    # What makes an item of each schedule current.
+
+    def _awaits_check(self, due: int, offset: int) -> bool:
+        found = self._entries.schedule_of(offset)
+        return found is not None and found[0] == due and not self._policy.is_exhausted(found[1])
+
+    def _is_exhausted(self, due: int, offset: int) -> bool:
+        found = self._entries.schedule_of(offset)
+        return found is not None and found[0] == due and self._policy.is_exhausted(found[1])
+
+    def _is_timer(self, due: int, offset: int) -> bool:
+        entry = self._entries.get(offset)
+        return entry is not None and entry.next_due == due and entry.state is not TransactionState.PENDING
+
+    def _is_aging(self, expires: int, offset: int) -> bool:
+        found = self._entries.schedule_of(offset)
+        return found is not None and self._policy.expires(found[2]) == expires
+
+    def groups_with_checks_due(self, now: int) -> list[str]:
+        """Producer groups of which a check is due; the one that was served last comes last."""
+        groups = []
+        for group, schedule in list(self._checks.items()):
+            due = schedule.next_due()
+            if due is None:
+                del self._checks[group]
+            elif due <= now:
+                groups.append(group)
+        return groups
+
+    def take_checks_due(self, group: str, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` messages of a group whose check is due."""
+        schedule = self._checks.get(group)
+        if schedule is None:
+            return []
+        taken = self._taken(schedule, now, limit)
+        if taken:
+            self._checks[group] = self._checks.pop(group)
+        return taken
+
+    def take_exhausted(self, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` messages undecided a full interval after their last check."""
+        return self._taken(self._exhausted, now, limit)
+
+    def take_timers_due(self, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` held messages to retry, or discarded ones to forget."""
+        return self._taken(self._timers, now, limit)
+
+    def take_expired(self, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` pending messages that have reached their greatest age, oldest first."""
+        return self._taken(self._by_age, now, limit)
+
+    def _taken(self, schedule: Schedule, now: int, limit: int) -> list[HalfEntry]:
+        return [self._entries.known(offset) for offset in schedule.take(now, limit)]
+
+    def put_back(self, entries: Iterable[HalfEntry]) -> None:
+        """Schedule again what was taken (but for its age) and not applied."""
+        for entry in entries:
+            self.schedule(entry)
+
+    def put_back_expired(self, entries: Iterable[HalfEntry]) -> None:
+        """Schedule again what was taken for its age and not applied."""
+        for entry in entries:
+            self.schedule_expiry(entry)
+
+    def topics_of_due_retries(self, now: int, limit: int) -> set[str]:
+        """Real topics of the held messages that `take_timers_due` would yield."""
+        entries = map(self._entries.known, self._timers.peek(now, limit))
+        return {entry.real_topic for entry in entries if entry.state is TransactionState.HELD}
+
+    def postpone_held(self, entry: HalfEntry, now: int, error: str) -> None:
+        """A held message is still not deliverable: try later. Only this process needs to know; nothing is written."""
+        entry.attempts += 1
+        entry.error = error
+        entry.next_due = self._policy.retry_held(now, entry.attempts)
+        self.schedule(entry)
