@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
+from txbridge.broker import cycle
+from txbridge.broker.cycle import Cycle, Waiting
 from txbridge.broker.inbox import EndEvent, EndInbox
 
 _Offer = Callable[[EndEvent], None]
@@ -149,6 +152,29 @@ def test_p5_an_inbox_that_overflows_loses_nothing(bridge: Bridge, monkeypatch: p
         second = _write(bridge, 2, first.topic)
         _feed(local, second.events)
         Script(first.topic, second.events, first.winners | second.winners).verify(bridge)
+
+
+def test_p9_an_end_that_outruns_the_commits_waits_in_kafka_not_in_memory(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[int] = []
+    run = Cycle.run
+
+    def slow(self: Cycle, ends: Waiting, end_position: int) -> None:
+        waiting.append(len(ends))
+        time.sleep(0.02)
+        run(self, ends, end_position)
+
+    monkeypatch.setattr(Cycle, "run", slow)
+    monkeypatch.setattr(cycle, "_MAX_ENTRIES", 100)
+    topic = bridge.create_topic("real")
+    prepared = bridge.prepare(topic, b"the last", partition=0)
+    records = [(prepared.entry(UNKNOWN).encode(), bridge.end_headers())] * 9_999
+    bridge.produce_together(bridge.names.end, [*records, (prepared.entry(COMMIT).encode(), records[0][1])], partition=0)
+    with bridge.local_owner(transaction_timeout=600_000):
+        bridge.wait_visible(topic, [b"the last"])
+    # What one look takes in, of 10,000.
+    assert 1_000 <= max(waiting) <= 2_000
 
 
 def test_p5_faust_in_a_thread_of_its_own_while_end_grows(bridge: Bridge) -> None:
