@@ -19,8 +19,8 @@ _REQUEST_TIMEOUT_S = 5.0
 STABLE_TIMEOUT_S = 30.0
 #: Bytes a consumer fetches ahead. Two readers a partition; the default of 64 MiB each would not fit many partitions.
 _FETCH_AHEAD_KIB = 16_384
-#: With so much fetched, librdkafka waits before it fetches on: 1,000 ms by default, in which a reader that takes records
-#: as they come has long run dry.
+#: With so much fetched, librdkafka waits before it fetches on: 1,000 ms by default, in which a reader that takes what
+#: is there has long run dry.
 _FETCH_ON_MS = 10
 #: Readers of committed records read to the end, once. Only an empty answer tells that the end is reached, and a broker
 #: keeps that back for so long, in case that records come (500 ms by default).

@@ -110,7 +110,7 @@ class HalfQueue:
                 size=half.size,
                 next_due=self.policy.first_check(half.born, half.immunity),
             )
-            self._entries.put(entry)
+            self._entries.add(entry)
             # One that will be parked before its first check is scheduled then: most messages are long finished by that
             # time, and a schedule is not searched for those that are.
             if entry.next_due <= entry.born + self.policy.effective_park_after:

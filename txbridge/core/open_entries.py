@@ -10,8 +10,6 @@ from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import TransactionState
 
-_OPEN = (TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED)
-
 
 @dataclass(slots=True, eq=False)
 class HalfEntry:
@@ -132,7 +130,7 @@ class OpenEntries:
         self._objects: dict[int, HalfEntry] = {}
         self._rows = ParkedTable()
         self._rows.sort()
-        self._counts = dict.fromkeys(_OPEN, 0)
+        self._held = self._discarded = 0
 
     def __len__(self) -> int:
         return len(self._objects) + len(self._rows)
@@ -157,20 +155,24 @@ class OpenEntries:
         assert entry is not None
         return entry
 
+    def add(self, entry: HalfEntry) -> None:
+        """Add one that is not there."""
+        self._objects[entry.offset] = entry
+        self._count(entry, 1)
+
     def put(self, entry: HalfEntry) -> None:
         """Add or replace."""
         if entry.offset in self._rows and entry.is_plain:
             self._rows.put(entry.to_row())
             return
         self.remove(entry.offset)
-        self._objects[entry.offset] = entry
-        self._counts[entry.state] += 1
+        self.add(entry)
 
     def remove(self, offset: int) -> None:
         """Remove, if it is there."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
-            self._counts[entry.state] -= 1
+            self._count(entry, -1)
         else:
             self._rows.remove(offset)
 
@@ -194,5 +196,14 @@ class OpenEntries:
 
     def counts(self) -> Mapping[TransactionState, int]:
         """How many of each state."""
-        pending = self._counts[TransactionState.PENDING] + len(self._rows)
-        return {**self._counts, TransactionState.PENDING: pending}
+        return {
+            TransactionState.PENDING: len(self) - self._held - self._discarded,
+            TransactionState.HELD: self._held,
+            TransactionState.DISCARDED: self._discarded,
+        }
+
+    def _count(self, entry: HalfEntry, change: int) -> None:
+        if entry.state is TransactionState.HELD:
+            self._held += change
+        elif entry.state is TransactionState.DISCARDED:
+            self._discarded += change
