@@ -87,6 +87,8 @@ def discard(bridge: Bridge, count: int = 1, group: str = "group") -> list[Prepar
 def test_pending_is_listed_though_there_was_never_a_worker(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     first = bridge.prepare(topic, b"x", key=b"k1", partition=1, group="orders")
+    # The list is in the order of birth, which counts milliseconds.
+    time.sleep(0.01)
     second = bridge.prepare(
         topic, b"y", partition=0, group="billing", extra=[("CHECK_IMMUNITY_TIME_IN_SECONDS", b"60")]
     )
