@@ -44,7 +44,7 @@ test: setup check
 chaos: setup
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-# The same scenarios on a real RocketMQ and on txbridge, side by side: ten minutes, a JDK, and 98 MB of jars the first time.
+# The same scenarios on a real RocketMQ and on txbridge, side by side: five minutes, a JDK, and 98 MB of jars the first time.
 differential: setup
 	$(BIN)/python -m tests.differential $(ARGS)
 

@@ -65,6 +65,9 @@ class RocketMqStage(Stage):
         self._client.ask("join", group=self._group)
         self._present = True
 
+    def checks(self, name: str) -> int:
+        return int(self._client.ask("state")["checks"].get(self._body(name), 0))
+
     def fates(self) -> Mapping[str, Fate]:
         state = self._client.ask("state")
         return {

@@ -44,7 +44,7 @@ class Fate:
     refused: int = 0
 
     def __str__(self) -> str:
-        parts = [f"{self.copies} visible", f"{self.checks} checks"]
+        parts = [f"{self.copies} visible", f"{self.checks} check{'s' * (self.checks != 1)}"]
         parts += [f"{self.set_aside} set aside"] * bool(self.set_aside) + [f"{self.refused} refused"] * bool(
             self.refused
         )
@@ -82,6 +82,10 @@ class Stage(ABC):
         """A producer of the same group starts."""
 
     @abstractmethod
+    def checks(self, name: str) -> int:
+        """How often the listener was asked about this transaction until now; quick, because the next check is near."""
+
+    @abstractmethod
     def fates(self) -> Mapping[str, Fate]:
         """What has become of all transactions until now."""
 
@@ -95,7 +99,7 @@ class Stage(ABC):
         time.sleep(seconds)
 
     def until_checked(self, name: str, times: int) -> None:
-        self._until(name, lambda fate: fate.checks >= times, f"was not checked {times} times")
+        eventually(lambda: self.checks(name) >= times, _AWAIT_TIMEOUT_S, f"{name} was not checked {times} times")
 
     def until_visible(self, name: str) -> None:
         self._until(name, lambda fate: fate.copies > 0, "did not become visible")

@@ -124,6 +124,9 @@ class TxBridgeStage(Stage):
             namespace=self._bridge.namespace,
         ).start()
 
+    def checks(self, name: str) -> int:
+        return self._listener.transactions[name].checked
+
     def fates(self) -> Mapping[str, Fate]:
         copies = self._bridge.visible(self._topic)
         set_aside = Counter(record["value"] for record in self._bridge.discarded())

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.differential.compare import Verdict, judge
-from tests.differential.peer.jars import JARS, ROCKETMQ_VERSION
+from tests.differential.peer.client import compiled
+from tests.differential.peer.jars import JARS, ROCKETMQ_VERSION, class_path, jar_folder
+from tests.differential.peer.server import Peer
 from tests.differential.run import compare
 from tests.differential.scenario import Expected, Fate, Scenario
 from tests.differential.scenarios import SCENARIOS
 from tests.unit.test_parity_table import ALL
 from txbridge.core.names import is_group
+from txbridge.embedded.java import Java
+from txbridge.errors import EnvironmentProblemError
 
+# Nothing is run with it.
+JAVA = Java(Path("/nowhere/bin/java"), 17, "17.0.1", "none")
 ONE, TWO, NONE = Fate(1, 0), Fate(2, 0), Fate(0, 0)
 DIFFERS = Expected(ONE, (TWO,), "D.11")
 SOMETIMES = Expected(ONE, (ONE, TWO), "E.3.5", "a matter of time")
@@ -82,3 +90,30 @@ def test_the_lock_names_rocketmqs_own_jars_in_one_version_and_no_jar_twice():
     assert {versions[f"rocketmq-{name}"] for name in ("namesrv", "broker", "client")} == {ROCKETMQ_VERSION}
     assert len({one.file_name for one in JARS}) == len(JARS)
     assert all(one.size > 0 and len(one.sha256) == 64 for one in JARS)
+
+
+def test_jars_that_are_damaged_are_named_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
+    (tmp_path / f"rocketmq-{ROCKETMQ_VERSION}").mkdir()
+    with pytest.raises(EnvironmentProblemError, match=rf"{JARS[0].file_name} is missing or damaged: delete the folder"):
+        jar_folder(JAVA)
+
+
+def test_jars_that_can_not_be_had_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TXBRIDGE_IVY_SETTINGS", str(tmp_path / "none.xml"))
+    with pytest.raises(EnvironmentProblemError, match=r"TXBRIDGE_IVY_SETTINGS names .*none\.xml, which is no file"):
+        jar_folder(JAVA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_java_without_a_compiler_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentProblemError, match=r"needs a JDK, and .* is a Java without `javac`: install one"):
+        compiled(Peer(JAVA, tmp_path, "", "", tmp_path))
+
+
+def test_the_client_has_no_server_on_its_class_path(tmp_path):
+    both, client = (set(class_path(tmp_path, servers=servers).split(":")) for servers in (True, False))
+    left_out = {f"rocketmq-{name}-{ROCKETMQ_VERSION}.jar" for name in ("broker", "namesrv")}
+    assert both - client == {str(tmp_path / name) for name in left_out}

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.differential.peer.jars import class_path
-from tests.differential.peer.server import BROKER_NAME, Peer
+from tests.differential.peer.server import BROKER_NAME, LOGS, Peer
 from txbridge.embedded.diagnose import read_tail, relevant_lines
 from txbridge.errors import EnvironmentProblemError
 
@@ -55,7 +55,7 @@ class PeerClient:
 
     def __init__(self, peer: Peer, topic: str, queues: int) -> None:
         classes = compiled(peer)
-        self._log = peer.folder / "client.log"
+        self._log = LOGS / "client.log"
         arguments = [peer.names, peer.broker, BROKER_NAME, topic, str(queues)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

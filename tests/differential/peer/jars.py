@@ -49,8 +49,10 @@ def jar_folder(java: Java) -> Path:
         # Fetched beside it and renamed, so that a folder of this name was complete once.
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
         try:
-            _fetch(fresh, java, folder.with_suffix(".fetch.log"))
-            fresh.rename(folder)
+            _fetch(fresh, java, folder.with_name(f"{folder.name}.fetch.log"))
+            fresh.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
+            if not folder.is_dir():  # another process may have been quicker
+                fresh.rename(folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     for one in JARS:
@@ -73,8 +75,10 @@ def _fetch(folder: Path, java: Java, log: Path) -> None:
     work = folder / "ivy"
     work.mkdir()
     (work / "ivy.xml").write_text(ivy_module(JARS))
-    settings = Path(os.environ.get("TXBRIDGE_IVY_SETTINGS") or work / "ivysettings.xml")
     (work / "ivysettings.xml").write_text(_SETTINGS)
+    settings = Path(os.environ.get("TXBRIDGE_IVY_SETTINGS") or work / "ivysettings.xml")
+    if not settings.is_file():
+        raise EnvironmentProblemError(f"TXBRIDGE_IVY_SETTINGS names {settings}, which is no file")
     command: list[str | Path] = [java.executable, "-jar", ivy_jar(), "-settings", settings, "-ivy", work / "ivy.xml"]
     command += ["-cache", work / "cache", "-confs", "default", "-types", "jar", "bundle"]
     command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
