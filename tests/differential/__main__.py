@@ -69,9 +69,8 @@ def _show(results: Sequence[Result]) -> None:
     for one in results:
         if not one.good:
             allowed = " or ".join(map(str, one.expected.rocketmq)) or "the same"
-            print(
-                f"{one.scenario}: {one.transaction}: expected {one.expected.txbridge}; RocketMQ: {allowed}. {one.error}"
-            )
+            error = f" {one.error}" if one.error else ""
+            print(f"{one.scenario}: {one.transaction}: expected {one.expected.txbridge}; RocketMQ: {allowed}.{error}")
 
 
 if __name__ == "__main__":

@@ -27,11 +27,14 @@ _END_TIMEOUT_S = 30.0
 @contextlib.contextmanager
 def txbridge() -> Iterator[Callable[[str], Stage]]:
     """A running txbridge, as a function that makes the stage for a scenario of this name."""
-    with EmbeddedKafka() as kafka, Bridge(kafka.bootstrap_servers, "differential") as bridge:
-        topic = bridge.create_topic("real")
-        # With the times of `harness.FAST`, which are also RocketMQ's here.
-        worker = bridge.worker()
-        yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
+    with EmbeddedKafka() as kafka:
+        with Bridge(kafka.bootstrap_servers, "differential") as bridge:
+            topic = bridge.create_topic("real")
+            # With the times of `harness.FAST`, which are also RocketMQ's here.
+            worker = bridge.worker()
+            yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
+        # Its clients end here: while a stage still knows them they would complain that Kafka is gone.
+        del bridge.admin, bridge._producer
 
 
 @dataclass
