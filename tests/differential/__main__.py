@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.differential.compare import Result, Verdict
 from tests.differential.peer.jars import ROCKETMQ_VERSION
+from tests.differential.peer.server import LOGS
 from tests.differential.run import run
 from tests.differential.scenarios import SCENARIOS
 from txbridge.errors import TxBridgeError
 
-_REPORT = Path("build/differential/report.json")
+_REPORT = LOGS / "report.json"
 _BY_NAME = {one.name: one for one in SCENARIOS}
 
 
@@ -35,6 +36,9 @@ def main() -> int:
     chosen = [_BY_NAME[name] for name in parser.parse_args().scenario or _BY_NAME]
     # So that what was started is ended, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    LOGS.mkdir(parents=True, exist_ok=True)
+    # The client logs the exceptions that scenarios want.
+    logging.basicConfig(filename=LOGS / "txbridge.log", filemode="w", format="%(asctime)s %(message)s")
     started = time.monotonic()
     try:
         results = run(chosen)
@@ -53,7 +57,6 @@ def _write(results: Sequence[Result], seconds: float) -> None:
         "seconds": round(seconds),
         "results": [asdict(one) for one in results],
     }
-    _REPORT.parent.mkdir(parents=True, exist_ok=True)
     _REPORT.write_text(json.dumps(report, indent=2) + "\n")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.differential.peer.server import LOGS
 from tests.differential.scenario import Answer, Fate, Stage
 from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, WorkerProcess
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
@@ -32,7 +33,10 @@ def txbridge() -> Iterator[Callable[[str], Stage]]:
             topic = bridge.create_topic("real")
             # With the times of `harness.FAST`, which are also RocketMQ's here.
             worker = bridge.worker()
-            yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
+            try:
+                yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
+            finally:
+                (LOGS / "worker.log").write_text(worker.log)
         # Its clients end here: while a stage still knows them they would complain that Kafka is gone.
         del bridge.admin, bridge._producer
 

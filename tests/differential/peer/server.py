@@ -19,7 +19,7 @@ from txbridge.embedded.process import ChildProcess
 from txbridge.errors import EnvironmentProblemError
 
 BROKER_NAME = "peer"
-#: What the servers and the client have said; kept, for whoever has to explain a difference.
+#: What the servers and the clients have said; kept, for whoever has to explain a difference.
 LOGS = Path("build/differential")
 
 # A broker is up after 3 to 6 s; a loaded machine with two cores has needed 30.
@@ -113,7 +113,6 @@ def _broker_port() -> int:
 
 @contextlib.contextmanager
 def _server(made: Peer, name: str, heap: str, main: str) -> Iterator[None]:
-    LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
     log.unlink(missing_ok=True)
     command = made.java_command(
