@@ -18,7 +18,7 @@ from txbridge.embedded.diagnose import read_tail, relevant_lines
 from txbridge.errors import EnvironmentProblemError
 
 _SOURCE = Path(__file__).with_name("PeerClient.java")
-# javac takes 3 s; on a machine that is loaded ten times that was seen.
+# javac took 10 s on a loaded machine; more than ten times that is a hang.
 _COMPILE_TIMEOUT_S = 120.0
 # The slowest command starts a producer: a heartbeat and a route, each with 10 s in PeerClient, and the JVM's own start.
 _ANSWER_TIMEOUT_S = 60.0
