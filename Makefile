@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup check format lock demo test chaos bench broken clean
+.PHONY: setup check format lock demo test chaos differential bench broken clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,10 @@ test: setup check
 # is part of `make test`.
 chaos: setup
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# The same scenarios on a real RocketMQ and on txbridge, side by side: five minutes, a JDK, and 98 MB of jars the first time.
+differential: setup
+	$(BIN)/python -m tests.differential $(ARGS)
 
 # Measurements, as JSON: `make bench ARGS=pending`.
 bench: setup

@@ -1,0 +1,112 @@
+"""RocketMQ's own Java client in a process of its own: PeerClient.java, compiled for the run, commands over a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.differential.peer.jars import class_path
+from tests.differential.peer.server import BROKER_NAME, LOGS, Peer
+from txbridge.embedded.diagnose import read_tail, relevant_lines
+from txbridge.errors import EnvironmentProblemError
+
+_SOURCE = Path(__file__).with_name("PeerClient.java")
+# javac took 10 s on a loaded machine; more than ten times that is a hang.
+_COMPILE_TIMEOUT_S = 120.0
+# The slowest command starts a producer: a heartbeat and a route, each with 10 s in PeerClient, and the JVM's own start.
+_ANSWER_TIMEOUT_S = 60.0
+# It ends when its input does, without waiting for anything.
+_END_TIMEOUT_S = 10.0
+
+
+def compiled(peer: Peer) -> str:
+    """Compile the client into the folder of the run, and return its class path.
+
+    Raises:
+        EnvironmentProblemError: there is no compiler, only a Java that runs programs.
+
+    """
+    compiler = peer.java.executable.with_name("javac")
+    found = str(compiler) if compiler.is_file() else shutil.which("javac")
+    if found is None:
+        raise EnvironmentProblemError(
+            f"the differential test needs a JDK, and {peer.java.executable} is a Java without `javac`: install one "
+            "(for example `apt-get install openjdk-17-jdk-headless`), or point JAVA_HOME to one"
+        )
+    classes = peer.folder / "classes"
+    classes.mkdir()
+    jars = class_path(peer.jars, servers=False)
+    command = [found, "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(classes), str(_SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise EnvironmentProblemError(f"{_SOURCE.name} could not be compiled:\n{done.stderr}")
+    return f"{classes}{os.pathsep}{jars}"
+
+
+class PeerClient:
+    """The running Java program. It ends with its input, and so with this process."""
+
+    def __init__(self, peer: Peer, topic: str, queues: int) -> None:
+        classes = compiled(peer)
+        self._log = LOGS / "client.log"
+        arguments = [peer.names, peer.broker, BROKER_NAME, topic, str(queues)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                peer.java_command("256m", classes, _SOURCE.stem, *arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "ROCKETMQ_HOME": str(peer.folder)},
+                # A Ctrl-C is for us to handle: it would take the client away while scenarios end.
+                start_new_session=True,
+            )
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def ask(self, command: str, **arguments: object) -> Any:
+        """Give a command and return what it has done.
+
+        Raises:
+            RuntimeError: it failed; the message has the last lines of the client's log.
+
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self._process.stdin.flush()
+        try:
+            line = self._answers.get(timeout=_ANSWER_TIMEOUT_S)
+        except queue.Empty:
+            raise RuntimeError(f"RocketMQ's client did not answer {command} in {_ANSWER_TIMEOUT_S:.0f} s") from None
+        answer = json.loads(line) if line else {"error": "it has ended"}
+        if "error" in answer:
+            said = "\n  ".join(relevant_lines(read_tail(self._log)))
+            raise RuntimeError(f"RocketMQ's client failed at {command} {arguments}: {answer['error']}\n  {said}")
+        return answer["done"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(_END_TIMEOUT_S)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()

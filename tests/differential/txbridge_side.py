@@ -1,0 +1,155 @@
+"""Scenarios on txbridge: the real client, a real worker process, a real Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.differential.peer.server import LOGS
+from tests.differential.scenario import Answer, Fate, Stage
+from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, WorkerProcess
+from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
+from txbridge.embedded import EmbeddedKafka
+
+_STATES = {
+    Answer.COMMIT: LocalTransactionState.COMMIT_MESSAGE,
+    Answer.ROLLBACK: LocalTransactionState.ROLLBACK_MESSAGE,
+    Answer.UNKNOWN: LocalTransactionState.UNKNOW,
+}
+_DECISIONS = {Answer.COMMIT: COMMIT, Answer.ROLLBACK: ROLLBACK}
+# The END goes to a broker on this machine; librdkafka's 5 minutes would only hide that it is gone.
+_END_TIMEOUT_S = 30.0
+
+
+@contextlib.contextmanager
+def txbridge() -> Iterator[Callable[[str], Stage]]:
+    """A running txbridge, as a function that makes the stage for a scenario of this name."""
+    with EmbeddedKafka() as kafka:
+        with Bridge(kafka.bootstrap_servers, "differential") as bridge:
+            topic = bridge.create_topic("real")
+            # With the times of `harness.FAST`, which are also RocketMQ's here.
+            worker = bridge.worker()
+            try:
+                yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
+            finally:
+                (LOGS / "worker.log").write_text(worker.log)
+        # Its clients end here: while a stage still knows them they would complain that Kafka is gone.
+        del bridge.admin, bridge._producer
+
+
+@dataclass
+class _Transaction:
+    """What the application knows of one transaction."""
+
+    answer: Answer
+    checks: Sequence[Answer]
+    checked: int = 0
+    prepared: Prepared | None = None
+
+
+class _Listener(TransactionListener):
+    """Answers as the script says. Transactions are known by the value of their message."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, _Transaction] = {}
+        self._lock = threading.Lock()
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+        return _state(self._of(message).answer)
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        transaction = self._of(message)
+        with self._lock:
+            transaction.checked += 1
+            number = min(transaction.checked, len(transaction.checks))
+        return _state(transaction.checks[number - 1])
+
+    def _of(self, message: MessageExt) -> _Transaction:
+        assert message.value is not None
+        return self.transactions[message.value.decode().rpartition("/")[2]]
+
+
+def _state(answer: Answer) -> LocalTransactionState:
+    if answer is Answer.EXCEPTION:
+        raise RuntimeError("the application fails, as the scenario wants it")
+    return _STATES[answer]
+
+
+class TxBridgeStage(Stage):
+    def __init__(self, bridge: Bridge, worker: WorkerProcess, topic: str, scenario: str) -> None:
+        self._bridge, self._worker, self._topic = bridge, worker, topic
+        self._group = scenario
+        self._listener = _Listener()
+        self._producer: TransactionProducer | None = None
+        self.come_back()
+
+    def _body(self, name: str) -> str:
+        return f"{self._group}/{name}"
+
+    def _prepared(self, name: str) -> Prepared:
+        prepared = self._listener.transactions[name].prepared
+        assert prepared is not None
+        return prepared
+
+    def send(self, name: str, answer: Answer, checks: Sequence[Answer] = (), immunity: int | None = None) -> None:
+        transaction = self._listener.transactions[name] = _Transaction(answer, list(checks) or [Answer.UNKNOWN])
+        assert self._producer is not None
+        result = self._producer.send_message_in_transaction(
+            Message(self._topic, self._body(name), check_immunity_time=immunity)
+        )
+        transaction.prepared = Prepared(result.half_partition, result.half_offset, result.transaction_id)
+        # So that a decision by hand stands behind that of the producer in END.
+        result.wait(_END_TIMEOUT_S)
+
+    def decide(self, name: str, decision: Answer, *, stranger: bool = False) -> None:
+        group = "stranger" if stranger else self._group
+        self._bridge.decide(self._prepared(name), _DECISIONS[decision], group=group)
+
+    def answer_again(self, name: str, decision: Answer) -> None:
+        prepared = self._prepared(name)
+        entry = prepared.entry(_DECISIONS[decision], self._listener.transactions[name].checked)
+        self._bridge.end([entry], prepared.partition, group=self._group, source="check")
+
+    def resume(self, name: str) -> None:
+        prepared = self._prepared(name)
+        self._bridge.end([prepared.entry(UNKNOWN)], prepared.partition, group=self._group, source="resume")
+
+    def leave(self) -> None:
+        assert self._producer is not None
+        self._producer.close()
+        self._producer = None
+
+    def come_back(self) -> None:
+        self._producer = TransactionProducer(
+            self._group,
+            self._listener,
+            {"bootstrap.servers": self._bridge.bootstrap_servers},
+            namespace=self._bridge.namespace,
+        ).start()
+
+    def checks(self, name: str) -> int:
+        return self._listener.transactions[name].checked
+
+    def fates(self) -> Mapping[str, Fate]:
+        copies = self._bridge.visible(self._topic)
+        set_aside = Counter(record["value"] for record in self._bridge.discarded())
+        refused: Counter[object] = Counter()
+        for event in self._worker.events("end_refused"):
+            refused[event["partition"], event["half_offset"]] += int(str(event["count"]))
+        return {
+            name: Fate(
+                copies[self._body(name).encode()],
+                transaction.checked,
+                set_aside[self._body(name).encode()],
+                refused[self._prepared(name).partition, self._prepared(name).offset],
+            )
+            for name, transaction in self._listener.transactions.items()
+        }
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self.leave()
