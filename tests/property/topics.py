@@ -13,6 +13,7 @@ from txbridge.core.end_transaction import EndRecord
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
+from txbridge.core.offset_ledger import ParkedEntries
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.progress import ParkedEntry, Progress, encode_ops, op_headers, parse_op
 
@@ -108,7 +109,7 @@ class Worker:
         self.topics = topics
         progress = topics.progress
         self.queue = HalfQueue(policy, watermark=progress.half, next_end=progress.end, next_op=progress.op)
-        self.queue.restore_parked(topics.parked.values())
+        self.queue.restore_parked(ParkedEntries(topics.parked.values()))
         for op_offset, (value, headers) in topics.op.items():
             if op_offset >= progress.op:
                 self.queue.restore_op(op_offset, *parse_op(value, headers))

@@ -12,7 +12,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.offset_ledger import OffsetLedger
+from txbridge.core.offset_ledger import OffsetLedger, ParkedEntries
 from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
 from txbridge.operations.model import NextStep, Selection
@@ -298,7 +298,7 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
             one for one in commands if one.source is not Source.RESUME or one.entry.decision is Decision.UNKNOWN
         ]
         partition = Partition(watermark=1)
-        partition.queue.restore_parked([ParkedEntry.decode(0, written)])
+        partition.queue.restore_parked(ParkedEntries([ParkedEntry.decode(0, written)]))
         draft = partition.step(
             1_001, *(end(one.end_offset, one.entry, group=one.group, source=one.source) for one in commands)
         )

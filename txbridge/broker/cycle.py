@@ -26,8 +26,11 @@ _HALF_BATCH = 10_000
 _IDLE_S = 0.1
 #: Least time between two rounds that ask Kafka whether checks may be sent; a round that was full is followed at once.
 _ROUND_S = 0.1
-#: Messages that one round checks, discards, parks or retries: one Kafka transaction of moderate size.
+#: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
 _ROUND_LIMIT = 1_000
+#: Messages that are parked with one Kafka transaction, 2 MB of records: as many as are read in the same turn, so that
+#: what is undecided does not pile up as objects.
+_PARK_LIMIT = _HALF_BATCH
 #: The same while the discard topic takes records one by one only.
 _CAREFUL_LIMIT = 50
 #: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction.
@@ -70,7 +73,7 @@ class Cycle:
     def prove_ownership(self) -> None:
         """Write the progress in a first transaction: nobody came in between the fence and here."""
         draft = Draft(self._state.queue, self._outside.now(), _MAX_BYTES)
-        draft.park(_ROUND_LIMIT)
+        draft.park(_PARK_LIMIT)
         if not self._committer.commit(draft, []):
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
 
@@ -188,7 +191,7 @@ class Cycle:
             self._due = None
             self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
         draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
-        draft.park(_ROUND_LIMIT)
+        draft.park(_PARK_LIMIT)
         return draft, taken, malformed
 
     def _draft_round(self, draft: Draft, as_of: int, most_discards: int) -> None:

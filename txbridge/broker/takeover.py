@@ -69,9 +69,10 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         else:
             _refuse_other_topics(names, partition, progress, ids, bounds)
         queue = HalfQueue(context.policy, watermark=progress.half, next_end=progress.end, next_op=progress.op)
-        queue.restore_parked(ledger.parked.values())
+        had_parked = bool(ledger.parked)
+        queue.restore_parked(ledger.parked)
         replayed = _replay_op(context, partition, queue, max(progress.op, bounds["op"][0]), bounds["op"][1], stopping)
-        if ledger.progress is None and (replayed or ledger.parked or bounds["op"][0] > 0):
+        if ledger.progress is None and (replayed or had_parked or bounds["op"][0] > 0):
             _refuse_lost_progress(names, partition)
         state = PartitionState(
             partition=partition,

@@ -17,7 +17,6 @@ from txbridge.core.due import DueTimes
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_ledger import ParkedEntries
 from txbridge.core.open_entries import HalfEntry, OpenEntries
-from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import Outcome, TransactionState
 
 #: Outcomes below the watermark that are remembered, in two generations of this many: about 8 MB when both are full.
@@ -59,10 +58,9 @@ class HalfQueue:
 
     # --- what a take-over knows -------------------------------------------------------------------------------------
 
-    def restore_parked(self, parked: Iterable[ParkedEntry]) -> None:
-        """Take in the parked entries of OFFSET, in any order, before anything is read. ParkedEntries are emptied."""
-        entries = parked if isinstance(parked, ParkedEntries) else ParkedEntries(parked)
-        rows, others = entries.release()
+    def restore_parked(self, parked: ParkedEntries) -> None:
+        """Take in the parked entries of OFFSET before anything is read. `parked` hands them over and is empty then."""
+        rows, others = parked.release()
         above = rows.split(self.half_position)
         self._entries.adopt(rows)
         self.due.load(rows)

@@ -20,6 +20,7 @@ from tests.unit.core.building import (
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.offset_ledger import ParkedEntries
 from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import Outcome, TransactionState
 
@@ -224,7 +225,7 @@ def test_p10_a_parked_entry_comes_back_as_it_was():
         parked(7, TransactionState.DISCARDED, reason="EXPIRED", discarded_at=(0, 9)),
     ):
         queue = HalfQueue(POLICY, watermark=10)
-        queue.restore_parked([ParkedEntry.decode(before.half_offset, before.encode())])
+        queue.restore_parked(ParkedEntries([ParkedEntry.decode(before.half_offset, before.encode())]))
         (restored,) = queue.open_entries()
         assert restored.parked
         assert restored.to_parked(3) == before
@@ -232,7 +233,9 @@ def test_p10_a_parked_entry_comes_back_as_it_was():
 
 def test_p10_checks_go_on_after_a_take_over_with_the_next_number():
     partition = Partition(watermark=10)
-    partition.queue.restore_parked([parked(5, checks=2, next_due=67_000), parked(6, checks=3, next_due=70_000)])
+    partition.queue.restore_parked(
+        ParkedEntries((parked(5, checks=2, next_due=67_000), parked(6, checks=3, next_due=70_000)))
+    )
     assert partition.draft(66_999).is_empty
     assert [(one.offset, one.checks) for one in partition.step(67_000).checks] == [(5, 3)]
     assert offsets(partition.step(70_000).discards) == [6]
@@ -241,7 +244,7 @@ def test_p10_checks_go_on_after_a_take_over_with_the_next_number():
 def test_p10_age_goes_on_after_a_take_over():
     partition = Partition(CheckPolicy(transaction_max_age=100_000), watermark=10)
     partition.dead.add("orders")
-    partition.queue.restore_parked([parked(5), parked(6, resumed=2_000)])
+    partition.queue.restore_parked(ParkedEntries([parked(5), parked(6, resumed=2_000)]))
     assert offsets(partition.step(101_000).discards) == [5]
     assert offsets(partition.step(102_000).discards) == [6]
 
@@ -249,11 +252,13 @@ def test_p10_age_goes_on_after_a_take_over():
 def test_p10_held_and_discarded_messages_go_on_after_a_take_over():
     partition = Partition(watermark=10)
     partition.queue.restore_parked(
-        [
-            parked(5, TransactionState.HELD, decided=1, error="no such topic", next_due=3_000),
-            parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=4_000),
-            parked(7, TransactionState.DISCARDED, reason="EXPIRED", next_due=9_000),
-        ],
+        ParkedEntries(
+            [
+                parked(5, TransactionState.HELD, decided=1, error="no such topic", next_due=3_000),
+                parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=4_000),
+                parked(7, TransactionState.DISCARDED, reason="EXPIRED", next_due=9_000),
+            ],
+        )
     )
     assert partition.queue.counts() == {
         TransactionState.PENDING: 0,
@@ -269,7 +274,9 @@ def test_p10_held_and_discarded_messages_go_on_after_a_take_over():
 def test_p10_the_back_off_of_a_held_message_begins_anew_after_a_take_over():
     partition = Partition(watermark=10)
     partition.obstacles["orders.placed"] = "still not"
-    partition.queue.restore_parked([parked(5, TransactionState.HELD, decided=1, error="no such topic", next_due=3_000)])
+    partition.queue.restore_parked(
+        ParkedEntries([parked(5, TransactionState.HELD, decided=1, error="no such topic", next_due=3_000)])
+    )
     for now, due in [(3_000, 4_000), (4_000, 6_000), (6_000, 10_000)]:
         assert partition.draft(now).is_empty
         assert partition.queue.next_due() == due
@@ -278,7 +285,7 @@ def test_p10_the_back_off_of_a_held_message_begins_anew_after_a_take_over():
 def test_p10_a_parked_message_above_the_watermark_is_read_again_and_stays_as_it_was():
     queue = HalfQueue(POLICY, watermark=4)
     queue.restore_parked(
-        [parked(5, checks=2), parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=10**12)]
+        ParkedEntries([parked(5, checks=2), parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=10**12)])
     )
     queue.restore_op(0, Outcome.DISCARD, [6])
     assert queue.read(half(4)) is True
@@ -291,7 +298,7 @@ def test_p10_a_parked_message_above_the_watermark_is_read_again_and_stays_as_it_
 
 def test_p10_a_message_resumed_after_its_discard_was_named_is_pending():
     partition = Partition(watermark=4)
-    partition.queue.restore_parked([parked(5, resumed=1_500)])
+    partition.queue.restore_parked(ParkedEntries([parked(5, resumed=1_500)]))
     partition.queue.restore_op(0, Outcome.DISCARD, [5])
     partition.prepare(4, 5)
     assert partition.queue.outcome(5) is None
@@ -400,6 +407,6 @@ def test_finishing_a_message_at_the_watermark_leaves_its_outcome_until_it_is_pas
 
 def test_finishing_a_message_below_the_watermark_leaves_no_outcome_behind():
     queue = HalfQueue(POLICY, watermark=10)
-    queue.restore_parked([parked(5)])
+    queue.restore_parked(ParkedEntries([parked(5)]))
     queue.finish(5, Outcome.COMMIT)
     assert (queue.outcome(5), queue.entry(5)) == (None, None)
