@@ -16,6 +16,7 @@ from txbridge.broker import cycle, owner, reader, takeover
 from txbridge.broker.errors import IndefiniteError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.writer import TransactionalWriter
+from txbridge.core.progress import offset_headers
 
 # --- zombies ---------------------------------------------------------------------------------------------------------
 
@@ -201,11 +202,17 @@ def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest
     monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
     progress = used.progress(0)
     key = used.names.progress_key(0)
-    used.produce(used.names.offset, key=key, value=json.dumps({**progress, short: 10**6}).encode(), partition=0)
+
+    def write(value: dict[str, object]) -> None:
+        used.produce(
+            used.names.offset, key=key, value=json.dumps(value).encode(), headers=offset_headers(), partition=0
+        )
+
+    write({**progress, short: 10**6})
     refused = used.local_owner(0)
     refused.wait_error(getattr(used.names, short), "the log was cut")
     # Once a person has put it right, it goes on by itself.
-    used.produce(used.names.offset, key=key, value=json.dumps(progress).encode(), partition=0)
+    write(progress)
     refused.wait_serving()
     refused.stop()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from txbridge.core import names
-from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.headers import LARGEST_NUMBER, MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Headers, Names
 from txbridge.core.states import Outcome, TransactionState
 
@@ -48,11 +48,14 @@ def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, lis
     ours.require_version("OP record")
     if ours.required(names.TAGS).encode() != names.REMOVE_TAG:
         raise MalformedRecordError(f"header {names.TAGS} is not d")
+    name = ours.required(names.OUTCOME)
     try:
-        outcome = Outcome(ours.required(names.OUTCOME))
+        outcome = Outcome(name)
         text = (value or b"").decode("ascii")
-    except (ValueError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise MalformedRecordError(str(error)) from None
+    except ValueError:
+        raise MalformedRecordError(f"{name[:40]!r} is not a valid Outcome") from None
     return outcome, [whole_number(offset, "half offset") for offset in text.split(",")]
 
 
@@ -94,13 +97,13 @@ class Progress:
                 half=_number(data["half"]),
                 end=_number(data["end"]),
                 op=_number(data["op"]),
-                topics={name: _text(topic_id) for name, topic_id in data["topics"].items()},
+                topics={_text(name): _text(topic_id) for name, topic_id in data["topics"].items()},
                 owner=_text(data["owner"]),
                 seq=_number(data["seq"]),
                 recent=None if data.get("recent") is None else _number(data["recent"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise MalformedRecordError(f"not a progress record: {error!r}") from None
+            raise MalformedRecordError(f"not a progress record: {_short(error)}") from None
 
 
 _OPEN_STATES = {
@@ -158,9 +161,9 @@ class ParkedEntry:
             return cls(
                 half_offset=half_offset,
                 state=_OPEN_STATES[data["state"]],
-                transaction_id=_text(data["id"]),
-                group=sys.intern(_text(data["group"])),
-                real_topic=sys.intern(_text(data["topic"])),
+                transaction_id=_which(data["id"], names.is_transaction_id),
+                group=sys.intern(_which(data["group"], names.is_group)),
+                real_topic=sys.intern(_which(data["topic"], names.is_topic)),
                 born=_number(data["born"]),
                 size=_number(data["size"]),
                 checks=_number(data["checks"]),
@@ -173,7 +176,7 @@ class ParkedEntry:
                 resumed=None if data.get("resumed") is None else _number(data["resumed"]),
             )
         except (KeyError, TypeError) as error:
-            raise MalformedRecordError(f"not a parked entry: {error!r}") from None
+            raise MalformedRecordError(f"not a parked entry: {_short(error)}") from None
 
 
 def offset_headers() -> list[tuple[str, bytes | None]]:
@@ -194,35 +197,48 @@ class OffsetLedger:
         #: OFFSET offset up to which it is folded; kept by whoever reads.
         self.position = 0
 
-    def is_ours(self, key: bytes | None) -> bool:
-        """Whether a record with this key speaks of this partition."""
-        return key is not None and (key == self._progress_key or key.startswith(self._parked_prefix))
-
-    def take(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
-        """Fold one record. Raises MalformedRecordError for one that no worker writes."""
+    def take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int = -1) -> None:
+        """Fold one record. Raises MalformedRecordError, and changes nothing, for one that no worker writes."""
         if key == self._progress_key:
-            if value is not None:
-                self.progress, self.progress_offset = Progress.decode(value), offset
+            OurHeaders(headers).require_version("progress record")
+            if value is None:
+                raise MalformedRecordError("a progress without a value")
+            self.progress, self.progress_offset = Progress.decode(value), offset
             return
-        half_offset = (key or b"").removeprefix(self._parked_prefix)
-        if not self.is_ours(key) or not half_offset.isdigit():
-            raise MalformedRecordError(f"not a key of this partition: {(key or b'')[:80]!r}")
+        half_offset = self._half_offset(key or b"")
+        OurHeaders(headers).require_version("parked entry")
         if value is None:
-            self.parked.pop(int(half_offset), None)
+            self.parked.pop(half_offset, None)
         else:
-            self.parked[int(half_offset)] = ParkedEntry.decode(int(half_offset), value)
+            self.parked[half_offset] = ParkedEntry.decode(half_offset, value)
+
+    def _half_offset(self, key: bytes) -> int:
+        """Which half message the key of a parked entry names."""
+        digits = key.removeprefix(self._parked_prefix)
+        if len(digits) == len(key) or not digits.isdigit():
+            raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
+        # Bounded before int(), which refuses thousands of digits with another exception.
+        return whole_number(digits.decode(), "half offset of the key")
 
 
 def _number(value: Any) -> int:
     # Not int(): what we wrote is a number, and a guess about a state is worse than none.
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= LARGEST_NUMBER:
         raise TypeError(f"not a whole number: {value!r:.40}")
     return value
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
+    # JSON can hold half a character, which nothing else can take, a log included.
+    if not isinstance(value, str) or value.encode(errors="ignore").decode() != value:
         raise TypeError(f"not a text: {value!r:.40}")
+    return value
+
+
+def _which(value: Any, is_one: Callable[[str], bool]) -> str:
+    """A name that was valid when it came with the half message."""
+    if not isinstance(value, str) or not is_one(value):
+        raise TypeError(f"not a name: {value!r:.40}")
     return value
 
 
@@ -230,6 +246,11 @@ def _coordinates(value: Any) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
         raise TypeError(f"not coordinates: {value!r:.40}")
     return _number(value[0]), _number(value[1])
+
+
+def _short(error: Exception) -> str:
+    """What goes into a log: a key or value of a stranger's may be a megabyte long."""
+    return f"{error!r:.200}"
 
 
 def _dump(data: dict[str, Any]) -> bytes:
