@@ -258,7 +258,8 @@ async def main(servers, topic, partition, value, key, headers):
     await producer.start()
     headers = [*ast.literal_eval(headers), (Name("x"), b"1")]
     value, key = ast.literal_eval(value), ast.literal_eval(key)
-    await producer.send_and_wait(topic, value, key, partition=int(partition), headers=headers)
+    stored = await producer.send_and_wait(topic, value, key, partition=int(partition), headers=headers)
+    print(stored.offset)
     await producer.stop()
 
 asyncio.run(main(*sys.argv[1:]))
@@ -398,15 +399,20 @@ class Bridge:
         headers: Sequence[tuple[str, bytes]],
         partition: int,
         key: bytes | None = None,
-    ) -> None:
-        """Produce a record with one more header, whose name is not UTF-8: Kafka takes any bytes, our clients do not."""
+    ) -> int:
+        """Produce a record with one more header, whose name is not UTF-8: Kafka takes any bytes, our clients do not.
+
+        Returns its offset.
+        """
         arguments = [self.bootstrap_servers, topic, str(partition), repr(value), repr(key), repr(list(headers))]
-        subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", _UNDECODABLE, *arguments],
             env={**os.environ, "AIOKAFKA_NO_EXTENSIONS": "1"},
             check=True,
             capture_output=True,
+            text=True,
         )
+        return int(result.stdout)
 
     def half_headers(
         self, real_topic: str, group: str = "group", transaction_id: str | None = None

@@ -97,10 +97,9 @@ class _Stranger:
 
     def write_undecodable(self, topic: str, partition: int) -> None:
         """A record with a header whose name is not UTF-8, which confluent-kafka can not read."""
-        offset = self._bridge.bounds(topic, partition)[1]
         # OFFSET, which is compacted, takes no record without a key: this one would be the last progress.
         key = self._bridge.names.progress_key(partition) if topic == self._bridge.names.offset else None
-        self._bridge.produce_undecodable(topic, b"undecodable", [("TXB_V", b"1")], partition, key)
+        offset = self._bridge.produce_undecodable(topic, b"undecodable", [("TXB_V", b"1")], partition, key)
         if topic in {self._bridge.names.half, self._bridge.names.end}:
             self.to_set_aside[f"{topic}:{partition}:{offset}".encode()] = (None, b"undecodable")
 
