@@ -126,20 +126,20 @@ def without_property_decorators(source: str) -> str:
 
 
 def run_mutmut(tree: Path, *arguments: str, log: Path) -> str:
-    """Run mutmut in the tree; returns what it prints, which also goes into a file."""
-    result = subprocess.run(
-        [sys.executable, "-m", "mutmut", *arguments],
-        cwd=tree,
-        env={**os.environ, "HYPOTHESIS_PROFILE": "small"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    log.write_text(result.stdout)
+    """Run mutmut in the tree; returns what it prints, which goes into a file meanwhile."""
+    with log.open("w") as output:
+        result = subprocess.run(
+            [sys.executable, "-m", "mutmut", *arguments],
+            cwd=tree,
+            env={**os.environ, "HYPOTHESIS_PROFILE": "small"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    said = log.read_text()
     if result.returncode != 0:
-        raise SystemExit(f"mutmut ended with {result.returncode}; see {log}\n{result.stdout[-2000:]}")
-    return result.stdout
+        raise SystemExit(f"mutmut ended with {result.returncode}; see {log}\n{said[-2000:]}")
+    return said
 
 
 def collect(tree: Path, module: str) -> tuple[Figures, list[Survivor]]:

@@ -19,6 +19,9 @@ from txbridge.broker.faults import fault_point
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.progress import ParkedEntry, offset_headers, op_headers
 from txbridge.core.states import Outcome, TransactionState
+from txbridge.operations.connection import Connection
+from txbridge.operations.reading import read_view
+from txbridge.settings import WorkerSettings
 
 # --- zombies ---------------------------------------------------------------------------------------------------------
 
@@ -259,6 +262,8 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
     bridge.alter_topic(bridge.names.offset, cleanup_policy="compact")
     assert bridge.progress(0)["half"] == 2
     _expect_refusal(bridge, f"{bridge.names.offset}[0] begins at offset {before}", "must only be compacted")
+    settings = WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace)
+    assert any("records were deleted" in warning for warning in read_view(Connection.open(settings), 0).warnings)
 
 
 def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(

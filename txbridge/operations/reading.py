@@ -145,6 +145,12 @@ def _read_offset(connection: Connection, partition: int, bounds: tuple[int, int]
     topic = connection.names.offset
     ledger = OffsetLedger(connection.names, partition)
     warnings: list[str] = []
+    if bounds[0] > 0:
+        # Compaction never moves the start of a log.
+        warnings.append(
+            f"{topic}[{partition}] begins at offset {bounds[0]}: records were deleted, parked messages may be among "
+            f"them. Workers refuse this partition: nothing is applied here",
+        )
     with _open(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
         for message in reader.read_to(bounds[1], _never):
