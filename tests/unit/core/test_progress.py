@@ -70,6 +70,8 @@ def test_an_op_record_is_split_before_it_passes_100000_bytes():
     # With one digit more in front the value is 100,000 bytes long: the most that is allowed.
     assert [len(value) for value in encode_ops([12_345] + [1_234] * 19_999)] == [100_000]
     assert [len(value) for value in encode_ops([123_456] + [1_234] * 19_999)] == [99_996, 4]
+    # The second record may be as long as the first.
+    assert [len(value) for value in encode_ops([1_234] * 20_000 + [12_345] + [1_234] * 19_999)] == [99_999, 100_000]
     offsets = list(range(10**9, 10**9 + 20_000))
     values = encode_ops(offsets)
     assert len(values) == 3
@@ -187,6 +189,12 @@ def test_what_is_wrong_with_a_record_is_said():
         ParkedEntry.decode(5, having(PENDING_JSON, checks=True))
     with pytest.raises(MalformedRecordError, match=r"^not a parked entry: KeyError\('committed'\)$"):
         ParkedEntry.decode(5, having(PENDING_JSON, state="committed"))
+    with pytest.raises(MalformedRecordError, match=r"not a text: 1"):
+        ParkedEntry.decode(5, having(PENDING_JSON, error=1))
+    with pytest.raises(MalformedRecordError, match=r"not a name: 'a/b'"):
+        ParkedEntry.decode(5, having(PENDING_JSON, group="a/b"))
+    with pytest.raises(MalformedRecordError, match=r"not coordinates: \[1\]"):
+        ParkedEntry.decode(5, having(PENDING_JSON, at=[1]))
 
 
 @pytest.mark.parametrize("name", ["half", "end", "op", "topics", "owner", "seq"])
@@ -262,6 +270,12 @@ def ledger() -> OffsetLedger:
     return made
 
 
+def test_a_ledger_of_nothing():
+    made = OffsetLedger(Names(), 3)
+    assert (made.partition, made.progress, made.parked, made.position) == (3, None, {}, 0)
+    assert made.progress_offset == -1, "nothing was written yet"
+
+
 def test_the_ledger_folds_what_a_worker_writes():
     made = ledger()
     assert (made.progress, made.progress_offset, made.parked) == (PROGRESS, 40, {5: PENDING})
@@ -276,7 +290,7 @@ def test_the_ledger_folds_what_a_worker_writes():
         (KEY, RECENT_JSON, None, "no header TXB_V, so it is no progress record"),
         (KEY, RECENT_JSON, [("TXB_V", b"2")], "TXB_V='2' is not a version"),
         (KEY, RECENT_JSON, [("TXB_V", b"1"), ("TXB_V", b"1")], "header TXB_V is there 2 times"),
-        (KEY, None, offset_headers(), "a progress without a value"),
+        (KEY, None, offset_headers(), "^a progress without a value$"),
         (KEY + b"/5", None, [], "no header TXB_V, so it is no parked entry"),
         (KEY + b"/5", PENDING_JSON, [("TXB_V", None)], "header TXB_V is null"),
         (KEY + b"/" + b"9" * 5_000, PENDING_JSON, offset_headers(), "half offset of the key is not a whole number"),
