@@ -56,8 +56,8 @@ pytest_add_cli_args=
 pytest_add_cli_args_test_selection=
     tests/unit/core
     tests/property
-# The slowest test takes seconds on a loaded machine; ten times that, and two seconds for the shortest, is a hang.
-timeout_multiplier=10
+# The slowest test takes seconds on a loaded machine; five times that, and two seconds for the shortest, is a hang.
+timeout_multiplier=5
 timeout_constant=2
 track_dependencies=false
 use_git_change_detection=false
