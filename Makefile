@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+MUTATION := build/mutation/venv
 
-.PHONY: setup check format lock demo test chaos differential bench broken clean
+.PHONY: setup check format lock demo test chaos differential bench broken mutation clean
 
 setup: $(STAMP)
 
@@ -32,6 +33,7 @@ format: setup
 lock:
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group build --group dev --extra demo --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
 
 demo: setup
 	$(BIN)/txbridge demo
@@ -55,6 +57,16 @@ bench: setup
 # Break the code once for each promise: a test named after the promise must notice.
 broken: setup
 	$(BIN)/python tests/broken_on_purpose.py
+
+# Plant small defects in the pure core, one at a time, and see whether a fast test notices: `make mutation ARGS=draft`.
+mutation: $(MUTATION)/.ready
+	nice -n 19 $(MUTATION)/bin/python -m tests.mutation $(ARGS)
+
+# An environment of its own: mutmut wants a later click than Faust allows, and the core needs nothing else.
+$(MUTATION)/.ready: requirements/mutation.txt
+	$(PYTHON) -m venv $(MUTATION)
+	$(MUTATION)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mutation.txt
+	touch $@
 
 clean:
 	rm -rf build .venv

@@ -253,11 +253,13 @@ from aiokafka import AIOKafkaProducer
 class Name(str):
     def encode(self, *_): return b"\\xff\\xfe"
 
-async def main(servers, topic, partition, value, headers):
+async def main(servers, topic, partition, value, key, headers):
     producer = AIOKafkaProducer(bootstrap_servers=servers)
     await producer.start()
     headers = [*ast.literal_eval(headers), (Name("x"), b"1")]
-    await producer.send_and_wait(topic, ast.literal_eval(value), partition=int(partition), headers=headers)
+    value, key = ast.literal_eval(value), ast.literal_eval(key)
+    stored = await producer.send_and_wait(topic, value, key, partition=int(partition), headers=headers)
+    print(stored.offset)
     await producer.stop()
 
 asyncio.run(main(*sys.argv[1:]))
@@ -391,16 +393,26 @@ class Bridge:
         return acknowledged[0]
 
     def produce_undecodable(
-        self, topic: str, value: bytes, headers: Sequence[tuple[str, bytes]], partition: int
-    ) -> None:
-        """Produce a record with one more header, whose name is not UTF-8: Kafka takes any bytes, our clients do not."""
-        arguments = [self.bootstrap_servers, topic, str(partition), repr(value), repr(list(headers))]
-        subprocess.run(
+        self,
+        topic: str,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]],
+        partition: int,
+        key: bytes | None = None,
+    ) -> int:
+        """Produce a record with one more header, whose name is not UTF-8: Kafka takes any bytes, our clients do not.
+
+        Returns its offset.
+        """
+        arguments = [self.bootstrap_servers, topic, str(partition), repr(value), repr(key), repr(list(headers))]
+        result = subprocess.run(
             [sys.executable, "-c", _UNDECODABLE, *arguments],
             env={**os.environ, "AIOKAFKA_NO_EXTENSIONS": "1"},
             check=True,
             capture_output=True,
+            text=True,
         )
+        return int(result.stdout)
 
     def half_headers(
         self, real_topic: str, group: str = "group", transaction_id: str | None = None

@@ -136,6 +136,7 @@ def outcomes(raw: DataFrame) -> DataFrame:
 
 
 def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
+    """What speaks of its own partition and is of our version; the rest says nothing to a worker either."""
     key = F.col("key").cast("string")
     pattern = rf"\A{re.escape(names.half)}@{SYSTEM_GROUP}/([0-9]{{1,9}})(?:/([0-9]{{1,18}}))?\z"
     return raw.select(
@@ -144,15 +145,17 @@ def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
         F.col("partition").alias("stored_in"),
         F.col("offset").alias("at"),
         F.col("value").cast("string").alias("value"),
-    ).where(F.col("partition") == F.col("stored_in"))
+        _headers(),
+    ).where((F.col("partition") == F.col("stored_in")) & (_text(headers.VERSION) == "1"))
 
 
 def progress(raw: DataFrame, names: Names) -> DataFrame:
     """OFFSET, the last progress of each partition: partition, low (half watermark), applied_to (next END), topics."""
-    rows = _offset_rows(raw, names).where(F.col("half").isNull())
-    last = rows.groupBy("partition").agg(F.max_by("value", "at").alias("value"))
     parsed = F.from_json("value", "half bigint, end bigint, topics map<string, string>")
-    return last.select("partition", parsed.alias("p")).select(
+    rows = _offset_rows(raw, names).where(F.col("half").isNull()).select("partition", "at", parsed.alias("p"))
+    readable = rows.where(F.col("p.half").isNotNull() & F.col("p.end").isNotNull())
+    last = readable.groupBy("partition").agg(F.max_by("p", "at").alias("p"))
+    return last.select(
         "partition",
         F.col("p.half").alias("low"),
         F.col("p.end").alias("applied_to"),
@@ -164,7 +167,9 @@ def parked(raw: DataFrame, names: Names) -> DataFrame:
     """OFFSET, every parked entry of a half message: partition, half, at (offset), state (null for a tombstone)."""
     rows = _offset_rows(raw, names).where(F.col("half").isNotNull())
     state = F.from_json("value", "state string")["state"]
-    return rows.select("partition", "half", "at", state.alias("state"))
+    rows = rows.select("partition", "half", "at", state.alias("state"), F.col("value").isNull().alias("is_tombstone"))
+    is_one = F.col("state").isin("pending", "held", "discarded")
+    return rows.where(F.col("is_tombstone") | is_one).drop("is_tombstone")
 
 
 def discards(raw: DataFrame) -> DataFrame:

@@ -87,8 +87,7 @@ def test_p8_malformed_records_are_set_aside_once_and_stop_nothing(kafka: Embedde
                 good.append(bridge.prepare(topic, b"good %d" % number))
                 bridge.decide(good[-1], COMMIT)
         for where in (bridge.names.half, bridge.names.end):
-            offset = bridge.bounds(where, 0)[1]
-            bridge.produce_undecodable(where, b"undecodable", bridge.end_headers(), 0)
+            offset = bridge.produce_undecodable(where, b"undecodable", bridge.end_headers(), 0)
             expected[f"{where}:0:{offset}".encode()] = (b"undecodable", [])
         if fault:
             victim = bridge.worker(fault)

@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewPartitions
 
 from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
 from txbridge.broker import cycle, owner, reader, takeover
 from txbridge.broker.errors import IndefiniteError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.writer import TransactionalWriter
+from txbridge.core.progress import ParkedEntry, offset_headers, op_headers
+from txbridge.core.states import Outcome, TransactionState
+from txbridge.operations.connection import Connection
+from txbridge.operations.reading import read_view
+from txbridge.settings import WorkerSettings
 
 # --- zombies ---------------------------------------------------------------------------------------------------------
 
@@ -201,11 +207,17 @@ def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest
     monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
     progress = used.progress(0)
     key = used.names.progress_key(0)
-    used.produce(used.names.offset, key=key, value=json.dumps({**progress, short: 10**6}).encode(), partition=0)
+
+    def write(value: dict[str, object]) -> None:
+        used.produce(
+            used.names.offset, key=key, value=json.dumps(value).encode(), headers=offset_headers(), partition=0
+        )
+
+    write({**progress, short: 10**6})
     refused = used.local_owner(0)
     refused.wait_error(getattr(used.names, short), "the log was cut")
     # Once a person has put it right, it goes on by itself.
-    used.produce(used.names.offset, key=key, value=json.dumps(progress).encode(), partition=0)
+    write(progress)
     refused.wait_serving()
     refused.stop()
 
@@ -227,12 +239,97 @@ def test_a_takeover_refuses_an_offset_topic_that_was_emptied(used: Bridge) -> No
     refused.stop()
 
 
-def test_an_owner_notices_that_end_was_created_anew(used: Bridge) -> None:
+@pytest.mark.parametrize("short", ["half", "end"])
+def test_an_owner_notices_that_a_log_was_created_anew(used: Bridge, short: str) -> None:
     local = used.local_owner(0).wait_serving()
-    used.recreate(used.names.end)
-    local.wait_error(used.names.end)
+    used.recreate(getattr(used.names, short))
+    local.wait_error(getattr(used.names, short))
     assert not local.owner.status.serving
     local.stop()
+
+
+def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_beginning(bridge: Bridge) -> None:
+    """The progress is still there and looks fine. The parked messages, which it has passed, are not."""
+    topic = bridge.create_topic("real")
+    with bridge.local_owner(park_after=100):
+        bridge.prepare(topic, b"parked", partition=0)
+        eventually(lambda: bridge.parked_states(0) == ["pending"])
+        before = bridge.bounds(bridge.names.offset, 0)[1]
+        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"value"])
+    bridge.alter_topic(bridge.names.offset, cleanup_policy="delete")
+    bridge.delete_records(bridge.names.offset, 0, before)
+    bridge.alter_topic(bridge.names.offset, cleanup_policy="compact")
+    assert bridge.progress(0)["half"] == 2
+    _expect_refusal(bridge, f"{bridge.names.offset}[0] begins at offset {before}", "must only be compacted")
+    settings = WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace)
+    assert any("records were deleted" in warning for warning in read_view(Connection.open(settings), 0).warnings)
+
+
+def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
+    used: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's, or HALF was cut below the watermark: the next message with that offset would be taken for it."""
+    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    end = used.bounds(used.names.half, 0)[1]
+    entry = ParkedEntry(
+        end, TransactionState.HELD, "A" * 32, "group", "orders", 1, 1, 0, next_due=1, end=0, decided=0, error="no topic"
+    )
+    record = {"key": used.names.parked_key(0, end), "headers": offset_headers(), "partition": 0}
+    used.produce(used.names.offset, value=entry.encode(), **record)
+    refused = used.local_owner(0)
+    refused.wait_error(f"a parked entry of half offset {end}", f"ends at offset {end}")
+    # As the text says.
+    used.produce(used.names.offset, value=None, **record)
+    refused.wait_serving()
+    refused.stop()
+
+
+def test_a_parked_entry_of_something_that_is_no_half_message_stops_nobody(bridge: Bridge) -> None:
+    """A forged one again, which points at a malformed record: discarded at last, as a message whose body is gone."""
+    topic = bridge.create_topic("real")
+    with bridge.local_owner():
+        offset = bridge.produce(bridge.names.half, value=b"garbage", partition=0).offset()
+        bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"value"])
+        eventually(lambda: len(bridge.discarded()) == 1)
+    entry = ParkedEntry(offset, TransactionState.PENDING, "A" * 32, "group", topic, 1, 1, 0, next_due=1, end=0)
+    key = bridge.names.parked_key(0, offset)
+    bridge.produce(bridge.names.offset, key=key, value=entry.encode(), headers=offset_headers(), partition=0)
+    with bridge.local_owner():
+        bridge.decide(bridge.prepare(topic, b"goes on", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"goes on"])
+        eventually(lambda: len(bridge.discarded()) == 2)
+    assert bridge.discarded()[1]["TXB_REASON"] == b"EXPIRED"
+
+
+def test_an_op_record_beyond_the_end_of_half_finishes_nothing(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    bridge.produce(bridge.names.op, value=b"0,1,2", headers=op_headers(Outcome.COMMIT), partition=0)
+    bridge.prepare(topic, b"first", partition=0)
+    with bridge.local_owner():
+        second = bridge.prepare(topic, b"second", partition=0)
+        bridge.decide(second, COMMIT)
+        bridge.wait_visible(topic, [b"second"])
+
+
+def test_a_partition_that_not_every_topic_has_is_refused_and_the_others_go_on(bridge: Bridge) -> None:
+    """The number of partitions was changed behind our back: a worker that runs comes to know it within five minutes."""
+    bridge.admin.create_partitions([NewPartitions(bridge.names.end, 3)])[bridge.names.end].result(10)
+    eventually(lambda: len(bridge.admin.list_topics(timeout=10).topics[bridge.names.end].partitions) == 3)
+    refused = bridge.local_owner(2)
+    refused.wait_error(f"{bridge.names.half} has 2 partitions, {bridge.names.end} has 3", "The others go on")
+    topic = bridge.create_topic("real")
+    for partition in (0, 1):
+        value = b"goes on %d" % partition
+        with bridge.local_owner(partition):
+            bridge.decide(bridge.prepare(topic, value, partition=partition), COMMIT)
+            bridge.wait_visible(topic, [value])
+    refused.stop()
+    # Who starts now is told at once.
+    late = bridge.worker(wait=0)
+    assert late.wait_dead(40) != 0
+    assert f"{bridge.names.end}: has 3 partitions, {bridge.names.half} has 2" in late.log
 
 
 # --- no false alarm --------------------------------------------------------------------------------------------------
@@ -290,6 +387,9 @@ def test_op_records_that_nothing_needs_may_be_gone(bridge: Bridge) -> None:
         ("progress", None),
         ("parked", b'{"state": "odd"}'),
         ("parked nonsense", b"{}"),
+        ("parked huge", b"{}"),
+        # Without TXB_V: it does not remove the entry of the message that is pending.
+        ("parked pending", None),
     ],
 )
 def test_malformed_records_in_offset_and_op_do_not_stop_a_takeover(
@@ -303,7 +403,13 @@ def test_malformed_records_in_offset_and_op_do_not_stop_a_takeover(
         eventually(lambda: bridge.parked_states(0) == ["pending"])
         local.stop()
     progress_key = bridge.names.progress_key(0)
-    keys = {"progress": progress_key, "parked": progress_key + b"/7", "parked nonsense": progress_key + b"/x"}
+    keys = {
+        "progress": progress_key,
+        "parked": progress_key + b"/7",
+        "parked nonsense": progress_key + b"/x",
+        "parked huge": progress_key + b"/" + b"9" * 5_000,
+        "parked pending": progress_key + b"/%d" % pending.offset,
+    }
     bridge.produce(bridge.names.offset, key=keys.get(key, key), value=value, partition=0)  # type: ignore[arg-type]
     bridge.produce(bridge.names.op, value=value, partition=0)
     bridge.produce(bridge.names.op, value=b"1,x", headers=[("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")])

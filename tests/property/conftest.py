@@ -1,13 +1,14 @@
 """Hypothesis: the same examples in every run, so that a red run is red everywhere.
 
 HYPOTHESIS_PROFILE=thorough tries many more, and other ones each time; `print_blob` tells how to repeat a failure.
+HYPOTHESIS_PROFILE=small is that of `make mutation`.
 """
 
 from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # A loaded machine is no defect: no deadlines.
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
@@ -16,4 +17,14 @@ settings.register_profile(
     "default-ci", derandomize=True, database=None, max_examples=150, stateful_step_count=40, **_COMMON
 )
 settings.register_profile("thorough", print_blob=True, max_examples=3_000, stateful_step_count=80, **_COMMON)
+# For mutation testing, which runs the tests thousands of times and never looks at the smallest example.
+settings.register_profile(
+    "small",
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    stateful_step_count=25,
+    phases=[Phase.explicit, Phase.generate],
+    **_COMMON,
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default-ci"))

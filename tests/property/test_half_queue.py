@@ -517,6 +517,9 @@ def test_the_promises_hold_against_the_reference_model(monkeypatch):
     REACHED.clear()
     often = settings(settings.default, max_examples=4 * settings.default.max_examples)
     run_state_machine_as_test(HalfQueueMachine, settings=often)
+    if settings.default.max_examples < 100:
+        # Too few to reach everything (HYPOTHESIS_PROFILE=small).
+        return
     assert {name for name, times in REACHED.items() if times} >= {*EFFECTS, *TO_REACH.split()}, (
         "it did not happen, so it is not tested"
     )

@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -30,6 +31,7 @@ from tests.audit_cases import (
     Record,
     plant,
 )
+from tests.fuzz import VALID, Raw, Setting, damaged
 from txbridge.core.names import Names
 
 pytestmark = [
@@ -117,6 +119,33 @@ class Memory(Log):
             "before": before,
         }
         return Facts(**(known | changed))  # type: ignore[arg-type]
+
+
+def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothing(spark: SparkSession) -> None:
+    """Of every internal topic, the discard topic included; a number that is too large would end an ANSI query."""
+    log, rng = Memory(), Random(11)
+    names, setting = log.names, Setting(names=log.names, partition=PLAIN, group="billing", real_topic=ORDERS)
+    half = log.half()
+    log.write(log.progress(PLAIN, 4, topics={}))
+    log.write(log.parked(half, "pending"))
+    topics = {"half": names.half, "end": names.end, "op": names.op, "discard": names.discard}
+    for kind in VALID:
+        for _ in range(60):
+            raw = damaged(kind, setting, rng)
+            if kind in {"progress", "parked"}:
+                # The same keys as the good records, and nothing that a worker would believe.
+                key = names.progress_key(PLAIN) if kind == "progress" else names.parked_key(PLAIN, half.offset)
+                value = rng.choice([b"{", b"null", b"[" * 9_000, b'{"half":1e400,"end":"x"}', b'{"state":"odd"}'])
+                raw = Raw(key, value, [("TXB_V", b"1")])
+                log.write(Record(names.offset, PLAIN, key, None, [("TXB_V", b"2")]))
+            log.write(Record(topics.get(kind, names.offset), PLAIN, raw.key, raw.value, list(raw.headers)))
+    frames = log.frames(spark)
+    for frame in (frames.halves, frames.end_records, records.entries(frames.end_records), frames.outcomes):
+        assert frame.collect()
+    assert frames.discards.collect()
+    [progress] = records.progress(log.frame(spark, names.offset), names).collect()
+    assert (progress.low, progress.partition) == (4, PLAIN)
+    assert [(row.half, row.state) for row in frames.parked.collect()] == [(half.offset, "pending")]
 
 
 class Judged:

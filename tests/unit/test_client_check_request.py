@@ -78,3 +78,14 @@ def test_anything_else_is_malformed(changed, complaint):
 def test_a_bare_record_is_malformed():
     with pytest.raises(MalformedRecordError):
         parse_check(FakeRecord(), "group", Names(), 3)
+
+
+def test_a_header_name_that_is_no_text_is_malformed_and_leaves_nothing_behind():
+    """Kafka takes any bytes for a name, and confluent-kafka fails on them in this way."""
+
+    class Undecodable(FakeRecord):
+        def headers(self):
+            raise SystemError("returned a result with an exception set") from UnicodeDecodeError("utf-8", b"", 0, 1, "")
+
+    with pytest.raises(MalformedRecordError, match="name of a header is not UTF-8"):
+        parse_check(Undecodable(), "group", Names(), 3)

@@ -13,7 +13,7 @@ from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_ledger import OffsetLedger, ParkedEntries
-from txbridge.core.progress import ParkedEntry
+from txbridge.core.progress import ParkedEntry, offset_headers
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
 from txbridge.operations.model import NextStep, Selection
 from txbridge.operations.view import Command, PartitionView, foresee
@@ -45,9 +45,9 @@ def view(*, progress: bool = True, half_start: int = 0, **entries: bytes) -> Par
     """A view of partition 3; the names of entries are `p<half offset>`."""
     ledger = OffsetLedger(Names(), 3)
     if progress:
-        ledger.take(KEY, PROGRESS)
+        ledger.take(KEY, PROGRESS, offset_headers())
     for name, value in entries.items():
-        ledger.take(KEY + b"/" + name[1:].encode(), value)
+        ledger.take(KEY + b"/" + name[1:].encode(), value, offset_headers())
     return PartitionView(ledger, POLICY, half_start=half_start, half_end=100)
 
 
@@ -56,12 +56,12 @@ def view(*, progress: bool = True, half_start: int = 0, **entries: bytes) -> Par
 
 def test_the_last_progress_and_parked_entry_count_and_a_tombstone_removes_one():
     ledger = OffsetLedger(Names(), 3)
-    ledger.take(KEY, PROGRESS)
-    ledger.take(KEY + b"/4", parked(4))
-    ledger.take(KEY + b"/5", parked(5))
-    ledger.take(KEY + b"/4", parked(4, checks=2))
-    ledger.take(KEY + b"/5", None)
-    ledger.take(KEY, PROGRESS.replace(b'"end": 20', b'"end": 21'))
+    ledger.take(KEY, PROGRESS, offset_headers())
+    ledger.take(KEY + b"/4", parked(4), offset_headers())
+    ledger.take(KEY + b"/5", parked(5), offset_headers())
+    ledger.take(KEY + b"/4", parked(4, checks=2), offset_headers())
+    ledger.take(KEY + b"/5", None, offset_headers())
+    ledger.take(KEY, PROGRESS.replace(b'"end": 20', b'"end": 21'), offset_headers())
     assert ledger.progress is not None
     assert (ledger.progress.half, ledger.progress.end, ledger.progress.op) == (10, 21, 30)
     assert {offset: one.checks for offset, one in ledger.parked.items()} == {4: 2}
@@ -85,7 +85,7 @@ def test_the_last_progress_and_parked_entry_count_and_a_tombstone_removes_one():
 def test_a_record_of_offset_that_no_worker_writes_is_refused(key, value):
     ledger = OffsetLedger(Names(), 3)
     with pytest.raises(MalformedRecordError):
-        ledger.take(key, value)
+        ledger.take(key, value, offset_headers())
     assert ledger.progress is None
     assert ledger.parked == {}
 

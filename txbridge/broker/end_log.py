@@ -8,12 +8,13 @@ from txbridge.broker.cycle import Waiting
 from txbridge.broker.errors import LogGoneError
 from txbridge.broker.inbox import EndEvent, EndInbox
 from txbridge.broker.outside import OUTSIDE, Outside
-from txbridge.broker.payloads import copyable_headers, headers_of, offset_of
+from txbridge.broker.payloads import offset_of
 from txbridge.broker.state import PartitionState
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
+from txbridge.record_headers import copyable_headers, headers_of
 
 #: Records of END, and bytes of their values, that may wait for their transaction: enough for several batches, little
 #: enough to hold in memory.

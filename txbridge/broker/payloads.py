@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from operator import methodcaller
-from typing import cast
+from contextlib import suppress
 
 from confluent_kafka import Message
 
@@ -12,15 +11,13 @@ from txbridge.broker.errors import LogGoneError
 from txbridge.broker.reader import PartitionReader
 from txbridge.core.half_message import HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import Headers, Names
+from txbridge.core.names import Names
+from txbridge.record_headers import headers_of
 
 #: A wanted offset this near is reached sooner by reading on than by a new fetch position.
 _READ_ON = 1_000
 #: One wanted record: a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
-#: `message.headers()`, but called in a way that Python always checks. For a name that is not UTF-8 the method returns a
-#: broken list and leaves its exception pending; Python's specialised calls do not look, and it comes up anywhere later.
-_raw_headers = methodcaller("headers")
 
 
 def offset_of(message: Message) -> int:
@@ -28,23 +25,6 @@ def offset_of(message: Message) -> int:
     offset = message.offset()
     assert offset is not None
     return offset
-
-
-def headers_of(message: Message) -> Headers:
-    """Headers of a consumed record. Raises MalformedRecordError when they can not be had."""
-    try:
-        return cast("Headers", _raw_headers(message) or ())
-    except (SystemError, UnicodeDecodeError):
-        # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
-        raise MalformedRecordError("the name of a header is not UTF-8; the headers can not be copied") from None
-
-
-def copyable_headers(message: Message) -> Headers:
-    """Headers of a malformed record, as far as they can be had."""
-    try:
-        return headers_of(message)
-    except MalformedRecordError:
-        return ()
 
 
 def to_half(message: Message, names: Names) -> HalfMessage:
@@ -99,7 +79,9 @@ class PayloadStore:
                 bodies[offset] = half
         if missing:
             for message in self.read_back(missing):
-                bodies[offset_of(message)] = to_half(message, self._names)
+                # A parked entry that names something else was forged: nothing is there to deliver, as when it is gone.
+                with suppress(MalformedRecordError):
+                    bodies[offset_of(message)] = to_half(message, self._names)
         return bodies
 
     def read_back(self, offsets: Iterable[int]) -> Iterator[Message]:

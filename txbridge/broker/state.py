@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.membership import GroupMembership
 from txbridge.broker.outside import OUTSIDE, Outside
-from txbridge.broker.payloads import PayloadStore, copyable_headers, offset_of, to_half
+from txbridge.broker.payloads import PayloadStore, offset_of, to_half
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.broker.writer import TransactionalWriter
@@ -20,6 +20,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.progress import Progress
+from txbridge.record_headers import copyable_headers
 
 #: Bytes of malformed records of HALF that are kept until they are set aside; beyond them they are read again then.
 _MALFORMED_BYTES = 16 * 1024 * 1024

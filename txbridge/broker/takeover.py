@@ -5,19 +5,22 @@
    and from a little below it for the ids of the last messages.
 3. A first Kafka transaction with nothing but the progress: it proves that nobody came in between.
 END from the progress on is then read by the owner as any other END.
+
+Only workers write OP and OFFSET. What can not be theirs is passed over and reported. What looks like theirs is
+believed, unless the logs contradict it: then the take-over is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import Message, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.errors import FencedError, StoppedError, TakeOverRefusedError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.outside import Outside
-from txbridge.broker.payloads import PayloadStore, headers_of, offset_of
+from txbridge.broker.payloads import PayloadStore, offset_of
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.writer import TransactionalWriter
@@ -26,7 +29,9 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_ledger import OffsetLedger
 from txbridge.core.progress import Progress, parse_op
+from txbridge.core.states import Outcome
 from txbridge.log import get_logger
+from txbridge.record_headers import headers_of
 
 _REQUEST_TIMEOUT_S = 10.0
 #: HALF has records up to its high watermark: without one for this long, something is wrong.
@@ -45,6 +50,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     names, kafka, outside = context.names, context.kafka, context.outside
     writer = TransactionalWriter(kafka, names, partition, context.commit_timeout_ms, outside)
     readers: list[PartitionReader] = []
+    ledger: OffsetLedger | None = None
 
     def reader(topic: str) -> PartitionReader:
         readers.append(PartitionReader(kafka, topic, partition, committed=False, outside=outside))
@@ -55,7 +61,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         writer.fence()
         fault_point("takeover.fenced")
         # 2. OFFSET, OP, HALF.
-        ids = topic_ids(context.admin, names)
+        ids = _topic_ids(context.admin, names, partition)
         ledger = read_offset_topic(context, partition, stopping)
         half_reader, end_reader = reader(names.half), reader(names.end)
         bounds = {
@@ -68,10 +74,12 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             progress = Progress(half=bounds["half"][0], end=bounds["end"][0], op=bounds["op"][0], topics=ids)
         else:
             _refuse_other_topics(names, partition, progress, ids, bounds)
+        _refuse_parked_beyond(names, partition, ledger, bounds["half"][1])
         queue = HalfQueue(context.policy, watermark=progress.half, next_end=progress.end, next_op=progress.op)
         had_parked = bool(ledger.parked)
         queue.restore_parked(ledger.parked)
-        replayed = _replay_op(context, partition, queue, max(progress.op, bounds["op"][0]), bounds["op"][1], stopping)
+        op_from = max(progress.op, bounds["op"][0])
+        replayed = _replay_op(context, partition, queue, op_from, bounds["op"][1], bounds["half"][1], stopping)
         if ledger.progress is None and (replayed or had_parked or bounds["op"][0] > 0):
             _refuse_lost_progress(names, partition)
         state = PartitionState(
@@ -95,7 +103,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         _close(readers)
         # Somebody else took the partition over while this one read: parts of two states do not fit together, and the
         # topics are fine.
-        if read_offset_topic(context, partition, stopping).progress != ledger.progress:
+        if ledger is not None and read_offset_topic(context, partition, stopping).progress != ledger.progress:
             raise FencedError("another worker has written the progress during this take-over") from None
         raise
     except BaseException:
@@ -109,11 +117,22 @@ def _close(readers: Iterable[PartitionReader]) -> None:
         reader.close()
 
 
-def topic_ids(admin: AdminClient, names: Names) -> dict[str, str]:
-    """Kafka's ids of half, end, op and offset. Raises KafkaException."""
+def _topic_ids(admin: AdminClient, names: Names, partition: int) -> dict[str, str]:
+    """Kafka's ids of half, end, op and offset, all of which have the partition.
+
+    Raises TakeOverRefusedError, KafkaException.
+    """
     topics = names.identified
     answers = admin.describe_topics(TopicCollection(list(topics.values())), request_timeout=_REQUEST_TIMEOUT_S)
-    return {short: str(answers[topic].result(_REQUEST_TIMEOUT_S).topic_id) for short, topic in topics.items()}
+    facts = {short: answers[topic].result(_REQUEST_TIMEOUT_S) for short, topic in topics.items()}
+    for short, topic in topics.items():
+        count = len(facts[short].partitions)
+        if count <= partition:
+            raise TakeOverRefusedError(
+                f"{topic} has {count} partitions, {names.end} has {len(facts['end'].partitions)}: their number was "
+                f"changed, and partition {partition} can not be served. The others go on; use a new namespace to grow",
+            )
+    return {short: str(found.topic_id) for short, found in facts.items()}
 
 
 def read_offset_topic(
@@ -125,20 +144,26 @@ def read_offset_topic(
     """The last progress of OFFSET and the parked entries, reading from `start` (default: all of it)."""
     names = context.names
     ledger = OffsetLedger(names, partition)
+    strangers = _Strangers(names.offset, partition)
     reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
     try:
         low, high = _bounds(context, names.offset, partition)
+        if low > 0:
+            # Compaction never moves the start of a log.
+            raise TakeOverRefusedError(
+                f"{names.offset}[{partition}] begins at offset {low}: records were deleted, although it must only be "
+                f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
+                f"namespace",
+            )
         reader.start(low if start is None else max(start, low))
         for message in reader.read_to(high, stopping):
-            # The key of something else is nobody's mistake here.
-            if not ledger.is_ours(message.key()):
-                continue
             try:
-                ledger.take(message.key(), message.value(), offset_of(message))
+                ledger.take(message.key(), message.value(), headers_of(message), offset_of(message))
             except MalformedRecordError as error:
-                _report_malformed(names.offset, partition, offset_of(message), error)
+                strangers.note(offset_of(message), error)
     finally:
         reader.close()
+    strangers.report()
     return ledger
 
 
@@ -157,24 +182,35 @@ def _replay_op(
     queue: HalfQueue,
     start: int,
     end: int,
+    half_end: int,
     stopping: Callable[[], bool],
 ) -> int:
     """Take in OP from `start` to `end`; returns how many records of ours there were."""
+    strangers = _Strangers(context.names.op, partition)
     reader = PartitionReader(context.kafka, context.names.op, partition, committed=True, outside=context.outside)
     count = 0
     try:
         reader.start(start)
         for message in reader.read_to(end, stopping):
             try:
-                outcome, half_offsets = parse_op(message.value(), headers_of(message))
+                outcome, half_offsets = _read_op(message, half_end)
             except MalformedRecordError as error:
-                _report_malformed(context.names.op, partition, offset_of(message), error)
+                strangers.note(offset_of(message), error)
             else:
                 count += 1
                 queue.restore_op(offset_of(message), outcome, half_offsets)
     finally:
         reader.close()
+    strangers.report()
     return count
+
+
+def _read_op(message: Message, half_end: int) -> tuple[Outcome, list[int]]:
+    """Outcome and half offsets. Raises MalformedRecordError also for what would finish a message that is to come."""
+    outcome, half_offsets = parse_op(message.value(), headers_of(message))
+    if max(half_offsets) >= half_end:
+        raise MalformedRecordError(f"it names half offset {max(half_offsets)}, but HALF ends at offset {half_end}")
+    return outcome, half_offsets
 
 
 def _read_half(state: PartitionState, end: int, stopping: Callable[[], bool], outside: Outside) -> None:
@@ -188,9 +224,36 @@ def _read_half(state: PartitionState, end: int, stopping: Callable[[], bool], ou
             raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {end}")
 
 
-def _report_malformed(topic: str, partition: int, offset: int, error: Exception) -> None:
-    """A stranger's record in a topic that only workers write: it says nothing about our state."""
-    _log.error("malformed_record", topic=topic, partition=partition, offset=offset, error=str(error))
+class _Strangers:
+    """Records of a stranger's in a topic that only workers write: they say nothing about our state.
+
+    One line in the log, however many there are: every take-over reads them again.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._where = {"topic": topic, "partition": partition}
+        self._first: tuple[int, str] | None = None
+        self._count = 0
+
+    def note(self, offset: int, error: MalformedRecordError) -> None:
+        self._first = self._first or (offset, str(error))
+        self._count += 1
+
+    def report(self) -> None:
+        if self._first is not None:
+            offset, error = self._first
+            _log.error("malformed_record", **self._where, offset=offset, count=self._count, error=error)
+
+
+def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, half_end: int) -> None:
+    """What HALF does not hold can not be open; and the next message to get that offset would be taken for it."""
+    last = max(ledger.parked, default=-1)
+    if last >= half_end:
+        raise TakeOverRefusedError(
+            f"{names.offset}[{partition}] holds a parked entry of half offset {last}, and {names.half}[{partition}] "
+            f"ends at offset {half_end}: the log was cut, or a stranger wrote the entry. If it is a stranger's, remove "
+            f"it: write a record with its key, header TXB_V=1 and no value",
+        )
 
 
 def _refuse_lost_progress(names: Names, partition: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from confluent_kafka import Message as Record
 
@@ -11,7 +10,8 @@ from txbridge.client.message import MessageExt
 from txbridge.core import names
 from txbridge.core.half_message import parse_coordinates, parse_half
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
-from txbridge.core.names import Headers, Names, is_reserved_header
+from txbridge.core.names import Names, is_reserved_header
+from txbridge.record_headers import headers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,7 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
 
     Raises MalformedRecordError with the rule that it breaks.
     """
-    # Its type also covers what may be given to a producer; a consumer always yields this.
-    headers = cast(Headers, record.headers() or ())
+    headers = headers_of(record)
     ours = OurHeaders(headers)
     partition, offset = parse_coordinates(ours.required(names.HALF_COORDINATES))
     if partition >= partitions:

@@ -259,9 +259,8 @@ class HalfQueue:
             self._ops.popleft()
 
     def _remember(self, offset: int, outcome: Outcome) -> None:
-        younger, older = self._remembered
-        # A discarded message that was resumed is finished twice: the last time counts.
-        older.pop(offset, None)
+        younger, _ = self._remembered
+        # A discarded message that was resumed is finished twice: the last time counts, as the younger is asked first.
         younger[offset] = outcome
         if len(younger) >= _REMEMBERED:
             self._remembered = ({}, younger)

@@ -59,11 +59,11 @@ class OurHeaders:
 
 
 #: Kafka's offsets, partitions and timestamps fit into a signed 64-bit integer.
-_LARGEST = 2**63 - 1
+LARGEST_NUMBER = 2**63 - 1
 
 
 def whole_number(text: str, what: str) -> int:
     """Decimal digits only: int() would also take signs, spaces, underscores and other alphabets' digits."""
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > _LARGEST:
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LARGEST_NUMBER:
         raise MalformedRecordError(f"{what} is not a whole number: {text[:40]!r}")
     return int(text)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import Names
+from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedRow, ParkedTable
-from txbridge.core.progress import ParkedEntry, Progress, parse_parked
+from txbridge.core.progress import ParkedEntry, Progress, offset_headers, parse_parked
+
+#: What a worker writes: a million records need not be looked at header by header.
+_OURS = offset_headers()
 
 
 class ParkedEntries(Mapping[int, ParkedEntry]):
@@ -68,17 +71,23 @@ class OffsetLedger:
         #: OFFSET offset up to which it is folded; kept by whoever reads.
         self.position = 0
 
-    def is_ours(self, key: bytes | None) -> bool:
-        """Whether a record with this key speaks of this partition."""
-        return key is not None and (key == self._progress_key or key.startswith(self._parked_prefix))
-
-    def take(self, key: bytes | None, value: bytes | None, offset: int = -1) -> None:
-        """Fold one record. Raises MalformedRecordError for one that no worker writes."""
+    def take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int = -1) -> None:
+        """Fold one record. Raises MalformedRecordError, and changes nothing, for one that no worker writes."""
         if key == self._progress_key:
-            if value is not None:
-                self.progress, self.progress_offset = Progress.decode(value), offset
+            OurHeaders(headers).require_version("progress record")
+            if value is None:
+                raise MalformedRecordError("a progress without a value")
+            self.progress, self.progress_offset = Progress.decode(value), offset
             return
-        half_offset = (key or b"").removeprefix(self._parked_prefix)
-        if not self.is_ours(key) or not half_offset.isdigit():
-            raise MalformedRecordError(f"not a key of this partition: {(key or b'')[:80]!r}")
-        self.parked.take(int(half_offset), value)
+        half_offset = self._half_offset(key or b"")
+        if headers != _OURS:
+            OurHeaders(headers).require_version("parked entry")
+        self.parked.take(half_offset, value)
+
+    def _half_offset(self, key: bytes) -> int:
+        """Which half message the key of a parked entry names."""
+        digits = key.removeprefix(self._parked_prefix)
+        if len(digits) == len(key) or not digits.isdigit():
+            raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
+        # Bounded before int(), which refuses thousands of digits with another exception.
+        return whole_number(digits.decode(), "half offset of the key")

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pydantic_core import from_json
 
 from txbridge.core import names
-from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.headers import LARGEST_NUMBER, MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Headers
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.states import Outcome, TransactionState
 
 #: Largest value of one OP record in bytes: well below Kafka's default record limit of 1 MiB.
 MAX_OP_BYTES = 100_000
-#: Of offsets and times: Kafka's own.
-_GREATEST = 2**63 - 1
 
 
 def encode_ops(offsets: Iterable[int]) -> list[bytes]:
@@ -53,11 +52,14 @@ def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, lis
     ours.require_version("OP record")
     if ours.required(names.TAGS).encode() != names.REMOVE_TAG:
         raise MalformedRecordError(f"header {names.TAGS} is not d")
+    name = ours.required(names.OUTCOME)
     try:
-        outcome = Outcome(ours.required(names.OUTCOME))
+        outcome = Outcome(name)
         text = (value or b"").decode("ascii")
-    except (ValueError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise MalformedRecordError(str(error)) from None
+    except ValueError:
+        raise MalformedRecordError(f"{name[:40]!r} is not a valid Outcome") from None
     return outcome, [whole_number(offset, "half offset") for offset in text.split(",")]
 
 
@@ -99,13 +101,13 @@ class Progress:
                 half=_number(data["half"]),
                 end=_number(data["end"]),
                 op=_number(data["op"]),
-                topics={name: _text(topic_id) for name, topic_id in data["topics"].items()},
+                topics={_text(name): _text(topic_id) for name, topic_id in data["topics"].items()},
                 owner=_text(data["owner"]),
                 seq=_number(data["seq"]),
                 recent=None if data.get("recent") is None else _number(data["recent"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise MalformedRecordError(f"not a progress record: {error!r}") from None
+            raise MalformedRecordError(f"not a progress record: {_short(error)}") from None
 
 
 _OPEN_STATES = {
@@ -187,9 +189,9 @@ def parse_parked(half_offset: int, value: bytes) -> ParkedRow | ParkedEntry:
         state = _OPEN_STATES[data["state"]]
         row = ParkedRow(
             half_offset,
-            _text(data["id"]),
-            sys.intern(_text(data["group"])),
-            sys.intern(_text(data["topic"])),
+            _which(data["id"], names.is_transaction_id),
+            _group(data["group"]),
+            _topic(data["topic"]),
             _number(data["born"]),
             _number(data["size"]),
             _number(data["checks"]),
@@ -219,7 +221,7 @@ def parse_parked(half_offset: int, value: bytes) -> ParkedRow | ParkedEntry:
             resumed=None if data.get("resumed") is None else _number(data["resumed"]),
         )
     except (KeyError, TypeError) as error:
-        raise MalformedRecordError(f"not a parked entry: {error!r}") from None
+        raise MalformedRecordError(f"not a parked entry: {_short(error)}") from None
 
 
 def offset_headers() -> list[tuple[str, bytes | None]]:
@@ -228,21 +230,46 @@ def offset_headers() -> list[tuple[str, bytes | None]]:
 
 def _number(value: Any) -> int:
     # Not int(): what we wrote is a number, and a guess about a state is worse than none.
-    if type(value) is not int or not 0 <= value <= _GREATEST:
+    if type(value) is not int or not 0 <= value <= LARGEST_NUMBER:
         raise TypeError(f"not a whole number: {value!r:.40}")
     return value
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
+    # JSON can hold half a character, which nothing else can take, a log included.
+    if not isinstance(value, str) or value.encode(errors="ignore").decode() != value:
         raise TypeError(f"not a text: {value!r:.40}")
     return value
+
+
+def _which(value: Any, is_one: Callable[[str], bool]) -> str:
+    """A name that was valid when it came with the half message."""
+    if not isinstance(value, str) or not is_one(value):
+        raise TypeError(f"not a name: {value!r:.40}")
+    return value
+
+
+@lru_cache(1_024)
+def _group(value: Any) -> str:
+    """A producer group, one object for all that name it: a million messages share a few."""
+    return sys.intern(_which(value, names.is_group))
+
+
+@lru_cache(1_024)
+def _topic(value: Any) -> str:
+    """A real topic, likewise."""
+    return sys.intern(_which(value, names.is_topic))
 
 
 def _coordinates(value: Any) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
         raise TypeError(f"not coordinates: {value!r:.40}")
     return _number(value[0]), _number(value[1])
+
+
+def _short(error: Exception) -> str:
+    """What goes into a log: a key or value of a stranger's may be a megabyte long."""
+    return f"{error!r:.200}"
 
 
 def _dump(data: dict[str, Any]) -> bytes:

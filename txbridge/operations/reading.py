@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 )
 
 from txbridge import kafka_config
-from txbridge.broker.payloads import PayloadStore, headers_of, offset_of, to_half
+from txbridge.broker.payloads import PayloadStore, offset_of, to_half
 from txbridge.broker.reader import PartitionReader
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
@@ -32,6 +32,7 @@ from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
 from txbridge.operations.view import Command, PartitionView, commands_of
+from txbridge.record_headers import headers_of
 
 #: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
 _REQUEST_TIMEOUT_S = 10.0
@@ -145,11 +146,17 @@ def _read_offset(connection: Connection, partition: int, bounds: tuple[int, int]
     topic = connection.names.offset
     ledger = OffsetLedger(connection.names, partition)
     warnings: list[str] = []
+    if bounds[0] > 0:
+        # Compaction never moves the start of a log.
+        warnings.append(
+            f"{topic}[{partition}] begins at offset {bounds[0]}: records were deleted, parked messages may be among "
+            f"them. Workers refuse this partition: nothing is applied here",
+        )
     with _open(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
         for message in reader.read_to(bounds[1], _never):
             try:
-                ledger.take(message.key(), message.value())
+                ledger.take(message.key(), message.value(), headers_of(message))
             except MalformedRecordError as error:
                 where = f"{topic}[{partition}] offset {offset_of(message)}"
                 warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
@@ -291,7 +298,7 @@ def wait_applied(
 
 def _follow(view: PartitionView, message: Message) -> None:
     try:
-        view.ledger.take(message.key(), message.value())
+        view.ledger.take(message.key(), message.value(), headers_of(message))
     except MalformedRecordError as error:
         view.warnings.append(f"OFFSET[{view.partition}] offset {offset_of(message)} was passed over: {error}")
 

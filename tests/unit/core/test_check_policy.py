@@ -80,3 +80,10 @@ def test_an_entry_is_parked_before_it_can_expire():
 def test_retries_of_a_held_delivery_back_off_from_a_second_to_a_minute():
     waits = [POLICY.retry_held(5_000, attempts) - 5_000 for attempts in (1, 2, 3, 4, 5, 6, 7, 8, 1_000_000)]
     assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]
+
+
+def test_the_time_to_park_is_a_whole_number():
+    """It becomes a due time, and those are written down."""
+    parked = CheckPolicy(park_after=30_000, transaction_max_age=5_001).effective_park_after
+    assert (parked, type(parked)) == (2_500, int)
+    assert CheckPolicy(park_after=30_000, transaction_max_age=60_001).effective_park_after == 30_000

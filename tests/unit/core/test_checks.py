@@ -166,6 +166,15 @@ def test_groups_share_a_round_and_use_what_others_leave():
     assert offsets(partition.step(9_000, checks=10).checks) == list(range(5, 15))
 
 
+def test_groups_with_more_than_their_share_get_equal_shares():
+    partition = Partition()
+    for first, group in ((0, "orders"), (100, "billing"), (200, "shipping")):
+        partition.prepare(*range(first, first + 50), group=group, born=1_000 + first)
+    sent = offsets(partition.step(9_000, checks=10).checks)
+    # 10 among 3, then 6 among 2, then 3: rounded up each time.
+    assert sent == [0, 1, 2, 3, 100, 101, 102, 200, 201, 202]
+
+
 def test_a_check_of_a_group_that_is_not_known():
     assert Partition().queue.due.take_checks_due("nobody", 10**9, 10) == []
 

@@ -36,6 +36,15 @@ def test_the_last_ones_are_known_by_number_and_by_bytes() -> None:
     assert (by_bytes.start, by_bytes.note(4, "D", 1)) == (3, 3)
 
 
+def test_as_many_bytes_as_may_be_kept_are_kept() -> None:
+    recent = RecentHalves(records=100, size=30)
+    for offset, name in enumerate("ABC"):
+        recent.note(offset, name, 10)
+    assert recent.start == 0
+    recent.note(3, "D", 1)
+    assert recent.start == 1
+
+
 def test_a_copy_is_forgotten_with_its_own_record_and_a_later_one_with_the_first() -> None:
     recent = RecentHalves(records=2, size=1_000)
     for offset, name in ((0, "A"), (1, "A"), (2, "B")):
@@ -44,6 +53,12 @@ def test_a_copy_is_forgotten_with_its_own_record_and_a_later_one_with_the_first(
     assert recent.first_of(1) == 0
     assert recent.note(3, "A", 10) is None
     assert recent.first_of(1) == 1
+
+
+def test_the_next_half_message_is_no_copy_of_the_last() -> None:
+    queue = HalfQueue(POLICY)
+    assert [queue.note_id(half(offset)) for offset in (0, 1, 2)] == [None, None, None]
+    assert queue.note_id(copy_of(1, 3)) == 1
 
 
 def test_either_offset_ends_the_one_transaction() -> None:

@@ -129,3 +129,12 @@ def test_logs_show_a_quarter_of_a_transaction_id():
 )
 def test_forbidden_real_topics(namespace, topic, forbidden):
     assert Names(namespace).is_forbidden(topic) is forbidden
+
+
+def test_the_topics_whose_ids_the_progress_keeps():
+    assert Names("a").identified == {
+        "half": "a.RMQ_SYS_TRANS_HALF_TOPIC",
+        "end": "a.RMQ_SYS_TRANS_END_TOPIC",
+        "op": "a.RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "offset": "a.RMQ_SYS_TRANS_OFFSET_TOPIC",
+    }

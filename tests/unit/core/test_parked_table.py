@@ -118,7 +118,7 @@ def test_what_fits_into_a_row(values, fits):
 def test_entries_of_every_kind_are_one_mapping():
     held = entry(4, state=TransactionState.HELD, decided=7, error="no such topic")
     resumed = entry(6, resumed=9_000)
-    odd = entry(8, transaction_id="not one of ours")
+    odd = entry(8, size=2**40)
     entries = ParkedEntries([entry(2), held, resumed, odd])
     assert dict(entries) == {2: entry(2), 4: held, 6: resumed, 8: odd}
     # From one kind to the other and back, and away.

@@ -8,7 +8,16 @@ from dataclasses import replace
 import pytest
 
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.progress import ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.names import Names
+from txbridge.core.offset_ledger import OffsetLedger
+from txbridge.core.progress import (
+    ParkedEntry,
+    Progress,
+    encode_ops,
+    offset_headers,
+    op_headers,
+    parse_op,
+)
 from txbridge.core.states import Outcome, TransactionState
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
@@ -62,6 +71,8 @@ def test_an_op_record_is_split_before_it_passes_100000_bytes():
     # With one digit more in front the value is 100,000 bytes long: the most that is allowed.
     assert [len(value) for value in encode_ops([12_345] + [1_234] * 19_999)] == [100_000]
     assert [len(value) for value in encode_ops([123_456] + [1_234] * 19_999)] == [99_996, 4]
+    # The second record may be as long as the first.
+    assert [len(value) for value in encode_ops([1_234] * 20_000 + [12_345] + [1_234] * 19_999)] == [99_999, 100_000]
     offsets = list(range(10**9, 10**9 + 20_000))
     values = encode_ops(offsets)
     assert len(values) == 3
@@ -180,6 +191,12 @@ def test_what_is_wrong_with_a_record_is_said():
         ParkedEntry.decode(5, having(PENDING_JSON, checks=True))
     with pytest.raises(MalformedRecordError, match=r"^not a parked entry: KeyError\('committed'\)$"):
         ParkedEntry.decode(5, having(PENDING_JSON, state="committed"))
+    with pytest.raises(MalformedRecordError, match=r"not a text: 1"):
+        ParkedEntry.decode(5, having(PENDING_JSON, error=1))
+    with pytest.raises(MalformedRecordError, match=r"not a name: 'a/b'"):
+        ParkedEntry.decode(5, having(PENDING_JSON, group="a/b"))
+    with pytest.raises(MalformedRecordError, match=r"not coordinates: \[1\]"):
+        ParkedEntry.decode(5, having(PENDING_JSON, at=[1]))
 
 
 @pytest.mark.parametrize("name", ["half", "end", "op", "topics", "owner", "seq"])
@@ -240,3 +257,100 @@ def test_a_parked_entry_is_never_guessed(changes):
 def test_unknown_fields_of_a_later_version_do_no_harm():
     assert Progress.decode(having(PROGRESS_JSON, later=1)) == PROGRESS
     assert ParkedEntry.decode(5, having(PENDING_JSON, later=1)) == replace(PENDING, end=0)
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
+
+
+def ledger() -> OffsetLedger:
+    """Of partition 3, with a progress and a parked entry."""
+    made = OffsetLedger(Names(), 3)
+    made.take(KEY, PROGRESS_JSON, offset_headers(), 40)
+    made.take(KEY + b"/5", PENDING_JSON, offset_headers(), 41)
+    return made
+
+
+def test_a_ledger_of_nothing():
+    made = OffsetLedger(Names(), 3)
+    assert (made.partition, made.progress, made.parked, made.position) == (3, None, {}, 0)
+    assert made.progress_offset == -1, "nothing was written yet"
+
+
+def test_the_ledger_folds_what_a_worker_writes():
+    made = ledger()
+    assert (made.progress, made.progress_offset, made.parked) == (PROGRESS, 40, {5: replace(PENDING, end=0)})
+    made.take(KEY, RECENT_JSON, offset_headers(), 42)
+    made.take(KEY + b"/5", None, offset_headers(), 43)
+    assert (made.progress, made.progress_offset, made.parked) == (RECENT, 42, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "headers", "error"),
+    [
+        (KEY, RECENT_JSON, None, "no header TXB_V, so it is no progress record"),
+        (KEY, RECENT_JSON, [("TXB_V", b"2")], "TXB_V='2' is not a version"),
+        (KEY, RECENT_JSON, [("TXB_V", b"1"), ("TXB_V", b"1")], "header TXB_V is there 2 times"),
+        (KEY, None, offset_headers(), "^a progress without a value$"),
+        (KEY + b"/5", None, [], "no header TXB_V, so it is no parked entry"),
+        (KEY + b"/5", PENDING_JSON, [("TXB_V", None)], "header TXB_V is null"),
+        (KEY + b"/" + b"9" * 5_000, PENDING_JSON, offset_headers(), "half offset of the key is not a whole number"),
+        (KEY + b"/9223372036854775808", None, offset_headers(), "half offset of the key is not a whole number"),
+        (KEY + b"/+5", None, offset_headers(), "not a key of this partition"),
+        (KEY + b"/", None, offset_headers(), "not a key of this partition"),
+        (b"5", None, offset_headers(), "not a key of this partition"),
+        (None, None, offset_headers(), "not a key of this partition"),
+    ],
+)
+def test_what_no_worker_writes_changes_nothing(key, value, headers, error):
+    made = ledger()
+    with pytest.raises(MalformedRecordError, match=error):
+        made.take(key, value, headers, 99)
+    assert (made.progress, made.progress_offset, made.parked) == (PROGRESS, 40, {5: replace(PENDING, end=0)})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "x"},
+        {"group": "a/b"},
+        {"topic": ".."},
+        {"group": "\ud800"},
+        {"born": 2**63},
+        {"next": 10**30},
+        {"at": [0, 2**63]},
+        {"error": "\ud800"},
+        {"reason": "\udfff"},
+    ],
+)
+def test_a_parked_entry_that_could_stop_the_worker_later_is_malformed(changes):
+    with pytest.raises(MalformedRecordError, match=r"not a parked entry|not JSON"):
+        ParkedEntry.decode(5, having(PENDING_JSON, **changes))
+
+
+@pytest.mark.parametrize("changes", [{"end": 2**63}, {"topics": {"half": "\ud800"}}, {"topics": {"\ud800": "aa"}}])
+def test_a_progress_that_could_stop_the_worker_later_is_malformed(changes):
+    with pytest.raises(MalformedRecordError, match=r"not a progress record|not JSON"):
+        Progress.decode(having(PROGRESS_JSON, **changes))
+
+
+def test_the_largest_numbers_are_taken():
+    largest = 2**63 - 1
+    assert ParkedEntry.decode(5, having(PENDING_JSON, next=largest)).next_due == largest
+    assert Progress.decode(having(PROGRESS_JSON, end=largest)).end == largest
+    made = ledger()
+    made.take(KEY + b"/%d" % largest, PENDING_JSON, offset_headers())
+    assert set(made.parked) == {5, largest}
+
+
+def test_what_is_said_of_a_huge_record_is_short():
+    huge = "x" * 500_000
+    for decode, value in (
+        (Progress.decode, having(PROGRESS_JSON, owner=[huge])),
+        (lambda given: ParkedEntry.decode(5, given), having(PENDING_JSON, state=huge)),
+        (lambda given: parse_op(b"1", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", given)]), huge.encode()),
+    ):
+        with pytest.raises(MalformedRecordError) as caught:
+            decode(value)
+        assert len(str(caught.value)) < 300

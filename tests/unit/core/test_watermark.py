@@ -100,6 +100,20 @@ def test_p9_it_does_not_lag_by_more_bytes_than_allowed():
     assert (offsets(draft.parked), draft.watermark, partition.queue.window_bytes) == ([0], 1, 201)
 
 
+def test_the_bytes_that_are_allowed_are_allowed():
+    policy = CheckPolicy(park_after_bytes=100)
+    assert Partition(policy).prepare(0, size=100).queue.next_due() == 1_000 + policy.transaction_timeout
+    assert Partition(policy).prepare(0, size=101).queue.next_due() == 0
+
+
+def test_bytes_of_what_a_take_over_finds_finished_do_not_make_the_next_one_due():
+    """Two finished messages of 100 bytes before an open one: only its own 100 bytes would be read again."""
+    partition = Partition(CheckPolicy(park_after_bytes=150))
+    partition.queue.restore_op(0, Outcome.COMMIT, [0, 1])
+    partition.prepare(0, 1, 2)
+    assert partition.queue.next_due() == 1_000 + partition.queue.policy.transaction_timeout
+
+
 def test_bytes_of_finished_messages_count_until_it_passes_them():
     partition = Partition(CheckPolicy(park_after_bytes=300)).prepare(0, 1, 2)
     partition.step(NOW, end(0, entry(1, COMMIT)))
@@ -303,6 +317,23 @@ def test_p10_a_message_resumed_after_its_discard_was_named_is_pending():
     partition.prepare(4, 5)
     assert partition.queue.outcome(5) is None
     assert offsets(partition.step(NOW, end(0, entry(5, COMMIT))).deliver) == [5]
+
+
+def test_a_decision_about_a_discarded_message_that_was_just_forgotten_is_late_above_the_watermark_too():
+    partition = Partition(watermark=4)
+    forgotten = ParkedEntry(
+        5, TransactionState.DISCARDED, id_of(5), "orders", "orders.placed", 1_000, 100, 3, NOW - 1, 0, reason="EXPIRED"
+    )
+    partition.queue.restore_parked(ParkedEntries([forgotten]))
+    partition.prepare(4, born=NOW).prepare(5)
+    draft = Draft(partition.queue, NOW, 1_000)
+    draft.retry_held(partition.obstacle, 10)
+    assert offsets(draft.forgotten) == [5]
+    draft.apply_end(end(0, entry(5, COMMIT)), partition.obstacle)
+    assert reasons(draft) == ["LATE"]
+    partition.commit(draft)
+    assert partition.queue.watermark == 4
+    assert reasons(partition.step(NOW, end(1, entry(5, COMMIT)))) == ["LATE"]
 
 
 def test_p3_what_op_names_is_finished_and_the_last_record_counts():

@@ -1,0 +1,32 @@
+"""Headers of a consumed record, as confluent-kafka yields them, or a reason why they can not be had."""
+
+from __future__ import annotations
+
+from operator import methodcaller
+from typing import cast
+
+from confluent_kafka import Message
+
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Headers
+
+#: `message.headers()`, but called in a way that Python always checks. For a name that is not UTF-8 the method returns a
+#: broken list and leaves its exception pending; Python's specialised calls do not look, and it comes up anywhere later.
+_raw_headers = methodcaller("headers")
+
+
+def headers_of(message: Message) -> Headers:
+    """Headers of a consumed record. Raises MalformedRecordError when they can not be had."""
+    try:
+        return cast("Headers", _raw_headers(message) or ())
+    except (SystemError, UnicodeDecodeError):
+        # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
+        raise MalformedRecordError("the name of a header is not UTF-8; the headers can not be copied") from None
+
+
+def copyable_headers(message: Message) -> Headers:
+    """Headers of a malformed record, as far as they can be had."""
+    try:
+        return headers_of(message)
+    except MalformedRecordError:
+        return ()
