@@ -25,7 +25,7 @@ from txbridge import (
     UsageError,
     topics_cluster,
 )
-from txbridge.client import producer as producer_module
+from txbridge.client import attempt
 from txbridge.embedded import EmbeddedKafka
 from txbridge.topics import KafkaUnreachableError
 
@@ -551,7 +551,7 @@ def own_bridge(own_kafka, request):
 
 def test_unacknowledged_half_message_runs_no_local_transaction(request, monkeypatch, caplog):
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
-    monkeypatch.setattr(producer_module, "new_transaction_id", lambda: next(ids))
+    monkeypatch.setattr(attempt, "new_transaction_id", lambda: next(ids))
     listener = Listener()
     # The controller must not take the broker for dead while it is paused.
     with (

@@ -78,15 +78,7 @@ def check(listener: TransactionListener, message: MessageExt) -> Outcome:
     try:
         returned = listener.check_local_transaction(message)
     except Exception as error:  # noqa: BLE001  as above
-        report(
-            logging.WARNING,
-            "check_local_transaction_raised",
-            exception=error,
-            transaction=short_id(message.transaction_id),
-            topic=message.topic,
-            check_times=message.check_times,
-        )
-        return _failed("checkLocalTransactionState Exception: ", error)
+        return check_failed(message, error)
     return judged(returned, message, "check_local_transaction")
 
 
@@ -100,6 +92,19 @@ def execution_failed(message: MessageExt, error: BaseException) -> Outcome:
         topic=message.topic,
     )
     return _failed("executeLocalTransactionBranch exception: ", error)
+
+
+def check_failed(message: MessageExt, error: BaseException) -> Outcome:
+    """The check raised: unknown, with RocketMQ's words as remark."""
+    report(
+        logging.WARNING,
+        "check_local_transaction_raised",
+        exception=error,
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        check_times=message.check_times,
+    )
+    return _failed("checkLocalTransactionState Exception: ", error)
 
 
 def judged(returned: object, message: MessageExt, method: str) -> Outcome:
