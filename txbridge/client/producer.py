@@ -1,11 +1,12 @@
-"""The blocking client: RocketMQ's TransactionMQProducer on Kafka."""
+"""The client for threads: RocketMQ's TransactionMQProducer on Kafka."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from txbridge.client.options import (
     ClientOptions,
     require_positive,
 )
+from txbridge.client.pipeline import Pipeline
 from txbridge.client.result import TransactionSendResult
 from txbridge.client.runtime import Runtime
 from txbridge.client.start import start
@@ -39,6 +41,9 @@ class TransactionProducer:
         settings: librdkafka's, by its own names; at least `bootstrap.servers`. They serve every connection;
             `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's sendMsgTimeout).
         namespace: prefix of the internal topics.
+        execute_executor: runs the local transactions of `submit_message_in_transaction` instead of a thread pool of
+            ours; it is not shut down.
+        execute_thread_pool_max_size: how many of them run at once, also in your executor. 1 keeps their order.
         check_executor: runs `check_local_transaction` instead of a thread pool of ours; it is not shut down.
         check_thread_pool_max_size: threads of our pool (RocketMQ's checkThreadPoolMaxSize).
         check_request_hold_max: unanswered checks before no more are read (RocketMQ's checkRequestHoldMax; there
@@ -58,6 +63,8 @@ class TransactionProducer:
         settings: Mapping[str, Any],
         *,
         namespace: str = "",
+        execute_executor: Executor | None = None,
+        execute_thread_pool_max_size: int = 1,
         check_executor: Executor | None = None,
         check_thread_pool_max_size: int = 1,
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
@@ -65,9 +72,13 @@ class TransactionProducer:
     ) -> None:
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"a TransactionListener is needed, not {type(listener).__name__}")
-        require_positive(check_thread_pool_max_size=check_thread_pool_max_size)
+        require_positive(
+            execute_thread_pool_max_size=execute_thread_pool_max_size,
+            check_thread_pool_max_size=check_thread_pool_max_size,
+        )
         self._listener = listener
         self._options = ClientOptions.checked(group, settings, namespace, start_timeout, check_request_hold_max)
+        self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
         self._life = threading.RLock()
         self._runtime: Runtime | None = None
@@ -113,32 +124,69 @@ class TransactionProducer:
         finally:
             runtime.finish(transaction_id)
 
+    def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
+        """Do as `send_message_in_transaction` in the background, so that one thread has many transactions in flight.
+
+        Returns when the half message is handed over. Once Kafka has acknowledged it, the local transaction runs in
+        `execute_executor` (by default one thread of ours, in the order in which the half messages of a partition are
+        stored, which is that of the calls), its END is sent on the way, and the future resolves with the
+        TransactionSendResult. It fails with what `send_message_in_transaction` would have raised: PrepareError,
+        KeyboardInterrupt. Its callbacks run where the local transactions do, and hold these up.
+
+        Blocks while 10,000 transactions, or values of 64 MiB together, are between this call and their decision; a
+        listener method or a callback that submits is not blocked by that. `Future.cancel` gives the attempt up as long
+        as its local transaction has not begun. RocketMQ has no such call.
+
+        Raises:
+            UsageError: the message can not be sent, or the producer is closed; nothing was sent.
+            LayoutError, EnvironmentProblemError: if this is what starts the producer.
+
+        """
+        refuse(message, self._options.names)
+        runtime = self._runtime or self._started()
+        return self._pipeline.submit(runtime, admit(runtime, message), message, arg)
+
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
 
-        `timeout` in seconds; None waits as long as they are tried. Returns how many are not settled: 0 is all. One that
-        was given up is settled; its result tells.
+        `timeout` in seconds; None waits as long as they are tried, and as long as the local transactions of submitted
+        messages take. Returns how many are not settled: 0 is all. One that was given up is settled; its result tells.
+        UsageError from within the local transaction of a submitted message, which it would wait for.
         """
+        if self._pipeline.is_called_by_it():
+            raise UsageError("flush() was called by a submitted transaction, for which it would have to wait")
         runtime = self._runtime
-        return 0 if runtime is None else runtime.flush(timeout)
+        if runtime is None:
+            return 0
+        deadline = None if timeout is None else time.monotonic() + timeout
+        undecided = self._pipeline.flush(timeout)
+        return undecided + runtime.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.
 
         `timeout` in seconds; None waits as long as they take, at most 30 s for the ENDs. What is not done then is left
-        to the worker's checks. Calling it again does nothing. UsageError from within a listener method of this
-        producer, which it would wait for.
+        to the worker's checks; submitted messages whose local transaction has not begun fail with PrepareError. Calling
+        it again does nothing. UsageError from within a listener method of this producer, which it would wait for.
         """
-        if is_called_by(self) or self._checks.is_called_by_it():
+        if is_called_by(self) or self._pipeline.is_called_by_it() or self._checks.is_called_by_it():
             raise UsageError("close() was called by a listener method, for which it would have to wait")
         self._closed = True
+        self._pipeline.stop()
         with self._life:
             if self._ended:
                 return
-            if self._runtime is not None:
-                self._runtime.close(timeout, self._checks.close)
+            if self._runtime is None:
+                self._finish(0)
+            else:
+                self._runtime.close(timeout, self._finish)
             self._ended = True
         report(logging.INFO, "client_closed", group=self._options.group)
+
+    def _finish(self, timeout: float | None) -> None:
+        """End the calls of the application, those that have begun within `timeout` seconds."""
+        self._pipeline.close()
+        self._checks.close(timeout)
 
     def __enter__(self) -> Self:
         return self.start()
