@@ -17,13 +17,15 @@ class Calling:
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
+        self.outer: Calling | None = None
+        self.active = False
 
     def __enter__(self) -> Self:
         # A task that was started in a call may outlive it, and start others: no chain of calls that are over.
         outer = _current.get()
         while outer is not None and not outer.active:
             outer = outer.outer
-        self.outer: Calling | None = outer
+        self.outer = outer
         self.active = True
         self._token: Token[Calling | None] = _current.set(self)
         return self
