@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
@@ -72,6 +73,9 @@ class TransactionProducer:
     ) -> None:
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"a TransactionListener is needed, not {type(listener).__name__}")
+        for method in (listener.execute_local_transaction, listener.check_local_transaction):
+            if inspect.iscoroutinefunction(method):
+                raise UsageError(f"{method.__name__} is a coroutine function: that takes an AsyncTransactionProducer")
         require_positive(
             execute_thread_pool_max_size=execute_thread_pool_max_size,
             check_thread_pool_max_size=check_thread_pool_max_size,
