@@ -320,6 +320,21 @@ def test_another_loop_and_a_fork_are_refused(runtime):
     first.close()
 
 
+def test_flushes_that_wait_do_not_hold_up_close(runtime):
+    go_on = threading.Event()
+
+    async def main():
+        producer = await producer_with(Listener()).start()
+        runtime.flush = lambda timeout: go_on.wait(10) and 0
+        flushes = [asyncio.ensure_future(producer.flush()) for _ in range(10)]
+        await asyncio.sleep(0.01)
+        await asyncio.wait_for(producer.close(0.1), 5)
+        go_on.set()
+        await asyncio.wait(flushes)
+
+    asyncio.run(main())
+
+
 def test_close_by_a_listener_is_refused_also_in_a_task_of_its_own(runtime):
     async def main():
         async def closes(*_):
@@ -416,7 +431,7 @@ def test_a_loop_that_is_gone_is_not_told(runtime):
     asyncio.run(main())
     runtime.acknowledge()
     assert len(runtime.given_up) == 1
-    producer._threads.shutdown()
+    producer._waits_in.shutdown()
 
 
 @pytest.mark.parametrize(

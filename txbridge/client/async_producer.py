@@ -43,9 +43,11 @@ from txbridge.errors import UsageError
 
 _T = TypeVar("_T")
 
-#: Threads for what waits (start, flush, close, and one wait for room on behalf of all sends): started when needed, none
-#: of them for a single send. More flushes than this at once queue up, which changes nothing for them.
+#: Threads for what blocks and must not queue up: start, close, and a wait for room of each of two kinds, on behalf of
+#: all sends. They are started when needed, none of them for a single send.
 _WAITING_THREADS = 4
+#: Threads for flushes, of which there may be any number: further ones queue up, which changes nothing for them.
+_FLUSHING_THREADS = 2
 
 
 class AsyncTransactionProducer:
@@ -92,7 +94,9 @@ class AsyncTransactionProducer:
         self._checks = AsyncChecks(
             ListenerMethod(listener.check_local_transaction, check_failed), self, check_concurrency
         )
-        self._threads = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="txbridge-async")
+        # Pools start their threads when they are used, so these cost nothing yet.
+        self._waits_in = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="txbridge-async")
+        self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
         self._hand_over: HandOver | None = None
         self._runtime: Runtime | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -172,7 +176,7 @@ class AsyncTransactionProducer:
         was given up is settled; its result tells. UsageError in another event loop.
         """
         runtime = self._require_ours()
-        return 0 if runtime is None or self._is_ended else await self._in_thread(runtime.flush, timeout)
+        return 0 if runtime is None or self._is_ended else await _in_thread(self._flushes_in, runtime.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
         """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.
@@ -235,7 +239,7 @@ class AsyncTransactionProducer:
 
     async def _start(self, hand_over: HandOver) -> None:
         try:
-            self._runtime = await self._in_thread(start, self._options, partial(self._checks.ask, hand_over))
+            self._runtime = await _in_thread(self._waits_in, start, self._options, partial(self._checks.ask, hand_over))
         except BaseException:
             # It may be tried again, also in another loop.
             self._starting = self._hand_over = None
@@ -245,13 +249,10 @@ class AsyncTransactionProducer:
         if self._starting is not None:
             await asyncio.wait([self._starting])
         if self._runtime is not None:
-            await self._in_thread(self._runtime.close, timeout, self._checks.close)
-        self._threads.shutdown(wait=False)
+            await _in_thread(self._waits_in, self._runtime.close, timeout, self._checks.close)
+        self._waits_in.shutdown(wait=False)
+        self._flushes_in.shutdown(wait=False)
         report(logging.INFO, "client_closed", group=self._options.group)
-
-    async def _in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Call what blocks. Not in the loop's executor, where plain listener methods may take all threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(function, *arguments))
 
     # --- an attempt -------------------------------------------------------------------------------------------------
 
@@ -294,6 +295,11 @@ class AsyncTransactionProducer:
         """Wait in a thread, in one for all who wait for the same."""
         waiting = self._waits.get(wait)
         if waiting is None:
-            waiting = self._waits[wait] = asyncio.ensure_future(self._in_thread(wait, timeout))
+            waiting = self._waits[wait] = asyncio.ensure_future(_in_thread(self._waits_in, wait, timeout))
             waiting.add_done_callback(lambda _: self._waits.pop(wait))
         return await asyncio.shield(waiting)
+
+
+async def _in_thread(pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call what blocks. Not in the loop's executor, where plain listener methods may take all threads."""
+    return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
