@@ -29,7 +29,10 @@ class TransactionListener(ABC):
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
-        """Run the local transaction; called once the half message is stored, in the thread that sends.
+        """Run the local transaction; called once the half message is stored.
+
+        In the thread that sends; of a submitted message in the pool for those; of an AsyncTransactionProducer in the
+        loop's default executor.
 
         None and an exception count as unknown. The exception is not raised again: it is in the result, and its text
         travels to the worker as remark.
