@@ -9,9 +9,9 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import pending
+from tests.bench import client, pending
 
-_BENCHES = {"pending": pending}
+_BENCHES = {"client": client, "pending": pending}
 
 
 def main() -> None:

@@ -1,4 +1,7 @@
-"""TransactionProducer on a real Kafka, judged by what stands in HALF and END; no worker runs here."""
+"""The client on a real Kafka, judged by what stands in HALF and END; no worker runs here.
+
+One suite for all faces of the client (tests/faces.py); what only one of them has is in test_client_faces.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from urllib.parse import unquote
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.faces import FACES, AsyncioPlain
 from tests.harness import Bridge, eventually
 from tests.unit.client_fakes import FakeRecord
 from txbridge import (
@@ -21,11 +25,10 @@ from txbridge import (
     PrepareError,
     SendStatus,
     TransactionListener,
-    TransactionProducer,
     UsageError,
     topics_cluster,
 )
-from txbridge.client import producer as producer_module
+from txbridge.client import attempt
 from txbridge.embedded import EmbeddedKafka
 from txbridge.topics import KafkaUnreachableError
 
@@ -56,14 +59,36 @@ class Listener(TransactionListener):
         return what(*arguments) if callable(what) else what
 
 
-def producer_on(bridge, listener, *, group="orders", settings=None, **options):
-    return TransactionProducer(
-        group,
-        listener,
-        {"bootstrap.servers": bridge.bootstrap_servers, **(settings or {})},
-        namespace=bridge.namespace,
-        **options,
-    )
+@pytest.fixture(params=FACES, ids=lambda face: face.__name__)
+def face(request):
+    """Makes producers of one face; their loops, if they have any, end with the test."""
+    made = []
+
+    def make(*arguments, **options):
+        made.append(request.param(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for producer in made:
+        producer.end_loop()
+
+
+#: For what depends on how the listener is called.
+every_listener = pytest.mark.parametrize("face", [*FACES, AsyncioPlain], indirect=True, ids=lambda face: face.__name__)
+
+
+@pytest.fixture
+def producer_on(face):
+    def make(bridge, listener, *, group="orders", settings=None, **options):
+        return face(
+            group,
+            listener,
+            {"bootstrap.servers": bridge.bootstrap_servers, **(settings or {})},
+            namespace=bridge.namespace,
+            **options,
+        )
+
+    return make
 
 
 def ends(bridge, source=None):
@@ -109,7 +134,7 @@ def threads_of_ours():
 # --- sending ----------------------------------------------------------------------------------------------------------
 
 
-def test_message_arrives_unchanged_and_the_result_tells_where(bridge):
+def test_message_arrives_unchanged_and_the_result_tells_where(bridge, producer_on):
     listener = Listener()
     sent = Message(
         "orders.placed",
@@ -122,7 +147,7 @@ def test_message_arrives_unchanged_and_the_result_tells_where(bridge):
     )
     before = time.time() * 1000
     with producer_on(bridge, listener) as producer:
-        result = producer.send_message_in_transaction(sent, {"an": "argument"})
+        result = producer.send(sent, {"an": "argument"})
     [half] = bridge.read(bridge.names.half)
     assert (half.key(), half.value()) == (b"42", b"\x00\xff value")
     assert half.headers() == [
@@ -165,16 +190,17 @@ def test_message_arrives_unchanged_and_the_result_tells_where(bridge):
     assert (headers["PGROUP"], headers["SOURCE"]) == (b"orders", b"client")
 
 
-def test_tombstone_and_bare_message(bridge):
+def test_tombstone_and_bare_message(bridge, producer_on):
     with producer_on(bridge, Listener()) as producer:
-        producer.send_message_in_transaction(Message("t", None, b"k"))
-        producer.send_message_in_transaction(Message("t", b""))
+        producer.send(Message("t", None, b"k"))
+        producer.send(Message("t", b""))
     found = sorted((half.key() or b"", half.value()) for half in bridge.read(bridge.names.half))
     assert found == [(b"", b""), (b"k", None)]
     for half in bridge.read(bridge.names.half):
         assert [name for name, _ in half.headers()] == ["TXB_V", "TRAN_MSG", "REAL_TOPIC", "PGROUP", "UNIQ_KEY"]
 
 
+@every_listener
 @pytest.mark.parametrize(
     ("answer", "state", "decision", "remark"),
     [
@@ -191,9 +217,9 @@ def test_tombstone_and_bare_message(bridge):
         ("yes", UNKNOWN, 0, "execute_local_transaction returned str, not a LocalTransactionState: counted as unknown"),
     ],
 )
-def test_what_the_local_transaction_says(bridge, answer, state, decision, remark):
+def test_what_the_local_transaction_says(bridge, producer_on, answer, state, decision, remark):
     with producer_on(bridge, Listener(answer)) as producer:
-        result = producer.send_message_in_transaction(Message("t", b"v"))
+        result = producer.send(Message("t", b"v"))
     assert result.local_transaction_state is state
     assert result.local_exception is (answer if isinstance(answer, Exception) else None)
     assert ends(bridge) == [
@@ -201,18 +227,19 @@ def test_what_the_local_transaction_says(bridge, answer, state, decision, remark
     ]
 
 
+@every_listener
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_interrupt_in_the_local_transaction_gets_out_and_the_worker_learns_unknown(bridge, error):
+def test_interrupt_in_the_local_transaction_gets_out_and_the_worker_learns_unknown(bridge, producer_on, error):
     with producer_on(bridge, Listener(error)) as producer:
         with pytest.raises(type(error)):
-            producer.send_message_in_transaction(Message("t", b"v"))
+            producer.send(Message("t", b"v"))
         assert producer.flush() == 0
         [(_, _, _, decision, _, remark)] = ends(bridge)
         assert decision == 0
         assert remark.startswith(f"executeLocalTransactionBranch exception: {type(error).__name__}")
 
 
-def test_refusals_send_nothing(bridge):
+def test_refusals_send_nothing(bridge, producer_on):
     listener = Listener()
     with producer_on(bridge, listener) as producer:
         for bad in (
@@ -234,21 +261,21 @@ def test_refusals_send_nothing(bridge):
             Message("t", b"", key=b"k" * 32_769),
         ):
             with pytest.raises(UsageError):
-                producer.send_message_in_transaction(bad)
+                producer.send(bad)
     assert listener.executed == []
     assert bridge.read(bridge.names.half) == []
     assert bridge.read(bridge.names.end) == []
 
 
-def test_the_largest_message_is_sent(bridge):
+def test_the_largest_message_is_sent(bridge, producer_on):
     with producer_on(bridge, Listener()) as producer:
         largest = Message("t", b"x" * 1_000_000, key=b"k" * 32_768, check_immunity_time=604_800)
-        producer.send_message_in_transaction(largest).wait(10)
+        producer.send(largest).wait(10)
     [half] = bridge.read(bridge.names.half)
     assert len(half.value()) == 1_000_000
 
 
-def test_settings_pass_through_by_librdkafkas_names(bridge):
+def test_settings_pass_through_by_librdkafkas_names(bridge, producer_on):
     statistics = []
     settings = {
         "client.id": "my-service",
@@ -258,35 +285,33 @@ def test_settings_pass_through_by_librdkafkas_names(bridge):
         "session.timeout.ms": 9_000,
     }
     with producer_on(bridge, Listener(), settings=settings) as producer:
-        producer.send_message_in_transaction(Message("t", b"v" * 1_000))
+        producer.send(Message("t", b"v" * 1_000))
         eventually(lambda: {one["type"] for one in statistics} == {"producer", "consumer"})
     assert {one["client_id"] for one in statistics} == {"my-service"}
 
 
-def test_a_listener_may_send_another_message(bridge):
+@every_listener
+def test_a_listener_may_send_another_message(bridge, producer_on):
     def nested(message, arg):
         if message.topic == "outer":
-            assert producer.send_message_in_transaction(Message("inner", b"v")).local_transaction_state is COMMIT
+            assert producer.send(Message("inner", b"v")).local_transaction_state is COMMIT
         return COMMIT
 
     with producer_on(bridge, Listener(nested)) as producer:
-        producer.send_message_in_transaction(Message("outer", b"v"))
+        producer.send(Message("outer", b"v"))
     assert len(ends(bridge)) == 2
 
 
 # --- many threads -----------------------------------------------------------------------------------------------------
 
 
-def test_ends_are_batched_once_each_and_in_order(bridge):
+def test_ends_are_batched_once_each_and_in_order(bridge, producer_on):
     threads, each = 16, 100
     results = {}
     with producer_on(bridge, Listener()) as producer:
 
         def work(thread):
-            results[thread] = [
-                producer.send_message_in_transaction(Message("t", b"v", b"%d-%d" % (thread, number)))
-                for number in range(each)
-            ]
+            results[thread] = [producer.send(Message("t", b"v", b"%d-%d" % (thread, number))) for number in range(each)]
 
         workers = [threading.Thread(target=work, args=[number]) for number in range(threads)]
         for worker in workers:
@@ -308,16 +333,16 @@ def test_ends_are_batched_once_each_and_in_order(bridge):
             assert mine == sorted(mine)
 
 
-def test_first_sends_of_many_threads_start_it_once(bridge):
+def test_first_sends_of_many_threads_start_it_once(bridge, producer_on):
     producer = producer_on(bridge, Listener())
-    workers = [
-        threading.Thread(target=producer.send_message_in_transaction, args=[Message("t", b"v")]) for _ in range(8)
-    ]
+    workers = [threading.Thread(target=producer.send, args=[Message("t", b"v")]) for _ in range(8)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert sorted(threads_of_ours()) == ["txbridge-check", "txbridge-end", "txbridge-half"]
+    pools = ("txbridge-execute-pool", "txbridge-async")
+    own = [name for name in threads_of_ours() if not name.startswith(pools)]
+    assert sorted(own) == ["txbridge-check", "txbridge-end", "txbridge-half"]
     producer.close()
     assert len(ends(bridge)) == 8
 
@@ -325,28 +350,28 @@ def test_first_sends_of_many_threads_start_it_once(bridge):
 # --- life -------------------------------------------------------------------------------------------------------------
 
 
-def test_close_waits_and_ends_everything_and_can_be_repeated(bridge):
+def test_close_waits_and_ends_everything_and_can_be_repeated(bridge, producer_on):
     producer = producer_on(bridge, Listener())
     assert producer.start() is producer
     producer.start()
-    results = [producer.send_message_in_transaction(Message("t", b"v")) for _ in range(50)]
+    results = [producer.send(Message("t", b"v")) for _ in range(50)]
     producer.close()
     assert all(result.end.result(0) is None for result in results)
-    assert threads_of_ours() == []
+    eventually(lambda: not threads_of_ours())
     producer.close()
     with pytest.raises(UsageError, match="closed"):
-        producer.send_message_in_transaction(Message("t", b"v"))
+        producer.send(Message("t", b"v"))
     with pytest.raises(UsageError, match="closed"), producer:
         raise AssertionError
     assert len(bridge.read(bridge.names.half)) == 50
 
 
-def test_a_body_that_raises_is_flushed_all_the_same(bridge):
+def test_a_body_that_raises_is_flushed_all_the_same(bridge, producer_on):
     results = []
 
     def body():
         with producer_on(bridge, Listener()) as producer:
-            results.extend(producer.send_message_in_transaction(Message("t", b"v")) for _ in range(20))
+            results.extend(producer.send(Message("t", b"v")) for _ in range(20))
             raise LookupError("the body")
 
     with pytest.raises(LookupError, match="the body"):
@@ -355,10 +380,11 @@ def test_a_body_that_raises_is_flushed_all_the_same(bridge):
     assert len(ends(bridge)) == 20
 
 
-def test_close_waits_for_a_running_local_transaction(bridge):
+@every_listener
+def test_close_waits_for_a_running_local_transaction(bridge, producer_on):
     running, go_on = threading.Event(), threading.Event()
     producer = producer_on(bridge, Listener(lambda *_: running.set() or (go_on.wait(20) and COMMIT)))
-    sender = threading.Thread(target=producer.send_message_in_transaction, args=[Message("t", b"v")])
+    sender = threading.Thread(target=producer.send, args=[Message("t", b"v")])
     sender.start()
     assert running.wait(20)
     closer = threading.Thread(target=producer.close)
@@ -371,12 +397,13 @@ def test_close_waits_for_a_running_local_transaction(bridge):
     assert [entry[3] for entry in ends(bridge)] == [8]
 
 
-def test_close_by_a_listener_is_refused(bridge):
+@every_listener
+def test_close_by_a_listener_is_refused(bridge, producer_on):
     def closes(*_):
         producer.close()
 
     with producer_on(bridge, Listener(closes, closes)) as producer:
-        result = producer.send_message_in_transaction(Message("t", b"v"))
+        result = producer.send(Message("t", b"v"))
         assert isinstance(result.local_exception, UsageError)
         check_record(bridge, half_of(bridge, result.transaction_id))
         eventually(lambda: ends(bridge, "check"))
@@ -384,9 +411,9 @@ def test_close_by_a_listener_is_refused(bridge):
     assert remark.startswith("checkLocalTransactionState Exception: UsageError: close() was called by a listener")
 
 
-def test_without_topics_it_does_not_start_and_creates_nothing(kafka):
+def test_without_topics_it_does_not_start_and_creates_nothing(face, kafka):
     with pytest.raises(LayoutError, match=r"missing-namespace\.RMQ_SYS_TRANS_HALF_TOPIC: does not exist"):
-        TransactionProducer(
+        face(
             "orders",
             Listener(),
             {"bootstrap.servers": kafka.bootstrap_servers},
@@ -398,12 +425,13 @@ def test_without_topics_it_does_not_start_and_creates_nothing(kafka):
     finally:
         consumer.close()
     assert not [topic for topic in topics if topic.startswith("missing-namespace")]
-    assert threads_of_ours() == []
+    assert not [name for name in threads_of_ours() if not name.startswith("txbridge-async")]
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
+@every_listener
 @pytest.mark.parametrize(
     ("answer", "decision", "remark"),
     [
@@ -415,11 +443,11 @@ def test_without_topics_it_does_not_start_and_creates_nothing(kafka):
         (8, 0, "check_local_transaction returned int, not a LocalTransactionState: counted as unknown"),
     ],
 )
-def test_what_a_check_is_answered(bridge, answer, decision, remark):
+def test_what_a_check_is_answered(bridge, producer_on, answer, decision, remark):
     listener = Listener(UNKNOWN, answer)
     with producer_on(bridge, listener) as producer:
         sent = Message("orders.placed", b"value", b"42", [("a", None), ("a", b"1")], 77, 3)
-        result = producer.send_message_in_transaction(sent)
+        result = producer.send(sent)
         check_record(bridge, half_of(bridge, result.transaction_id), times=7)
         eventually(lambda: ends(bridge, "check"))
     where = (result.half_partition, result.half_offset, result.transaction_id)
@@ -436,7 +464,7 @@ def test_what_a_check_is_answered(bridge, answer, decision, remark):
     assert message.born_timestamp == half_of(bridge, result.transaction_id).timestamp()[1]
 
 
-def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge):
+def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge, producer_on):
     def checked_meanwhile(message, _):
         check_record(bridge, half_of(bridge, message.transaction_id))
         eventually(lambda: ends(bridge, "check"))
@@ -444,7 +472,7 @@ def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge):
 
     listener = Listener(checked_meanwhile, ROLLBACK)
     with producer_on(bridge, listener) as producer:
-        result = producer.send_message_in_transaction(Message("t", b"v"))
+        result = producer.send(Message("t", b"v"))
         result.wait(10)
         # Over now: the application is asked.
         check_record(bridge, half_of(bridge, result.transaction_id), times=2)
@@ -454,10 +482,10 @@ def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge):
     assert len(listener.checked) == 1
 
 
-def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, caplog):
+def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, producer_on, caplog):
     listener = Listener()
     with producer_on(bridge, listener) as producer:
-        result = producer.send_message_in_transaction(Message("t", b"v"))
+        result = producer.send(Message("t", b"v"))
         half = half_of(bridge, result.transaction_id)
         topic = bridge.names.check("orders")
         for partition in range(4):
@@ -476,10 +504,10 @@ def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, caplog):
     assert "check_thread_error" not in caplog.text
 
 
-def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge):
+def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge, producer_on):
     first = Listener()
     with producer_on(bridge, first) as producer:
-        half = half_of(bridge, producer.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        half = half_of(bridge, producer.send(Message("t", b"v")).transaction_id)
         for times in range(1, 21):
             check_record(bridge, half, times)
         eventually(lambda: len(ends(bridge, "check")) == 20)
@@ -492,15 +520,15 @@ def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge):
     assert sorted(int(entry[4]) for entry in ends(bridge, "check")) == list(range(1, 22))
 
 
-def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge):
+def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge, producer_on):
     go_on = threading.Event()
     listener = Listener(UNKNOWN, lambda _: go_on.wait(30) and COMMIT)
     with producer_on(bridge, listener, check_request_hold_max=3) as producer:
-        half = half_of(bridge, producer.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        half = half_of(bridge, producer.send(Message("t", b"v")).transaction_id)
         for times in range(1, 31):
             check_record(bridge, half, times)
         eventually(lambda: listener.checked)
-        consumer = producer._runtime._checks
+        consumer = producer.runtime._checks
         eventually(lambda: consumer._paused)
         assert consumer._held == 3
         go_on.set()
@@ -508,10 +536,10 @@ def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge):
     assert sorted(int(entry[4]) for entry in ends(bridge, "check")) == list(range(1, 31))
 
 
-def test_members_of_a_group_share_the_checks_and_take_over(bridge):
+def test_members_of_a_group_share_the_checks_and_take_over(bridge, producer_on):
     one, other = Listener(), Listener()
     with producer_on(bridge, one) as first:
-        half = half_of(bridge, first.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        half = half_of(bridge, first.send(Message("t", b"v")).transaction_id)
         with producer_on(bridge, other):
             times = 0
 
@@ -528,7 +556,7 @@ def test_members_of_a_group_share_the_checks_and_take_over(bridge):
         eventually(lambda: {int(entry[4]) for entry in ends(bridge, "check")} == set(range(1, before + 11)))
 
 
-def test_the_group_is_alive_while_the_producer_is(bridge):
+def test_the_group_is_alive_while_the_producer_is(bridge, producer_on):
     group = bridge.names.check("orders")
 
     def members():
@@ -549,9 +577,9 @@ def own_bridge(own_kafka, request):
         yield bridge
 
 
-def test_unacknowledged_half_message_runs_no_local_transaction(request, monkeypatch, caplog):
+def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, request, monkeypatch, caplog):
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
-    monkeypatch.setattr(producer_module, "new_transaction_id", lambda: next(ids))
+    monkeypatch.setattr(attempt, "new_transaction_id", lambda: next(ids))
     listener = Listener()
     # The controller must not take the broker for dead while it is paused.
     with (
@@ -590,7 +618,7 @@ def connection_events(caplog):
 
 def _fails(producer, message):
     try:
-        producer.send_message_in_transaction(message)
+        producer.send(message)
     except PrepareError as failure:
         return failure
     return None
@@ -598,14 +626,15 @@ def _fails(producer, message):
 
 def _sends(producer, message):
     try:
-        return producer.send_message_in_transaction(message)
+        return producer.send(message)
     except PrepareError:
         return None
 
 
-def test_no_end_is_lost_when_kafka_is_killed_and_comes_back(own_kafka, own_bridge, caplog):
+def test_no_end_is_lost_when_kafka_is_killed_and_comes_back(own_kafka, own_bridge, producer_on, caplog):
     results, stop = [], threading.Event()
-    with producer_on(own_bridge, Listener(), settings={"message.timeout.ms": 1_000}) as producer:
+    listener = Listener()
+    with producer_on(own_bridge, listener, settings={"message.timeout.ms": 1_000}) as producer:
 
         def work():
             while not stop.is_set():
@@ -622,9 +651,9 @@ def test_no_end_is_lost_when_kafka_is_killed_and_comes_back(own_kafka, own_bridg
             worker.start()
         eventually(lambda: len(results) > 200)
         # One END at least is given when there is no Kafka to take it.
-        producer._listener.execute = kill
+        listener.execute = kill
         eventually(lambda: not own_kafka.is_running())
-        producer._listener.execute = COMMIT
+        listener.execute = COMMIT
         eventually(lambda: "kafka_connection_lost" in caplog.text)
         own_kafka.restart()
         many = len(results) + 200
@@ -640,13 +669,13 @@ def test_no_end_is_lost_when_kafka_is_killed_and_comes_back(own_kafka, own_bridg
     assert connection_events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
 
 
-def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, caplog):
+def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, producer_on, caplog):
     def kill(*_):
         own_kafka.kill()
         return COMMIT
 
     producer = producer_on(own_bridge, Listener(kill)).start()
-    result = producer.send_message_in_transaction(Message("t", b"v"))
+    result = producer.send(Message("t", b"v"))
     with pytest.raises(TimeoutError):
         result.wait(0.1)
     assert producer.flush(0.1) == 1
@@ -659,7 +688,7 @@ def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, caplog):
     assert event.fields["ends_not_acknowledged"] == 1
 
 
-def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, monkeypatch, caplog):
+def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer_on, monkeypatch, caplog):
     monkeypatch.setattr(topics_cluster, "REQUEST_TIMEOUT_S", 1.0)
     own_kafka.kill()
     restart = threading.Timer(2.5, own_kafka.restart)
@@ -671,21 +700,21 @@ def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, monkeypa
     assert connection_events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
 
 
-def test_start_gives_up_in_the_end(monkeypatch, caplog):
+def test_start_gives_up_in_the_end(face, monkeypatch, caplog):
     monkeypatch.setattr(topics_cluster, "REQUEST_TIMEOUT_S", 0.5)
-    producer = TransactionProducer("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
+    producer = face("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
     began = time.monotonic()
     with pytest.raises(KafkaUnreachableError, match="can not be reached"):
-        producer.send_message_in_transaction(Message("t", b"v"))
+        producer.send(Message("t", b"v"))
     assert 0.5 < time.monotonic() - began < 5
     producer.close()
     assert [record.event for record in caplog.records if hasattr(record, "event")][:1] == ["kafka_connection_lost"]
 
 
-def test_committed_positions_are_in_the_groups_name(bridge):
+def test_committed_positions_are_in_the_groups_name(bridge, producer_on):
     group = bridge.names.check("orders")
     with producer_on(bridge, Listener()) as producer:
-        half = half_of(bridge, producer.send_message_in_transaction(Message("t", b"v")).transaction_id)
+        half = half_of(bridge, producer.send(Message("t", b"v")).transaction_id)
         check_record(bridge, half)
         eventually(lambda: ends(bridge, "check"))
     consumer = Consumer({"bootstrap.servers": bridge.bootstrap_servers, "group.id": group})

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException
+
+from txbridge import PrepareError, UsageError
+from txbridge.client.half_writer import Prepared
 
 
 class FakeRecord:
@@ -87,3 +91,77 @@ class FakeWire:
 
 def refusal(code):
     return KafkaException(KafkaError(code))
+
+
+class FakeRuntime:
+    """A started client whose Kafka is the test: it says when half messages are acknowledged."""
+
+    def __init__(self, *, room=True):
+        self.is_of_this_process = True
+        self.prepare_timeout = 0.1
+        self.room = room
+        self.refusals = deque()
+        self.written, self.running, self.given_up, self.ends = [], set(), [], []
+        self.room_waits = []
+        self.closed = False
+        self._condition = threading.Condition()
+
+    def check_limits(self, message):
+        pass
+
+    def begin(self, transaction_id):
+        if self.closed:
+            raise UsageError("this producer is closed; create a new one")
+        self.running.add(transaction_id)
+
+    def finish(self, transaction_id):
+        with self._condition:
+            self.running.discard(transaction_id)
+            self._condition.notify_all()
+
+    def give_up(self, transaction_id):
+        self.given_up.append(transaction_id)
+
+    def wait_for_room(self, timeout):
+        if timeout and not self.room:
+            self.room_waits.append(timeout)
+            threading.Event().wait(timeout)
+        return self.room
+
+    def wait_for_half_room(self, timeout):
+        self.room_waits.append(timeout)
+        threading.Event().wait(min(timeout, 0.01))
+
+    def write_half(self, message, transaction_id, on_done):
+        if self.refusals:
+            raise self.refusals.popleft()
+        with self._condition:
+            self.written.append((message, transaction_id, on_done))
+            self._condition.notify_all()
+
+    def wait_written(self, count, timeout=10):
+        with self._condition:
+            assert self._condition.wait_for(lambda: len(self.written) >= count, timeout), self.written
+
+    def acknowledge(self, error=None):
+        """Report everything written so far, oldest first: as stored, or with `error`."""
+        with self._condition:
+            written, self.written = self.written, []
+        for number, (_, transaction_id, on_done) in enumerate(written):
+            on_done(error or Prepared(transaction_id, 0, number, 1_000, 1))
+
+    def end(self, prepared, outcome):
+        future = Future()
+        future.set_running_or_notify_cancel()
+        self.ends.append((prepared.transaction_id, outcome, future))
+        return future
+
+    def flush(self, timeout):
+        return sum(not future.done() for *_, future in self.ends)
+
+    def close(self, timeout, finish_calls):
+        with self._condition:
+            self.closed = True
+            self._condition.wait_for(lambda: not self.running, timeout)
+        finish_calls(timeout)
+        self.acknowledge(PrepareError("the producer was closed meanwhile"))

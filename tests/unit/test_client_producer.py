@@ -23,9 +23,18 @@ class Listener(TransactionListener):
         raise AssertionError
 
 
+class Coroutine(Listener):
+    """Half of it."""
+
+    async def check_local_transaction(self, message):
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        ({"listener": Coroutine()}, "check_local_transaction is a coroutine function: that takes an Async"),
+        ({"execute_thread_pool_max_size": 0}, "execute_thread_pool_max_size must be at least 1"),
         ({"listener": None}, "a TransactionListener is needed, not NoneType"),
         ({"listener": print}, "a TransactionListener is needed"),
         ({"group": ""}, "'' can not be a producer group"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
+from txbridge.client.calling import Calling, is_called_by
 from txbridge.client.check_request import CheckRequest
 from txbridge.client.events import report
 from txbridge.client.listener import UNKNOWN, Outcome, TransactionListener, check
@@ -25,7 +26,6 @@ class CheckPool:
         self._condition = threading.Condition()
         self._asked = 0
         self._closed = False
-        self._here = threading.local()
 
     def ask(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
         """Ask the application and pass its answer on; None if its executor refuses.
@@ -52,8 +52,8 @@ class CheckPool:
             future.add_done_callback(partial(self._finished, answer))
 
     def is_called_by_it(self) -> bool:
-        """Whether this thread is running a check method."""
-        return getattr(self._here, "running", False)
+        """Whether this code runs in a check method."""
+        return is_called_by(self)
 
     def close(self, timeout: float | None = None) -> None:
         """Ask no more and wait for those that run (s, None: no limit). Those not begun are left unanswered."""
@@ -66,15 +66,13 @@ class CheckPool:
     def _run(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
         if self._closed:
             return
-        self._here.running = True
         try:
-            outcome = check(self._listener, request.message)
+            with Calling(self):
+                outcome = check(self._listener, request.message)
         except BaseException:
             # SystemExit in a thread of a pool ends nothing; the worker learns that nothing is known.
             answer(UNKNOWN)
             raise
-        finally:
-            self._here.running = False
         answer(outcome)
 
     def _finished(self, answer: Callable[[Outcome | None], None], future: Future[None]) -> None:

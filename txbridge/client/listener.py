@@ -29,7 +29,10 @@ class TransactionListener(ABC):
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
-        """Run the local transaction; called once the half message is stored, in the thread that sends.
+        """Run the local transaction; called once the half message is stored.
+
+        In the thread that sends; of a submitted message in the pool for those; of an AsyncTransactionProducer in the
+        loop's default executor.
 
         None and an exception count as unknown. The exception is not raised again: it is in the result, and its text
         travels to the worker as remark.
@@ -78,15 +81,7 @@ def check(listener: TransactionListener, message: MessageExt) -> Outcome:
     try:
         returned = listener.check_local_transaction(message)
     except Exception as error:  # noqa: BLE001  as above
-        report(
-            logging.WARNING,
-            "check_local_transaction_raised",
-            exception=error,
-            transaction=short_id(message.transaction_id),
-            topic=message.topic,
-            check_times=message.check_times,
-        )
-        return _failed("checkLocalTransactionState Exception: ", error)
+        return check_failed(message, error)
     return judged(returned, message, "check_local_transaction")
 
 
@@ -100,6 +95,19 @@ def execution_failed(message: MessageExt, error: BaseException) -> Outcome:
         topic=message.topic,
     )
     return _failed("executeLocalTransactionBranch exception: ", error)
+
+
+def check_failed(message: MessageExt, error: BaseException) -> Outcome:
+    """The check raised: unknown, with RocketMQ's words as remark."""
+    report(
+        logging.WARNING,
+        "check_local_transaction_raised",
+        exception=error,
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        check_times=message.check_times,
+    )
+    return _failed("checkLocalTransactionState Exception: ", error)
 
 
 def judged(returned: object, message: MessageExt, method: str) -> Outcome:

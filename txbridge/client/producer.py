@@ -1,33 +1,33 @@
-"""The blocking client: RocketMQ's TransactionMQProducer on Kafka."""
+"""The client for threads: RocketMQ's TransactionMQProducer on Kafka."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
-from queue import SimpleQueue
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import Any, Self
 
-from txbridge import kafka_config
-from txbridge.client.attempts import new_transaction_id
+from txbridge.client.attempt import admit, decide, prepare, refuse
+from txbridge.client.calling import Calling, is_called_by
 from txbridge.client.check_pool import CheckPool
-from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
-from txbridge.client.half_writer import Prepared
-from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
-from txbridge.client.message import Message, MessageExt, check_message
+from txbridge.client.listener import TransactionListener
+from txbridge.client.message import Message
+from txbridge.client.options import (
+    DEFAULT_CHECK_REQUEST_HOLD_MAX,
+    DEFAULT_START_TIMEOUT_S,
+    ClientOptions,
+    require_positive,
+)
+from txbridge.client.pipeline import Pipeline
 from txbridge.client.result import TransactionSendResult
-from txbridge.client.runtime import ClientOptions, Runtime
+from txbridge.client.runtime import Runtime
 from txbridge.client.start import start
-from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
-
-#: A broker is back from a restart after 10 to 20 s: a service that starts together with its Kafka gets through, one
-#: with a wrong address fails while somebody is still watching.
-DEFAULT_START_TIMEOUT_S = 30.0
 
 
 class TransactionProducer:
@@ -42,6 +42,9 @@ class TransactionProducer:
         settings: librdkafka's, by its own names; at least `bootstrap.servers`. They serve every connection;
             `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's sendMsgTimeout).
         namespace: prefix of the internal topics.
+        execute_executor: runs the local transactions of `submit_message_in_transaction` instead of a thread pool of
+            ours; it is not shut down.
+        execute_thread_pool_max_size: how many of them run at once, also in your executor. 1 keeps their order.
         check_executor: runs `check_local_transaction` instead of a thread pool of ours; it is not shut down.
         check_thread_pool_max_size: threads of our pool (RocketMQ's checkThreadPoolMaxSize).
         check_request_hold_max: unanswered checks before no more are read (RocketMQ's checkRequestHoldMax; there
@@ -61,25 +64,26 @@ class TransactionProducer:
         settings: Mapping[str, Any],
         *,
         namespace: str = "",
+        execute_executor: Executor | None = None,
+        execute_thread_pool_max_size: int = 1,
         check_executor: Executor | None = None,
         check_thread_pool_max_size: int = 1,
-        check_request_hold_max: int = 2000,
+        check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
     ) -> None:
-        _require_group(group, namespace)
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"a TransactionListener is needed, not {type(listener).__name__}")
-        for name, number in (
-            ("check_thread_pool_max_size", check_thread_pool_max_size),
-            ("check_request_hold_max", check_request_hold_max),
-        ):
-            if number < 1:
-                raise UsageError(f"{name} must be at least 1, not {number}")
-        kafka_config.user_config(settings)
+        for method in (listener.execute_local_transaction, listener.check_local_transaction):
+            if inspect.iscoroutinefunction(method):
+                raise UsageError(f"{method.__name__} is a coroutine function: that takes an AsyncTransactionProducer")
+        require_positive(
+            execute_thread_pool_max_size=execute_thread_pool_max_size,
+            check_thread_pool_max_size=check_thread_pool_max_size,
+        )
         self._listener = listener
-        self._options = ClientOptions(group, Names(namespace), dict(settings), start_timeout, check_request_hold_max)
+        self._options = ClientOptions.checked(group, settings, namespace, start_timeout, check_request_hold_max)
+        self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
-        self._executing = threading.local()
         self._life = threading.RLock()
         self._runtime: Runtime | None = None
         #: From the begin of `close`, and from its end.
@@ -112,58 +116,81 @@ class TransactionProducer:
             LayoutError, EnvironmentProblemError: if this is what starts the producer.
 
         """
-        if not isinstance(message, Message):
-            raise UsageError(f"a Message is needed, not {type(message).__name__}")
-        check_message(message, self._options.names)
+        refuse(message, self._options.names)
         runtime = self._runtime or self._started()
-        if not runtime.is_of_this_process:
-            raise UsageError("this producer was started before a fork; create one in the child")
-        runtime.check_limits(message)
-        transaction_id = new_transaction_id()
+        transaction_id = admit(runtime, message)
         try:
             # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
             runtime.begin(transaction_id)
-            prepared = _prepare(runtime, message, transaction_id)
-            extended = MessageExt.prepared(message, transaction_id, prepared.partition, prepared.offset, prepared.born)
-            outcome = self._execute(runtime, prepared, extended, arg)
-            end = runtime.end(prepared, outcome)
+            prepared = prepare(runtime, message, transaction_id)
+            with Calling(self):
+                return decide(runtime, self._listener, message, prepared, arg)
         finally:
             runtime.finish(transaction_id)
-        return TransactionSendResult(
-            transaction_id,
-            prepared.partition,
-            prepared.offset,
-            outcome.state,
-            outcome.exception,
-            end,
-        )
+
+    def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
+        """Do as `send_message_in_transaction` in the background, so that one thread has many transactions in flight.
+
+        Returns when the half message is handed over. Once Kafka has acknowledged it, the local transaction runs in
+        `execute_executor` (by default one thread of ours, in the order in which the half messages of a partition are
+        stored, which is that of the calls), its END is sent on the way, and the future resolves with the
+        TransactionSendResult. It fails with what `send_message_in_transaction` would have raised: PrepareError,
+        KeyboardInterrupt. Its callbacks run where the local transactions do, and hold these up.
+
+        Blocks while 10,000 transactions, or values of 64 MiB together, are between this call and their decision; a
+        listener method or a callback that submits is not blocked by that. `Future.cancel` gives the attempt up as long
+        as its local transaction has not begun. RocketMQ has no such call.
+
+        Raises:
+            UsageError: the message can not be sent, or the producer is closed; nothing was sent.
+            LayoutError, EnvironmentProblemError: if this is what starts the producer.
+
+        """
+        refuse(message, self._options.names)
+        runtime = self._runtime or self._started()
+        return self._pipeline.submit(runtime, admit(runtime, message), message, arg)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
 
-        `timeout` in seconds; None waits as long as they are tried. Returns how many are not settled: 0 is all. One that
-        was given up is settled; its result tells.
+        `timeout` in seconds; None waits as long as they are tried, and as long as the local transactions of submitted
+        messages take. Returns how many are not settled: 0 is all. One that was given up is settled; its result tells.
+        UsageError from within the local transaction of a submitted message, which it would wait for.
         """
+        if self._pipeline.is_called_by_it():
+            raise UsageError("flush() was called by a submitted transaction, for which it would have to wait")
         runtime = self._runtime
-        return 0 if runtime is None else runtime.flush(timeout)
+        if runtime is None:
+            return 0
+        deadline = None if timeout is None else time.monotonic() + timeout
+        undecided = self._pipeline.flush(timeout)
+        return undecided + runtime.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.
 
         `timeout` in seconds; None waits as long as they take, at most 30 s for the ENDs. What is not done then is left
-        to the worker's checks. Calling it again does nothing. UsageError from within a listener method of this
-        producer, which it would wait for.
+        to the worker's checks; submitted messages whose local transaction has not begun fail with PrepareError. Calling
+        it again does nothing. UsageError from within a listener method of this producer, which it would wait for.
         """
-        if getattr(self._executing, "depth", 0) or self._checks.is_called_by_it():
+        if is_called_by(self) or self._pipeline.is_called_by_it() or self._checks.is_called_by_it():
             raise UsageError("close() was called by a listener method, for which it would have to wait")
         self._closed = True
+        self._pipeline.stop()
         with self._life:
             if self._ended:
                 return
-            if self._runtime is not None:
-                self._runtime.close(timeout, self._checks.close)
+            if self._runtime is None:
+                self._finish(0)
+            else:
+                self._runtime.close(timeout, self._finish)
             self._ended = True
         report(logging.INFO, "client_closed", group=self._options.group)
+
+    def _finish(self, timeout: float | None) -> None:
+        """End the calls of the application, those that have begun within `timeout` seconds."""
+        self._pipeline.close()
+        self._checks.close(timeout)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -183,68 +210,3 @@ class TransactionProducer:
             if self._runtime is None:
                 self._runtime = start(self._options, self._checks.ask)
             return self._runtime
-
-    def _execute(self, runtime: Runtime, prepared: Prepared, message: MessageExt, arg: Any) -> Outcome:
-        self._executing.depth = getattr(self._executing, "depth", 0) + 1
-        try:
-            return execute(self._listener, message, arg)
-        except BaseException as error:
-            # KeyboardInterrupt, SystemExit: on their way out, but the worker learns that nothing is known.
-            runtime.end(prepared, execution_failed(message, error))
-            raise
-        finally:
-            self._executing.depth -= 1
-
-
-def _require_group(group: str, namespace: str) -> None:
-    if not isinstance(group, str) or not is_group(group):
-        raise UsageError(f"{group!r} can not be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ - are needed")
-    if not is_topic(Names(namespace).check(group)):
-        raise UsageError(
-            f"namespace {namespace!r} can not prefix topic names, or makes them longer than 249 characters"
-        )
-
-
-def _prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared:
-    """Store the half message; PrepareError if Kafka does not acknowledge it."""
-    reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
-    try:
-        _write(runtime, message, transaction_id, reports.put)
-        # librdkafka reports every record, at the latest after message.timeout.ms.
-        prepared = reports.get()
-    except BaseException:
-        # Interrupted: Kafka may store it, but there will be no local transaction.
-        runtime.give_up(transaction_id)
-        raise
-    if isinstance(prepared, PrepareError):
-        runtime.give_up(transaction_id)
-        raise prepared
-    return prepared
-
-
-def _write(
-    runtime: Runtime,
-    message: Message,
-    transaction_id: str,
-    on_done: Callable[[Prepared | PrepareError], None],
-) -> None:
-    """Hand the half message over; waits for room, as long as for an acknowledgement."""
-    deadline = time.monotonic() + runtime.prepare_timeout
-    if not runtime.wait_for_room(runtime.prepare_timeout):
-        raise PrepareError(
-            "too many decisions wait for Kafka's acknowledgement, so no new transaction was begun; check the brokers "
-            "of the END topic, then send again",
-        )
-    while True:
-        try:
-            runtime.write_half(message, transaction_id, on_done)
-        except BufferError:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise PrepareError(
-                    "librdkafka's queue stayed full (queue.buffering.max.messages, .kbytes), so no new transaction was "
-                    "begun; check the brokers, then send again",
-                ) from None
-            runtime.wait_for_half_room(left)
-        else:
-            return

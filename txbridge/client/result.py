@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 
+from txbridge.client.hand_over import HandOver, resolve
 from txbridge.client.listener import LocalTransactionState
 
 
@@ -16,7 +18,7 @@ class SendStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionSendResult:
+class _Sent:
     """A half message that is stored, and what its local transaction said."""
 
     #: The name of the transaction, and the right to decide it: do not show it around.
@@ -41,6 +43,11 @@ class TransactionSendResult:
         """RocketMQ's name of `half_offset`."""
         return self.half_offset
 
+
+@dataclass(frozen=True, slots=True)
+class TransactionSendResult(_Sent):
+    """A half message that is stored, and what its local transaction said."""
+
     def wait(self, timeout: float | None = None) -> None:
         """Wait until Kafka has acknowledged the END; `timeout` in seconds, None waits as long as it is tried.
 
@@ -48,3 +55,21 @@ class TransactionSendResult:
         visible to consumers soon after, when the worker has applied the END.
         """
         self.end.result(timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncTransactionSendResult(_Sent):
+    """TransactionSendResult of an AsyncTransactionProducer: `wait` is awaited."""
+
+    _hand_over: HandOver = field(kw_only=True, repr=False, compare=False)
+
+    async def wait(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
+        """As TransactionSendResult.wait, without blocking the event loop; many may wait for one END."""
+        if not self.end.done():
+            self._hand_over.require_this_loop()
+            acknowledged: asyncio.Future[None] = self._hand_over.loop.create_future()
+            # Not asyncio.wrap_future, which wakes the loop once for each END instead of once for a record of many.
+            self.end.add_done_callback(lambda _: self._hand_over.call(resolve, acknowledged, None))
+            async with asyncio.timeout(timeout):
+                await acknowledged
+        self.end.result()

@@ -7,10 +7,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
 
 from txbridge import kafka_config
 from txbridge.client.attempts import Attempts
@@ -22,9 +20,10 @@ from txbridge.client.events import report
 from txbridge.client.half_writer import HalfWriter, Prepared, Report
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.message import Limits, Message, check_limits
+from txbridge.client.options import ClientOptions
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source
-from txbridge.core.names import Names, short_id
+from txbridge.core.names import short_id
 from txbridge.topics import Layout
 
 #: Asks the application; the second argument takes the answer, from any thread, or None when it can not be asked.
@@ -33,21 +32,6 @@ Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]
 #: The consumer of checks leaves its group in milliseconds, unless Kafka is away: then the group notices by itself
 #: after the session time-out, and nobody should wait for that.
 _LEAVE_GROUP_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """What a client is made from; see TransactionProducer for their meaning."""
-
-    group: str
-    names: Names
-    settings: Mapping[str, Any]
-    start_timeout: float
-    check_request_hold_max: int
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return str(kafka_config.user_config(self.settings)[kafka_config.BOOTSTRAP_SERVERS])
 
 
 class Runtime:

@@ -11,7 +11,8 @@ from confluent_kafka.admin import AdminClient
 from txbridge import kafka_config
 from txbridge.client.connection import Connection
 from txbridge.client.events import report
-from txbridge.client.runtime import Ask, ClientOptions, Runtime
+from txbridge.client.options import ClientOptions
+from txbridge.client.runtime import Ask, Runtime
 from txbridge.log import librdkafka_logger
 from txbridge.topics import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
 

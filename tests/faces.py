@@ -1,0 +1,131 @@
+"""The faces of the client behind one blocking interface, so that one suite of tests holds for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+
+from txbridge import AsyncTransactionListener, AsyncTransactionProducer, TransactionProducer
+
+
+class Blocking(TransactionProducer):
+    """`send_message_in_transaction`."""
+
+    send = TransactionProducer.send_message_in_transaction
+
+    @property
+    def runtime(self):
+        return self._runtime
+
+    def end_loop(self):
+        """There is none."""
+
+
+class Pipelined(Blocking):
+    """`submit_message_in_transaction`. Two threads, so that a listener method may wait for another transaction."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, execute_thread_pool_max_size=2, **options)
+
+    def send(self, message, arg=None):
+        return self.submit_message_in_transaction(message, arg).result()
+
+
+class _Coroutines(AsyncTransactionListener):
+    """A blocking listener, asked by coroutines."""
+
+    def __init__(self, listener):
+        self._listener = listener
+
+    async def execute_local_transaction(self, message, arg):
+        return await self._call(self._listener.execute_local_transaction, message, arg)
+
+    async def check_local_transaction(self, message):
+        return await self._call(self._listener.check_local_transaction, message)
+
+    @staticmethod
+    async def _call(method, *arguments):
+        answer, error = await asyncio.to_thread(_caught, method, *arguments)
+        if error is not None:
+            raise error
+        return answer
+
+
+def _caught(method, *arguments):
+    try:
+        return method(*arguments), None
+    except BaseException as error:
+        return None, error
+
+
+class Asyncio:
+    """AsyncTransactionProducer with coroutines as listener methods, on a loop in a thread of its own."""
+
+    wraps = _Coroutines
+
+    def __init__(self, group, listener, settings, **options):
+        self.face = AsyncTransactionProducer(group, self.wraps(listener), settings, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def start(self):
+        self._await(self.face.start())
+        return self
+
+    def send(self, message, arg=None):
+        return _Result(self._await(self.face.send_message_in_transaction(message, arg)), self._await)
+
+    def flush(self, timeout=None):
+        return self._await(self.face.flush(timeout))
+
+    def close(self, timeout=None):
+        self._await(self.face.close(timeout))
+
+    @property
+    def runtime(self):
+        return self.face._runtime
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.close()
+
+    def end_loop(self):
+        """What asyncio.run does at the end."""
+        self._await(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _await(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _run(self):
+        while True:
+            # They end a loop. A test wants to know what became of the rest.
+            with suppress(KeyboardInterrupt, SystemExit):
+                self._loop.run_forever()
+                return
+
+
+class AsyncioPlain(Asyncio):
+    """AsyncTransactionProducer with a TransactionListener, whose methods are plain."""
+
+    wraps = staticmethod(lambda listener: listener)
+
+
+class _Result:
+    def __init__(self, result, wait):
+        self._result, self._wait = result, wait
+
+    def __getattr__(self, name):
+        return getattr(self._result, name)
+
+    def wait(self, timeout=None):
+        self._wait(self._result.wait(timeout))
+
+
+FACES = (Blocking, Pipelined, Asyncio)

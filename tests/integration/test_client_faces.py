@@ -1,0 +1,118 @@
+"""What only one face of the client has, on a real Kafka: many transactions in flight, and their end in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+from tests.harness import eventually
+from tests.integration.test_client import COMMIT, UNKNOWN, Listener, check_record, ends, half_of, threads_of_ours
+from txbridge import AsyncTransactionListener, AsyncTransactionProducer, Message, TransactionProducer
+
+
+class Coroutines(AsyncTransactionListener):
+    """Commits what is even, and lets a check decide the rest."""
+
+    async def execute_local_transaction(self, message, arg):
+        await asyncio.sleep(0)
+        return UNKNOWN if arg % 2 else COMMIT
+
+    async def check_local_transaction(self, message):
+        await asyncio.sleep(0)
+        return COMMIT
+
+
+def settings(bridge):
+    return {"bootstrap.servers": bridge.bootstrap_servers}
+
+
+def test_pipelined_from_one_thread_in_order(bridge):
+    listener = Listener()
+    with TransactionProducer("orders", listener, settings(bridge), namespace=bridge.namespace) as producer:
+        futures = [
+            producer.submit_message_in_transaction(Message("t", b"v", b"%d" % (number % 7)), number)
+            for number in range(3_000)
+        ]
+        assert producer.flush() == 0
+        results = [future.result(0) for future in futures]
+        assert all(result.end.done() for result in results)
+    found = ends(bridge)
+    assert Counter(entry[2] for entry in found) == Counter(result.transaction_id for result in results)
+    assert len(bridge.read(bridge.names.end)) < 1_000
+    # One thread runs the local transactions: those of one key in the order of the calls, and so do their ENDs.
+    for key in range(7):
+        mine = [arg for _, arg in listener.executed if arg % 7 == key]
+        assert mine == sorted(mine)
+    for partition in (0, 1):
+        offsets = [entry[1] for entry in found if entry[0] == partition]
+        assert offsets == sorted(offsets)
+
+
+def test_close_waits_for_what_is_pipelined(bridge):
+    go_on = threading.Event()
+    producer = TransactionProducer(
+        "orders",
+        Listener(lambda *_: go_on.wait(20) and COMMIT),
+        settings(bridge),
+        namespace=bridge.namespace,
+        execute_thread_pool_max_size=4,
+    )
+    futures = [producer.submit_message_in_transaction(Message("t", b"v")) for _ in range(20)]
+    closer = threading.Thread(target=producer.close)
+    closer.start()
+    closer.join(0.2)
+    assert closer.is_alive()
+    go_on.set()
+    closer.join(20)
+    assert all(future.result(0).end.result(0) is None for future in futures)
+    assert threads_of_ours() == []
+    assert [entry[3] for entry in ends(bridge)] == [8] * 20
+
+
+def test_a_thousand_sends_on_one_loop_and_their_checks(bridge):
+    async def main():
+        async with AsyncTransactionProducer(
+            "orders", Coroutines(), settings(bridge), namespace=bridge.namespace, check_concurrency=8
+        ) as producer:
+            sends = [producer.send_message_in_transaction(Message("t", b"v"), number) for number in range(1_000)]
+            results = await asyncio.gather(*sends)
+            await asyncio.gather(*[result.wait(30) for result in results])
+            loop = asyncio.get_running_loop()
+            asked = [result for number, result in enumerate(results) if number % 2][:20]
+            for result in asked:
+                half = await loop.run_in_executor(None, half_of, bridge, result.transaction_id)
+                check_record(bridge, half)
+            await loop.run_in_executor(None, eventually, lambda: len(ends(bridge, "check")) == 20)
+            return results
+
+    results = asyncio.run(main())
+    by_client = {entry[2]: entry[3] for entry in ends(bridge, "client")}
+    assert [by_client[result.transaction_id] for result in results] == [8, 0] * 500
+    assert {entry[3] for entry in ends(bridge, "check")} == {8}
+    eventually(lambda: not threads_of_ours())
+
+
+def test_cancelled_sends_leave_nothing_to_wait_for(bridge):
+    class Slow(Coroutines):
+        async def execute_local_transaction(self, message, arg):
+            begun.set()
+            await asyncio.sleep(60)
+
+    begun = asyncio.Event()
+
+    async def main():
+        async with AsyncTransactionProducer("orders", Slow(), settings(bridge), namespace=bridge.namespace) as producer:
+            runs = asyncio.ensure_future(producer.send_message_in_transaction(Message("t", b"v")))
+            await begun.wait()
+            early = asyncio.ensure_future(producer.send_message_in_transaction(Message("t", b"v")))
+            await asyncio.sleep(0)
+            for task in (runs, early):
+                task.cancel()
+            done = await asyncio.gather(runs, early, return_exceptions=True)
+            assert [type(error) for error in done] == [asyncio.CancelledError] * 2
+
+    asyncio.run(main())
+    [(_, _, _, decision, _, remark)] = ends(bridge)
+    assert (decision, remark) == (0, "executeLocalTransactionBranch exception: CancelledError: ")
+    assert len(bridge.read(bridge.names.half)) <= 2

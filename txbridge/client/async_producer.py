@@ -1,0 +1,305 @@
+"""The client for asyncio: TransactionProducer with `await`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from txbridge.client.async_checks import AsyncChecks
+from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
+from txbridge.client.attempt import (
+    admit,
+    extended,
+    interrupted,
+    no_room_for_ends,
+    no_room_for_half_messages,
+    refuse,
+    require_this_process,
+    told,
+)
+from txbridge.client.calling import Calling, is_called_by
+from txbridge.client.errors import PrepareError
+from txbridge.client.events import report
+from txbridge.client.half_writer import Prepared
+from txbridge.client.hand_over import HandOver, resolve
+from txbridge.client.listener import TransactionListener, check_failed, execution_failed
+from txbridge.client.message import Message
+from txbridge.client.options import (
+    DEFAULT_CHECK_REQUEST_HOLD_MAX,
+    DEFAULT_START_TIMEOUT_S,
+    ClientOptions,
+    require_positive,
+)
+from txbridge.client.result import AsyncTransactionSendResult
+from txbridge.client.runtime import Runtime
+from txbridge.client.start import start
+from txbridge.client.turns import Turns
+from txbridge.errors import UsageError
+
+_T = TypeVar("_T")
+
+#: Threads for what blocks and must not queue up: start, close, and a wait for room of each of two kinds, on behalf of
+#: all sends. They are started when needed, none of them for a single send.
+_WAITING_THREADS = 4
+#: Threads for flushes, of which there may be any number: further ones queue up, which changes nothing for them.
+_FLUSHING_THREADS = 2
+
+
+class AsyncTransactionProducer:
+    """TransactionProducer on an event loop: the same semantics, with `await`.
+
+    Use it with `async with`, or await `close` at the end. It starts with `start`, `async with`, or the first send, and
+    then belongs to that event loop: any number of its tasks may share it. After a fork, and for another loop, create a
+    new one.
+
+    Args:
+        group: the producer group, as in TransactionProducer.
+        listener: an AsyncTransactionListener; a TransactionListener, too, whose methods then run in the loop's default
+            executor.
+        settings: librdkafka's, by its own names, as in TransactionProducer. Its callbacks (`error_cb`, `stats_cb`) are
+            called by threads of ours, not on the loop.
+        namespace: prefix of the internal topics.
+        check_concurrency: calls of `check_local_transaction` under way at once (RocketMQ's checkThreadPoolMaxSize).
+        check_request_hold_max: unanswered checks before no more are read, as in TransactionProducer.
+        start_timeout: seconds to wait for Kafka at start, as in TransactionProducer.
+
+    Raises:
+        UsageError: an argument can not work.
+
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: AsyncTransactionListener | TransactionListener,
+        settings: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        check_concurrency: int = 1,
+        check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
+        start_timeout: float = DEFAULT_START_TIMEOUT_S,
+    ) -> None:
+        if not isinstance(listener, AsyncTransactionListener | TransactionListener):
+            raise UsageError(
+                f"an AsyncTransactionListener or a TransactionListener is needed, not {type(listener).__name__}"
+            )
+        require_positive(check_concurrency=check_concurrency)
+        self._options = ClientOptions.checked(group, settings, namespace, start_timeout, check_request_hold_max)
+        self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
+        self._checks = AsyncChecks(
+            ListenerMethod(listener.check_local_transaction, check_failed), self, check_concurrency
+        )
+        # Pools start their threads when they are used, so these cost nothing yet.
+        self._waits_in = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="txbridge-async")
+        self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
+        self._hand_over: HandOver | None = None
+        self._runtime: Runtime | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._turns = Turns()
+        #: Waits for Kafka that several sends share.
+        self._waits: dict[Callable[[float], object], asyncio.Future[Any]] = {}
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._options.group
+
+    async def start(self) -> Self:
+        """Verify the topics and connect; does nothing if it runs already.
+
+        Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka can not be
+        reached within `start_timeout` or refuses, UsageError after close and in another event loop.
+        """
+        await self._started()
+        return self
+
+    async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
+        """Store the half message, run the local transaction with `arg`, and send its decision on the way.
+
+        As TransactionProducer.send_message_in_transaction, and any number of tasks may await it at once: while 10,000
+        of them, or values of 64 MiB together, are under way, further ones wait for their turn, except in a listener
+        method.
+
+        Cancelled before Kafka has acknowledged the half message, it gives the attempt up: the local transaction is not
+        run, and a check is answered with rollback. Cancelled while the local transaction runs, it sends unknown, so
+        that the worker asks; a plain method goes on in its thread, and `close` waits for it.
+
+        Raises:
+            UsageError: the message can not be sent, the producer is closed, or this is another event loop; nothing was
+                sent.
+            PrepareError: the half message was not acknowledged, the local transaction was not run.
+            LayoutError, EnvironmentProblemError: if this is what starts the producer.
+
+        """
+        refuse(message, self._options.names)
+        hand_over, runtime = await self._started()
+        transaction_id = admit(runtime, message)
+        size = len(message.value or b"")
+        # A listener method that waited for a turn would wait for itself.
+        epoch = await self._turns.take(size, waits=not is_called_by(self))
+        left: list[asyncio.Future[Any]] = []
+        try:
+            runtime.begin(transaction_id)
+            prepared = await self._prepare(hand_over, runtime, message, transaction_id)
+            given = extended(message, prepared)
+            try:
+                with Calling(self):
+                    outcome = await self._execute.outcome(given, arg, left_running=left.append)
+            except BaseException as error:
+                interrupted(runtime, prepared, given, error)
+                raise
+            end = runtime.end(prepared, outcome)
+            return AsyncTransactionSendResult(**told(prepared, outcome), end=end, _hand_over=hand_over)
+        finally:
+
+            def over(_: object = None) -> None:
+                runtime.finish(transaction_id)
+                self._turns.give_back(epoch, size)
+
+            if left:
+                # Until its thread is done the local transaction runs: a check must not ask, and close() waits.
+                left[0].add_done_callback(over)
+            else:
+                over()
+
+    async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one
+        """Wait until Kafka has acknowledged the ENDs of all sends that have returned.
+
+        `timeout` in seconds; None waits as long as they are tried. Returns how many are not settled: 0 is all. One that
+        was given up is settled; its result tells. UsageError in another event loop.
+        """
+        runtime = self._require_ours()
+        return 0 if runtime is None or self._is_ended else await _in_thread(self._flushes_in, runtime.flush, timeout)
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
+        """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.
+
+        `timeout` in seconds; None waits as long as they take, at most 30 s for the ENDs. What is not done then is left
+        to the worker's checks. Calling it again waits for the first call. A cancelled call goes on in the background.
+        UsageError in another event loop, and from within a listener method of this producer, or a task that it has
+        started, which it would wait for.
+        """
+        if is_called_by(self):
+            raise UsageError("close() was called by a listener method, for which it would have to wait")
+        self._require_ours()
+        self._closed = True
+        self._turns.close()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(timeout))
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_ended(self) -> bool:
+        return self._closing is not None and self._closing.done()
+
+    def _require_ours(self) -> Runtime | None:
+        """The started client, if there is one; UsageError after a fork and in another event loop."""
+        if self._runtime is not None:
+            require_this_process(self._runtime)
+        if self._hand_over is not None:
+            self._hand_over.require_this_loop()
+        return self._runtime
+
+    async def _started(self) -> tuple[HandOver, Runtime]:
+        if self._closed:
+            raise UsageError("this producer is closed; create a new one")
+        runtime = self._require_ours()
+        if runtime is None:
+            if self._starting is None:
+                self._hand_over = HandOver(asyncio.get_running_loop())
+                self._starting = asyncio.get_running_loop().create_task(self._start(self._hand_over))
+                # Its failure is for those who wait for it, if they still do.
+                self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+            # A cancelled send must not cancel the start for others, nor leave a client behind that nobody closes.
+            await asyncio.shield(self._starting)
+            runtime = self._runtime
+        assert runtime is not None
+        assert self._hand_over is not None
+        return self._hand_over, runtime
+
+    async def _start(self, hand_over: HandOver) -> None:
+        try:
+            self._runtime = await _in_thread(self._waits_in, start, self._options, partial(self._checks.ask, hand_over))
+        except BaseException:
+            # It may be tried again, also in another loop.
+            self._starting = self._hand_over = None
+            raise
+
+    async def _close(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        if self._runtime is not None:
+            await _in_thread(self._waits_in, self._runtime.close, timeout, self._checks.close)
+        self._waits_in.shutdown(wait=False)
+        self._flushes_in.shutdown(wait=False)
+        report(logging.INFO, "client_closed", group=self._options.group)
+
+    # --- an attempt -------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, hand_over: HandOver, runtime: Runtime, message: Message, transaction_id: str) -> Prepared:
+        """Store the half message; PrepareError if Kafka does not acknowledge it."""
+        reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
+        try:
+            await self._write(runtime, message, transaction_id, partial(hand_over.call, resolve, reported))
+            prepared = await reported
+        except BaseException:
+            # Cancelled: Kafka may store it, but there will be no local transaction.
+            runtime.give_up(transaction_id)
+            raise
+        if isinstance(prepared, PrepareError):
+            runtime.give_up(transaction_id)
+            raise prepared
+        return prepared
+
+    async def _write(
+        self, runtime: Runtime, message: Message, transaction_id: str, on_done: Callable[[Any], None]
+    ) -> None:
+        """Hand the half message over; waits for room, as long as for an acknowledgement."""
+        timeout = runtime.prepare_timeout
+        if not runtime.wait_for_room(0) and not await self._shared(runtime.wait_for_room, timeout):
+            raise no_room_for_ends()
+        time = asyncio.get_running_loop().time
+        deadline = time() + timeout
+        while True:
+            try:
+                runtime.write_half(message, transaction_id, on_done)
+            except BufferError:
+                left = deadline - time()
+                if left <= 0:
+                    raise no_room_for_half_messages() from None
+                await self._shared(runtime.wait_for_half_room, left)
+            else:
+                return
+
+    async def _shared(self, wait: Callable[[float], object], timeout: float) -> object:  # noqa: ASYNC109
+        """Wait in a thread, in one for all who wait for the same."""
+        waiting = self._waits.get(wait)
+        if waiting is None:
+            waiting = self._waits[wait] = asyncio.ensure_future(_in_thread(self._waits_in, wait, timeout))
+            waiting.add_done_callback(lambda _: self._waits.pop(wait))
+        return await asyncio.shield(waiting)
+
+
+async def _in_thread(pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call what blocks. Not in the loop's executor, where plain listener methods may take all threads."""
+    return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))

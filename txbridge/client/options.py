@@ -1,0 +1,58 @@
+"""What a client is made from, whatever its face is, and what of it can not work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from txbridge import kafka_config
+from txbridge.core.names import Names, is_group, is_topic
+from txbridge.errors import UsageError
+
+#: A broker is back from a restart after 10 to 20 s: a service that starts together with its Kafka gets through, one
+#: with a wrong address fails while somebody is still watching.
+DEFAULT_START_TIMEOUT_S = 30.0
+#: RocketMQ's checkRequestHoldMax.
+DEFAULT_CHECK_REQUEST_HOLD_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What a client is made from; see TransactionProducer for their meaning."""
+
+    group: str
+    names: Names
+    settings: Mapping[str, Any]
+    start_timeout: float
+    check_request_hold_max: int
+
+    @classmethod
+    def checked(
+        cls, group: str, settings: Mapping[str, Any], namespace: str, start_timeout: float, check_request_hold_max: int
+    ) -> Self:
+        """UsageError if they can not work."""
+        _require_group(group, namespace)
+        require_positive(check_request_hold_max=check_request_hold_max)
+        kafka_config.user_config(settings)
+        return cls(group, Names(namespace), dict(settings), start_timeout, check_request_hold_max)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return str(kafka_config.user_config(self.settings)[kafka_config.BOOTSTRAP_SERVERS])
+
+
+def require_positive(**options: int) -> None:
+    """UsageError if one of these options is below 1."""
+    for name, number in options.items():
+        if number < 1:
+            raise UsageError(f"{name} must be at least 1, not {number}")
+
+
+def _require_group(group: str, namespace: str) -> None:
+    if not isinstance(group, str) or not is_group(group):
+        raise UsageError(f"{group!r} can not be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ - are needed")
+    if not is_topic(Names(namespace).check(group)):
+        raise UsageError(
+            f"namespace {namespace!r} can not prefix topic names, or makes them longer than 249 characters"
+        )

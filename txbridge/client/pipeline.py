@@ -1,0 +1,207 @@
+"""Many transactions in flight from one thread: their local transactions run in a pool once they are prepared."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from txbridge.client.attempt import decide, write
+from txbridge.client.calling import Calling, is_called_by
+from txbridge.client.errors import PrepareError
+from txbridge.client.events import report
+from txbridge.client.half_writer import Prepared
+from txbridge.client.in_flight import InFlight
+from txbridge.client.listener import TransactionListener
+from txbridge.client.message import Message
+from txbridge.client.result import TransactionSendResult
+from txbridge.client.runtime import Runtime
+from txbridge.errors import UsageError
+
+_CLOSED = (
+    "the producer was closed before the local transaction was run, so it was not; should a check come, it is answered "
+    "with rollback"
+)
+_REFUSED = (
+    "the local transaction was not run, because execute_executor refused it (see the log); should a check come, it is "
+    "answered with rollback"
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    runtime: Runtime
+    transaction_id: str
+    message: Message
+    arg: Any
+    future: Future[TransactionSendResult]
+    size: int
+    epoch: int
+    is_over: bool = False
+
+
+class Pipeline:
+    """Runs what `submit_message_in_transaction` is given; thread-safe.
+
+    Not one job of the executor for each transaction, which would cost more than everything else: a job runs whatever is
+    prepared until nothing is, and only then another one is needed. So user code never runs in the thread that serves
+    the delivery reports, which a slow listener would stop, and a blocking call in a listener for ever.
+    """
+
+    def __init__(self, listener: TransactionListener, executor: Executor | None, max_size: int) -> None:
+        self._listener = listener
+        self._is_ours = executor is None
+        # A pool starts its threads when it is used, so this costs nothing yet.
+        self._executor = executor or ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-execute-pool")
+        self._max_size = max_size
+        self._lock = threading.Lock()
+        #: There is room, or something that a flush waits for is over.
+        self._news = threading.Condition(self._lock)
+        self._in_flight = InFlight()
+        self._ready: deque[tuple[_Attempt, Prepared | PrepareError]] = deque()
+        self._jobs = 0
+        #: No further calls; and no further local transactions.
+        self._stopped = self._closed = False
+
+    def submit(
+        self, runtime: Runtime, transaction_id: str, message: Message, arg: Any
+    ) -> Future[TransactionSendResult]:
+        """Hand the half message over; blocks while too much is in flight. UsageError after close."""
+        size = len(message.value or b"")
+        future: Future[TransactionSendResult] = Future()
+        attempt = _Attempt(runtime, transaction_id, message, arg, future, size, self._enter(size))
+        try:
+            # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
+            runtime.begin(transaction_id)
+            write(runtime, message, transaction_id, partial(self._reported, attempt))
+        except PrepareError as error:
+            self._settle(attempt, error)
+        except BaseException:
+            # Interrupted. If it can not be cancelled any more, its local transaction has begun and will be decided.
+            if future.cancel():
+                runtime.give_up(transaction_id)
+                self._leave(attempt)
+            raise
+        return future
+
+    def flush(self, timeout: float | None) -> int:
+        """Wait until all calls before are decided; returns how many are not (s, None: no limit)."""
+        with self._lock:
+            mark = self._in_flight.mark()
+            self._news.wait_for(lambda: not self._in_flight.left_of(mark), timeout)
+            return self._in_flight.left_of(mark)
+
+    def is_called_by_it(self) -> bool:
+        """Whether this code runs in a local transaction, or in a callback of a future."""
+        return is_called_by(self)
+
+    def stop(self) -> None:
+        """Refuse further calls, also those that wait for room; returns at once."""
+        with self._lock:
+            self._stopped = True
+            self._news.notify_all()
+
+    def close(self) -> None:
+        """Give up what has no local transaction yet; returns without waiting for those that run."""
+        with self._lock:
+            self._stopped = self._closed = True
+            given_up = list(self._ready)
+            self._ready.clear()
+            is_idle = self._in_flight.number == len(given_up)
+        for attempt, _ in given_up:
+            self._settle(attempt, PrepareError(_CLOSED))
+        if self._is_ours:
+            self._executor.shutdown(wait=is_idle)
+
+    def _enter(self, size: int) -> int:
+        """Wait for room and take it."""
+        # A listener method, or a callback, that waited for room would wait for itself.
+        waits = not is_called_by(self)
+        with self._lock:
+            if waits and self._in_flight.is_full:
+                self._news.wait_for(lambda: self._stopped or not self._in_flight.is_full)
+            if self._stopped:
+                raise UsageError("this producer is closed; create a new one")
+            return self._in_flight.add(size)
+
+    def _leave(self, attempt: _Attempt) -> None:
+        """The attempt is over; only the first time counts."""
+        attempt.runtime.finish(attempt.transaction_id)
+        with self._lock:
+            if not attempt.is_over:
+                attempt.is_over = True
+                if self._in_flight.remove(attempt.epoch, attempt.size):
+                    self._news.notify_all()
+
+    def _reported(self, attempt: _Attempt, prepared: Prepared | PrepareError) -> None:
+        """The half message is stored or not; this is the thread of the delivery reports."""
+        with self._lock:
+            is_late, another = self._closed, False
+            if not is_late:
+                self._ready.append((attempt, prepared))
+                another = self._jobs < self._max_size
+                self._jobs += another
+        if is_late:
+            self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(_CLOSED))
+        elif another:
+            self._start_job()
+
+    def _start_job(self) -> None:
+        try:
+            job = self._executor.submit(self._run)
+        except Exception as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
+            self._refused(error)
+        else:
+            job.add_done_callback(self._job_is_over)
+
+    def _job_is_over(self, job: Future[None]) -> None:
+        if job.cancelled():
+            # The user has shut down the executor.
+            self._refused(None)
+
+    def _run(self) -> None:
+        while (ready := self._next()) is not None:
+            self._settle(*ready)
+
+    def _next(self) -> tuple[_Attempt, Prepared | PrepareError] | None:
+        with self._lock:
+            if self._ready:
+                return self._ready.popleft()
+            self._jobs -= 1
+            return None
+
+    def _refused(self, error: Exception | None) -> None:
+        with self._lock:
+            self._jobs -= 1
+            # Another job runs what is ready.
+            given_up = [] if self._jobs else list(self._ready)
+            if given_up:
+                self._ready.clear()
+        report(logging.ERROR, "local_transactions_not_run", exception=error, transactions=len(given_up))
+        for attempt, prepared in given_up:
+            self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(_REFUSED))
+
+    def _settle(self, attempt: _Attempt, prepared: Prepared | PrepareError) -> None:
+        """Run the local transaction, if it comes to that, and resolve the future, whose callbacks run here, too."""
+        runtime, future = attempt.runtime, attempt.future
+        try:
+            with Calling(self):
+                if not future.set_running_or_notify_cancel():
+                    runtime.give_up(attempt.transaction_id)
+                elif isinstance(prepared, PrepareError):
+                    runtime.give_up(attempt.transaction_id)
+                    future.set_exception(prepared)
+                else:
+                    try:
+                        result = decide(runtime, self._listener, attempt.message, prepared, attempt.arg)
+                    except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
+                        future.set_exception(error)
+                    else:
+                        future.set_result(result)
+        finally:
+            # Last of all: who was waiting in flush() or close() finds the future resolved.
+            self._leave(attempt)
