@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
 
+from txbridge.core.census import SLOT_MS, Census, Count
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import TransactionState
-
-_OPEN = (TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED)
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +131,7 @@ class OpenEntries:
         self._objects: dict[int, HalfEntry] = {}
         self._rows = ParkedTable()
         self._rows.sort()
-        self._counts = dict.fromkeys(_OPEN, 0)
+        self._census = Census()
 
     def __len__(self) -> int:
         return len(self._objects) + len(self._rows)
@@ -164,26 +163,31 @@ class OpenEntries:
             return
         self.remove(entry.offset)
         self._objects[entry.offset] = entry
-        self._counts[entry.state] += 1
+        self._census.add(entry.group, entry.state, entry.since)
 
     def remove(self, offset: int) -> None:
         """Remove, if it is there."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
-            self._counts[entry.state] -= 1
-        else:
+            self._census.remove(entry.group, entry.state, entry.since)
+        elif (birth := self._rows.birth_of(offset)) is not None:
             self._rows.remove(offset)
+            group, born = birth
+            self._census.remove(group, TransactionState.PENDING, born)
 
     def settle(self, offset: int) -> None:
         """The low watermark has passed this offset."""
         entry = self._objects.get(offset)
         if entry is not None and entry.is_plain:
-            self.remove(offset)
+            # It is counted already: a row is pending, too.
+            del self._objects[offset]
             self._rows.put(entry.to_row())
 
     def adopt(self, rows: ParkedTable) -> None:
         """Take over a sorted table, to be empty before."""
         self._rows = rows
+        for (group, slot), number in rows.births(SLOT_MS).items():
+            self._census.add_pending(group, slot, number)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
         """Of a pending one: when its next check is due, how many were sent, and from when its age counts."""
@@ -194,5 +198,8 @@ class OpenEntries:
 
     def counts(self) -> Mapping[TransactionState, int]:
         """How many of each state."""
-        pending = self._counts[TransactionState.PENDING] + len(self._rows)
-        return {**self._counts, TransactionState.PENDING: pending}
+        return self._census.totals()
+
+    def census(self) -> Count:
+        """How many, by group, state and age; for any thread."""
+        return self._census.count()
