@@ -3,12 +3,14 @@
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.listener import LocalTransactionState, TransactionListener
 from txbridge.client.message import Message, MessageExt
+from txbridge.client.metrics import ClientMetrics
 from txbridge.client.producer import TransactionProducer
 from txbridge.client.result import SendStatus, TransactionSendResult
 from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
 from txbridge.topics import LayoutError
 
 __all__ = [
+    "ClientMetrics",
     "EndTransactionError",
     "EnvironmentProblemError",
     "LayoutError",

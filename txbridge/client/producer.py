@@ -19,6 +19,7 @@ from txbridge.client.events import report
 from txbridge.client.half_writer import Prepared
 from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message
+from txbridge.client.metrics import ClientMetrics
 from txbridge.client.result import TransactionSendResult
 from txbridge.client.runtime import ClientOptions, Runtime
 from txbridge.client.start import start
@@ -48,6 +49,7 @@ class TransactionProducer:
             further ones are dropped, here they stay in Kafka).
         start_timeout: seconds to wait for Kafka at start; an attempt that has begun is finished, which takes up to
             10 s more.
+        metrics: counts what this producer does; one object may serve several producers.
 
     Raises:
         UsageError: an argument can not work.
@@ -65,6 +67,7 @@ class TransactionProducer:
         check_thread_pool_max_size: int = 1,
         check_request_hold_max: int = 2000,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         _require_group(group, namespace)
         if not isinstance(listener, TransactionListener):
@@ -77,7 +80,9 @@ class TransactionProducer:
                 raise UsageError(f"{name} must be at least 1, not {number}")
         kafka_config.user_config(settings)
         self._listener = listener
-        self._options = ClientOptions(group, Names(namespace), dict(settings), start_timeout, check_request_hold_max)
+        self._options = ClientOptions(
+            group, Names(namespace), dict(settings), start_timeout, check_request_hold_max, metrics
+        )
         self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
         self._executing = threading.local()
         self._life = threading.RLock()
