@@ -57,7 +57,8 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
     def __init__(self, *args: Any, settings: WorkerSettings, monitor: Monitor, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.settings = settings
-        self.monitor = monitor
+        #: Not `monitor`: that is Faust's.
+        self.own_monitor = monitor
         self.worker: Worker | None = None
 
     def _new_transport(self) -> Any:
@@ -65,15 +66,15 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
 
     async def on_start(self) -> None:
         """Before anything is consumed: Kafka answers, and the topics are as they must be."""
-        self.monitor.start()
+        self.own_monitor.start()
         if self.worker is None:
             await asyncio.to_thread(self.prepare)
-        self.monitor.health.look_after_loop(asyncio.get_running_loop())
+        self.own_monitor.health.look_after_loop(asyncio.get_running_loop())
         await super().on_start()
 
     async def on_stop(self) -> None:
         """Finish the Kafka transactions at hand."""
-        self.monitor.health.look_after_loop(None)
+        self.own_monitor.health.look_after_loop(None)
         if self.worker is not None:
             await asyncio.to_thread(self.worker.stop)
         await super().on_stop()
@@ -98,10 +99,10 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             # The budget is the worker's, which may come to own every partition.
             payload_memory=settings.payload_memory // layout.partitions,
             check_rate=settings.transaction_check_rate,
-            metrics=self.monitor.metrics,
+            metrics=self.own_monitor.metrics,
         )
         self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
-        self.monitor.health.look_after(self.worker)
+        self.own_monitor.health.look_after(self.worker)
 
     def applied(self, tp: TP) -> int | None:
         """How far the owner of this partition has applied END, if it is here and serves."""

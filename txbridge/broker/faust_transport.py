@@ -38,7 +38,7 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
 
     async def _skip(self, consumer: Any, error: Exception) -> None:
         text = repr(error)
-        self.app.monitor.metrics.failed("end_not_readable_by_faust")
+        self.app.own_monitor.metrics.failed("end_not_readable_by_faust")
         if text != self._last_error:
             _log.warning("end_not_readable_by_faust", error=text, note="the worker reads END by itself")
             self._last_error = text
