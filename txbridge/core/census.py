@@ -65,7 +65,9 @@ class Census:
     def count(self) -> Count:
         """A copy."""
         # list() and copy() of a dict are one step each for other threads.
-        return Count({group: slots.copy() for group, slots in list(self._pending.items())}, self._others.copy())
+        pending = {group: slots.copy() for group, slots in list(self._pending.items())}
+        # The thread that changes it may be about to forget an empty one.
+        return Count({group: slots for group, slots in pending.items() if slots}, self._others.copy())
 
     def totals(self) -> dict[TransactionState, int]:
         """How many of each state, over all groups."""

@@ -83,8 +83,8 @@ class Draft:
         self.entries = 0
         #: END entries with effect, by who decided; with UNKNOWN the effect is none, but nothing was wrong with it.
         self.decisions: dict[Source, Decisions] = {}
-        #: When ENDs were appended (ms), and how many messages each delivers.
-        self.delivered_since: list[tuple[int, int]] = []
+        #: By when ENDs were appended (ms): how many messages they deliver.
+        self.delivered_since: dict[int, int] = {}
 
     # --- END --------------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Draft:
         decisions.resumes += len(self.resumed) - resumed
         decisions.entries += len(record.entries) - (len(self.refused) - refused)
         if delivered and record.appended is not None:
-            self.delivered_since.append((record.appended, delivered))
+            self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + delivered
 
     def skip_end(self, next_end: int) -> None:
         """END has nothing for us below this offset: a malformed record (set aside), or a stranger's marker."""

@@ -84,4 +84,4 @@ def test_a_draft_tells_since_when_each_delivered_message_was_decided():
         replace(end(1, entry(2, COMMIT)), appended=1_600),
         end(2, entry(3, COMMIT)),
     )
-    assert draft.delivered_since == [(1_500, 2)]
+    assert draft.delivered_since == {1_500: 2}
