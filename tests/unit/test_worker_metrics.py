@@ -76,7 +76,7 @@ def test_what_a_kafka_transaction_did_is_counted_when_it_is_committed():
     assert value("txbridge_messages_held_total") == 1
     assert value("txbridge_end_refused_total", {"reason": "contradiction", "source": "check"}) == 1
     assert value("txbridge_end_refused_total", {"reason": "not_discarded", "source": "resume"}) == 1
-    assert value("txbridge_malformed_records_total", {"topic": "half"}) == 1
+    assert value("txbridge_malformed_records_total") == 1
     assert value("txbridge_copies_total") == 1
     assert value("txbridge_finish_seconds_sum") == 2
     assert value("txbridge_commit_seconds_count") == 1

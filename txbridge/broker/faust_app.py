@@ -101,6 +101,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             check_rate=settings.transaction_check_rate,
             metrics=self.own_monitor.metrics,
         )
+        self.own_monitor.metrics.found_partitions(layout.partitions)
         self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
         self.own_monitor.health.look_after(self.worker)
 

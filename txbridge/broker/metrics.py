@@ -24,8 +24,9 @@ from txbridge.broker.histogram import BulkHistogram
 from txbridge.broker.labels import KnownNames
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.core.census import SLOT_MS, Count
-from txbridge.core.draft import FULL, Draft
-from txbridge.core.states import TransactionState
+from txbridge.core.draft import EXPIRED, FULL, MAX_CHECKS, Draft
+from txbridge.core.end_transaction import Source
+from txbridge.core.states import RefusalReason, TransactionState
 
 #: Producer groups with a label value of their own, unless the settings say otherwise.
 DEFAULT_MAX_GROUPS = 100
@@ -42,6 +43,23 @@ _TAKEOVER_SECONDS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 #: Ages of pending messages, oldest first, and the least age (s) of each: the first check and its answers, the reaction
 #: of a person, a night, the rest.
 _AGES = {"over_24h": 86_400, "6h_to_24h": 21_600, "1h_to_6h": 3_600, "10m_to_1h": 600, "1m_to_10m": 60, "under_1m": 0}
+
+
+#: Everything that can go wrong: names of log events, which docs/operations.md explains.
+CAUSES = (
+    "check_refused",
+    "end_not_readable_by_faust",
+    "faust_crashed",
+    "fenced",
+    "hanging_transaction",
+    "internal_topic_refused",
+    "kafka_unavailable",
+    "outcome_learnt",
+    "outcome_unknown",
+    "refused",
+    "transaction_aborted",
+    "unexpected_error",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +93,7 @@ class WorkerMetrics:
         self._refused = counter("end_refused_total", "END entries without effect", "reason", "source")
         self._checks = counter("checks_sent_total", "Check requests to producer groups", "group")
         self._discards = counter("discards_total", "Undecided messages that were given up", "reason")
-        self._malformed = counter("malformed_records_total", "Records set aside that are not ours", "topic")
+        self._malformed = counter("malformed_records_total", "Records of HALF and END set aside that are not ours")
         self._copies = counter("copies_total", "Half messages set aside that were stored twice")
         self._errors = counter("errors_total", "What went wrong, by the name of its log event", "cause")
         self._commit = Histogram(
@@ -103,6 +121,7 @@ class WorkerMetrics:
             "From the birth of a half message until it is visible; one observation for each message",
             _FINISH_SECONDS,
         )
+        self._partitions = Gauge("txbridge_partitions", "Half partitions of the namespace", registry=registry)
         self._ready = Gauge("txbridge_ready", "Whether /readyz says yes", registry=registry)
         build = Gauge(
             "txbridge_build_info", "What runs here; always 1", ["version", "python", "librdkafka"], registry=registry
@@ -111,6 +130,21 @@ class WorkerMetrics:
         for collector in (self._visible, self._finish):
             registry.register(collector)
         ProcessCollector(registry=registry)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Prometheus sees an increase only of what was there before: the first discard must not go unnoticed."""
+        for source in (Source.CLIENT, Source.CHECK, Source.OPERATOR):
+            for outcome in ("commit", "rollback", "unknown"):
+                self._decisions.labels(outcome, source.value)
+        self._decisions.labels("resume", Source.RESUME.value)
+        for reason in RefusalReason:
+            for source in Source:
+                self._refused.labels(reason.value, source.value)
+        for why in (MAX_CHECKS, EXPIRED):
+            self._discards.labels(why)
+        for cause in CAUSES:
+            self._errors.labels(cause)
 
     # --- facts, told after Kafka has committed them -----------------------------------------------------------------
 
@@ -142,11 +176,15 @@ class WorkerMetrics:
             if record.copy_of is not None:
                 self._copies.inc()
             else:
-                self._malformed.labels(record.topic).inc()
+                self._malformed.inc()
         self._commit.observe(seconds)
         self._commit_messages.observe(
             sum(map(len, (draft.deliver, draft.rolled_back, draft.held, draft.checks, draft.discards)))
         )
+
+    def found_partitions(self, number: int) -> None:
+        """So many half partitions there are, whoever has them."""
+        self._partitions.set(number)
 
     def taken_over(self, seconds: float) -> None:
         """A partition is served, so many seconds after its take-over began."""

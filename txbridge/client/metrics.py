@@ -48,6 +48,11 @@ class ClientMetrics:
 
     def of_group(self, group: str) -> GroupMetrics:
         """What a producer of this group counts with."""
+        # Prometheus sees an increase only of what was there before.
+        for result in ("stored", "failed"):
+            self._prepares.labels(group, result)
+        for result in ("acknowledged", "given_up"):
+            self._ends.labels(group, result)
         return GroupMetrics(self, group)
 
     def prepared(self, group: str, seconds: float) -> None:
