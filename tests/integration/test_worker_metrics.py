@@ -151,9 +151,10 @@ def test_ready_and_lag_never_lie_during_a_take_over(bridge: Bridge) -> None:
     port, topic = free_port(), bridge.create_topic("real")
     first = bridge.worker()
     for partition in (0, 1):
-        bridge.decide(bridge.prepare(topic, b"before", partition=partition), COMMIT)
-    eventually(lambda: lags(bridge) == {0: 0, 1: 0})
+        bridge.decide(bridge.prepare(topic, b"before%d" % partition, partition=partition), COMMIT)
+    bridge.wait_visible(topic, [b"before0", b"before1"])
     first.stop()
+    assert lags(bridge) == {0: 0, 1: 0}, "it did not say at last how far it came"
     with take_overs_wait(bridge, 0):
         bridge.worker(metrics_port=port, wait=1)
         eventually(lambda: reasons(port) == ["partition 0: being taken over"])

@@ -62,6 +62,8 @@ class PartitionOwner(threading.Thread):
         self._error: str | None = None
         #: What is restored, and how far END is known.
         self._restored: tuple[PartitionState, EndLog] | None = None
+        #: How far END was applied when it was served last.
+        self._left_at: int | None = None
         #: When this thread was last seen to do something (monotonic).
         self._seen = context.outside.monotonic()
 
@@ -71,9 +73,9 @@ class PartitionOwner(threading.Thread):
 
     @property
     def applied(self) -> int | None:
-        """END is applied up to this offset; None while the partition is not served. For any thread."""
+        """END is applied up to this offset; None before the partition was served. For any thread."""
         restored = self._restored
-        return None if restored is None else restored[0].queue.next_end
+        return self._left_at if restored is None else restored[0].queue.next_end
 
     @property
     def silent_for(self) -> float:
@@ -179,6 +181,8 @@ class PartitionOwner(threading.Thread):
             self._serving, self._error = True, None
             self._serve(end_log, cycle)
         finally:
+            if self._restored is not None:
+                self._left_at = state.queue.next_end
             self._serving, self._restored = False, None
             self.inbox.clear()
             state.close()

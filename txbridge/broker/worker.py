@@ -50,6 +50,8 @@ class Worker:
         """
         wanted = set(partitions)
         with self._lock:
+            if self.stopped:
+                return
             gone = [self._owners.pop(partition) for partition in self._owners.keys() - wanted]
             for owner in gone:
                 owner.stop()
@@ -91,9 +93,9 @@ class Worker:
         return partition in self.assignment().partitions
 
     def owners(self) -> list[PartitionOwner]:
-        """By partition."""
+        """By partition; none once it was told to stop."""
         with self._lock:
-            return [owner for _, owner in sorted(self._owners.items())]
+            return [] if self.stopped else [owner for _, owner in sorted(self._owners.items())]
 
     def status(self) -> list[OwnerStatus]:
         return [owner.status for owner in self.owners()]
@@ -103,11 +105,10 @@ class Worker:
         return [owner.facts() for owner in self.owners()]
 
     def stop(self) -> None:
-        """Stop all owners and wait for the Kafka transactions at hand."""
-        self.stopped = True
+        """Stop all owners and wait for the Kafka transactions at hand. `applied` can still be asked."""
         with self._lock:
+            self.stopped = True
             owners = list(self._owners.values())
-            self._owners.clear()
         for owner in owners:
             owner.stop()
         deadline = time.monotonic() + STOP_TIMEOUT_S
