@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiokafka.errors import ConsumerStoppedError
+from faust.exceptions import ConsumerNotStarted
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
 
@@ -60,7 +61,12 @@ class TolerantConsumer(Consumer):  # type: ignore[misc]
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
         """All that are assigned: END may be applied without any event of Faust's, and a new group shall have a lag."""
-        return (tp for tp in self.assignment() if topics is None or tp in topics or tp.topic in topics)
+        try:
+            assigned = self.assignment()
+        except ConsumerNotStarted:
+            # Faust stops before it has begun: it says why itself.
+            assigned = ()
+        return (tp for tp in assigned if topics is None or tp in topics or tp.topic in topics)
 
     def _new_offset(self, tp: TP) -> int | None:
         self._acked[tp].clear()
