@@ -82,7 +82,7 @@ BREAKS = (
     Break(
         "P7",
         "the discard does not wait for the interval after the last check",
-        "txbridge/core/half_queue.py",
+        "txbridge/core/due.py",
         "return self._taken(self._exhausted, now, limit)",
         "return self._taken(self._exhausted, now + 1_000_000, limit)",
         "tests/unit/core/test_checks.py -k test_p7",

@@ -5,6 +5,7 @@ from txbridge.client.async_producer import AsyncTransactionProducer
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.listener import LocalTransactionState, TransactionListener
 from txbridge.client.message import Message, MessageExt
+from txbridge.client.metrics import ClientMetrics
 from txbridge.client.producer import TransactionProducer
 from txbridge.client.result import AsyncTransactionSendResult, SendStatus, TransactionSendResult
 from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
@@ -14,6 +15,7 @@ __all__ = [
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
     "AsyncTransactionSendResult",
+    "ClientMetrics",
     "EndTransactionError",
     "EnvironmentProblemError",
     "LayoutError",

@@ -138,6 +138,16 @@ class WorkerSettings(BaseSettings):
     """Kafka's transaction.timeout.ms of the commits: the broker aborts a Kafka transaction that takes longer. Records
     that can not be delivered are given up after half of it. Not to be confused with transaction_timeout."""
 
+    metrics_port: Annotated[_Count, Field(ge=0, le=65_535)] = 0
+    """Port for /metrics, /livez and /readyz; 0 is none. 9464 is usual for metrics."""
+
+    metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Address on which that port listens; 0.0.0.0 for all. There is no authentication."""
+
+    # Prometheus keeps a few kilobytes for every group that ever had a name of its own here.
+    metrics_max_groups: Annotated[_Count, Field(ge=0, le=10_000)] = 100
+    """Producer groups with a label value of their own in the metrics; all later ones share one, (other)."""
+
     log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(_lower)] = "auto"
     """One JSON object a line, or text for people; auto is console on a terminal and json otherwise."""
 

@@ -20,10 +20,12 @@ from hypothesis.stateful import (
 from tests.property.reference_model import IMMUNITY, Message, Reference
 from tests.property.topics import Limits, Topics, Worker
 from txbridge.core import half_queue
+from txbridge.core.census import SLOT_MS
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import FULL, Draft
 from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
+from txbridge.core.states import TransactionState
 
 GROUPS = ("orders", "billing", "shipping")
 TOPICS = ("orders.placed", "invoices")
@@ -465,6 +467,14 @@ class HalfQueueMachine(RuleBasedStateMachine):
         queue = self.worker.queue
         schedules = [queue.due._exhausted, queue.due._timers, queue.due._by_age, *queue.due._checks.values()]
         assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
+        # The census is what a count of everything would give.
+        counted: Counter[object] = Counter()
+        for entry in queue.open_entries():
+            is_pending = entry.state is TransactionState.PENDING
+            counted[entry.group, entry.since // SLOT_MS if is_pending else entry.state] += 1
+        census = queue.census()
+        pending = {(group, slot): number for group, slots in census.pending.items() for slot, number in slots.items()}
+        assert {**pending, **census.others} == dict(counted)
 
     @precondition(lambda self: self.topics.end_end > self.topics.progress.end)
     @rule(limit=st.sampled_from([10**9, 150, 350]))

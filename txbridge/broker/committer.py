@@ -44,6 +44,7 @@ class Committer:
         self._state = state
         self._topics = topics
         self._outside = context.outside
+        self._metrics = context.metrics
         self._pause = _FIRST_PAUSE_S
         self._paused_until = 0.0
         self._failures = 0
@@ -85,6 +86,7 @@ class Committer:
         )
         if state.writer.must_fence:
             self._was_committed(receipt)
+        started = self._outside.monotonic()
         try:
             state.writer.write(contents, receipt)
         except RecordsRefusedError as error:
@@ -100,8 +102,11 @@ class Committer:
                 draft.abandon()
                 self._aborted(draft, "outcome_unknown", error)
                 return False
+            self._metrics.failed("outcome_learnt")
             _log.warning("outcome_learnt", partition=state.partition, error=str(error))
+        seconds = self._outside.monotonic() - started
         self._apply(contents, receipt)
+        self._metrics.committed(draft, malformed, seconds, self._outside.now())
         return True
 
     def _progress(self, draft: Draft) -> Progress:
@@ -193,6 +198,7 @@ class Committer:
                 self._discard_refused(topic, failures, whole, error)
             elif whole is not None:
                 if whole.kind is RecordKind.CHECK:
+                    self._metrics.failed("check_refused")
                     _log.warning("check_refused", partition=self._state.partition, topic=topic, error=whole.reason)
                 self._topics.block_topic(topic, f"topic {topic}: {whole.reason}")
             else:
@@ -211,6 +217,7 @@ class Committer:
                 assert current is not None
                 queue.due.postpone_held(current, self._outside.now(), reason)
             if checks:
+                self._metrics.failed("check_refused")
                 _log.warning(
                     "check_refused",
                     **_fields(self._state.partition, checks[0]),
@@ -251,6 +258,7 @@ class Committer:
         self._back_off(event, error)
 
     def _back_off(self, event: str, error: Exception) -> None:
+        self._metrics.failed(event)
         _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=self._pause)
         self._paused_until = self._outside.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)

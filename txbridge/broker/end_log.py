@@ -43,8 +43,14 @@ class EndLog:
         self._outside = outside
         self._reading = False
         self._compared = 0.0
+        self._seen_end = self.position
         # What was decided while nobody owned the partition came with no event.
         inbox.clear()
+
+    @property
+    def known_end(self) -> int:
+        """END reaches at least this offset; for any thread, and without asking Kafka."""
+        return max(self.position, self._seen_end, self._inbox.offered)
 
     def fill(self, timeout: float) -> None:
         """Take what is there; waits at most `timeout` seconds when nothing waits already.
@@ -70,7 +76,7 @@ class EndLog:
             self._compare()
 
     def _compare(self) -> None:
-        end = self._reader.watermarks()[1]
+        end = self._seen_end = self._reader.watermarks()[1]
         if end > self.position:
             self._inbox.unlevel()
         elif end < self.position:
@@ -91,15 +97,17 @@ class EndLog:
                 event = EndEvent(offset_of(message), message.key(), message.value(), copyable_headers(message))
                 self._append(event, self._as_malformed(event, str(error)))
             else:
-                self._add(EndEvent(offset_of(message), message.key(), message.value(), headers))
+                appended = message.timestamp()[1]
+                self._add(EndEvent(offset_of(message), message.key(), message.value(), headers, appended))
         self.position = max(self.position, self._reader.position)
+        self._seen_end = max(self._seen_end, self._reader.fetched_end())
         if self._inbox.try_level(self.position):
             self._reader.stop()
             self._reading = False
 
     def _add(self, event: EndEvent) -> None:
         try:
-            self._append(event, parse_end(event.offset, event.value, event.headers))
+            self._append(event, parse_end(event.offset, event.value, event.headers, event.appended))
         except MalformedRecordError as error:
             self._append(event, self._as_malformed(event, str(error)))
 

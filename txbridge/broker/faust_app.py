@@ -26,6 +26,7 @@ from txbridge.broker.faust_credentials import credentials
 from txbridge.broker.faust_transport import TolerantTransport
 from txbridge.broker.inbox import EndEvent
 from txbridge.broker.membership import GroupMembership
+from txbridge.broker.monitor import Monitor
 from txbridge.broker.quiet import calm_down
 from txbridge.broker.state import PartitionContext
 from txbridge.broker.worker import STOP_TIMEOUT_S, Worker
@@ -53,9 +54,11 @@ _log = get_logger("txbridge.broker")
 class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy here
     """A Faust app with the partitions' owners at its side."""
 
-    def __init__(self, *args: Any, settings: WorkerSettings, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, settings: WorkerSettings, monitor: Monitor, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.settings = settings
+        #: Not `monitor`: that is Faust's.
+        self.own_monitor = monitor
         self.worker: Worker | None = None
 
     def _new_transport(self) -> Any:
@@ -63,12 +66,15 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
 
     async def on_start(self) -> None:
         """Before anything is consumed: Kafka answers, and the topics are as they must be."""
+        self.own_monitor.start()
         if self.worker is None:
             await asyncio.to_thread(self.prepare)
+        self.own_monitor.health.look_after_loop(asyncio.get_running_loop())
         await super().on_start()
 
     async def on_stop(self) -> None:
         """Finish the Kafka transactions at hand."""
+        self.own_monitor.health.look_after_loop(None)
         if self.worker is not None:
             await asyncio.to_thread(self.worker.stop)
         await super().on_stop()
@@ -93,8 +99,15 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             # The budget is the worker's, which may come to own every partition.
             payload_memory=settings.payload_memory // layout.partitions,
             check_rate=settings.transaction_check_rate,
+            metrics=self.own_monitor.metrics,
         )
+        self.own_monitor.metrics.found_partitions(layout.partitions)
         self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
+        self.own_monitor.health.look_after(self.worker)
+
+    def applied(self, tp: TP) -> int | None:
+        """How far the owner of this partition has applied END, if it is here and serves."""
+        return None if self.worker is None else self.worker.applied(tp.partition)
 
 
 class BridgeWorker(faust.Worker):  # type: ignore[misc]
@@ -117,14 +130,15 @@ class BridgeWorker(faust.Worker):  # type: ignore[misc]
         os._exit(0)
 
 
-def create_app(settings: WorkerSettings) -> BridgeApp:
-    """The worker as a Faust app; connects to nothing yet."""
+def create_app(settings: WorkerSettings, monitor: Monitor | None = None) -> BridgeApp:
+    """The worker as a Faust app; connects to nothing yet. Without a monitor it gets one of its own."""
     names = Names(settings.namespace)
     servers = [URL(f"aiokafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout / 1_000
     app = BridgeApp(
         settings.app_id,
         settings=settings,
+        monitor=monitor or Monitor(settings),
         broker=servers,
         broker_credentials=credentials(settings.librdkafka),
         # Unique in the group: after being fenced, an owner finds itself by it in the coordinator's answer.
@@ -161,9 +175,12 @@ def create_app(settings: WorkerSettings) -> BridgeApp:
             message = event.message
             worker = app.worker
             if worker is not None:
+                # Faust tells the time of a record in seconds.
+                appended = round(message.timestamp * 1000) if message.timestamp else None
+                headers = list(message.headers or ())
                 worker.offer(
                     message.partition,
-                    EndEvent(message.offset, message.key, message.value, list(message.headers or ())),
+                    EndEvent(message.offset, message.key, message.value, headers, appended),
                 )
 
     @app.on_partitions_assigned.connect  # type: ignore[untyped-decorator]
@@ -206,10 +223,13 @@ def run(settings: WorkerSettings) -> None:
     calm_down(logging.getLogger().handlers)
     # Faust logs each start and stop of a service under the module of its class.
     logging.getLogger("txbridge.broker.faust_transport").setLevel(logging.WARNING)
+    monitor = Monitor(settings)
+    # Before Kafka is waited for: until then it is not ready, and says so.
+    monitor.start()
     pause = _FIRST_RETRY_S
     while True:
         asyncio.set_event_loop(asyncio.new_event_loop())
-        app = create_app(settings)
+        app = create_app(settings, monitor)
         app.prepare()
         started = time.monotonic()
         worker = BridgeWorker(
@@ -228,6 +248,7 @@ def run(settings: WorkerSettings) -> None:
                 raise
         if time.monotonic() - started > _RAN_WELL_S:
             pause = _FIRST_RETRY_S
+        monitor.metrics.failed("faust_crashed")
         _log.error("faust_crashed", error=repr(worker.crash_reason), retry_seconds=pause)
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_RETRY_S)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from aiokafka.errors import ConsumerStoppedError
+from faust.exceptions import ConsumerNotStarted
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
+from faust.types import TP
 
 from txbridge.log import get_logger
 
@@ -36,6 +39,7 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
 
     async def _skip(self, consumer: Any, error: Exception) -> None:
         text = repr(error)
+        self.app.own_monitor.metrics.failed("end_not_readable_by_faust")
         if text != self._last_error:
             _log.warning("end_not_readable_by_faust", error=text, note="the worker reads END by itself")
             self._last_error = text
@@ -49,7 +53,26 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
 
 
 class TolerantConsumer(Consumer):  # type: ignore[misc]
-    """Faust's consumer with our thread."""
+    """Faust's consumer with our thread, which commits how far END is *applied*.
+
+    Faust would commit what it has handed over, and tools that show a group's lag would show none however far an owner
+    is behind. Where Faust begins to read does not matter: the owner knows by itself where it stands.
+    """
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
+        """All that are assigned: END may be applied without any event of Faust's, and a new group shall have a lag."""
+        try:
+            assigned = self.assignment()
+        except ConsumerNotStarted:
+            # Faust stops before it has begun: it says why itself.
+            assigned = ()
+        return (tp for tp in assigned if topics is None or tp in topics or tp.topic in topics)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        self._acked[tp].clear()
+        self._acked_index[tp].clear()
+        applied: int | None = self.app.applied(tp)
+        return applied
 
     def _new_consumer_thread(self) -> TolerantConsumerThread:
         return TolerantConsumerThread(self, loop=self.loop, beacon=self.beacon)

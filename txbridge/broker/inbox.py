@@ -27,6 +27,8 @@ class EndEvent:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    #: When Kafka took it (ms), if that is known.
+    appended: int | None = None
 
 
 class EndInbox:
@@ -70,6 +72,11 @@ class EndInbox:
                 self._expected = expected
                 self._level = True
             return self._level
+
+    @property
+    def offered(self) -> int:
+        """END is known to reach this offset, because Faust has offered the one before it."""
+        return 0 if self._last_offered is None else self._last_offered + 1
 
     def unlevel(self) -> None:
         """There is something in END that no event told about, or nobody listens any more."""

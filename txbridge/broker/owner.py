@@ -18,6 +18,7 @@ from txbridge.broker.errors import (
     TakeOverRefusedError,
 )
 from txbridge.broker.inbox import EndInbox
+from txbridge.broker.metrics import PartitionFacts
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.takeover import take_over
 from txbridge.errors import TxBridgeError
@@ -59,10 +60,39 @@ class PartitionOwner(threading.Thread):
         self._must_confirm = False
         self._serving = False
         self._error: str | None = None
+        #: What is restored, and how far END is known.
+        self._restored: tuple[PartitionState, EndLog] | None = None
+        #: How far END was applied when it was served last.
+        self._left_at: int | None = None
+        #: When this thread was last seen to do something (monotonic).
+        self._seen = context.outside.monotonic()
 
     @property
     def status(self) -> OwnerStatus:
         return OwnerStatus(self.partition, self._serving, self._error)
+
+    @property
+    def applied(self) -> int | None:
+        """END is applied up to this offset; None before the partition was served. For any thread."""
+        restored = self._restored
+        return self._left_at if restored is None else restored[0].queue.next_end
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since this thread was last seen to do something. For any thread."""
+        return self._outside.monotonic() - self._seen
+
+    def facts(self) -> PartitionFacts:
+        """For the metrics; for any thread."""
+        restored = self._restored
+        if restored is None:
+            return PartitionFacts(self.partition, serving=False)
+        queue, end_log = restored[0].queue, restored[1]
+        # First how far it is applied: the other can only have grown meanwhile.
+        applied = queue.next_end
+        return PartitionFacts(
+            self.partition, serving=self._serving, open=queue.census(), end_lag=max(0, end_log.known_end - applied)
+        )
 
     def stop(self) -> None:
         """Finish the Kafka transaction at hand and end; join() waits for it."""
@@ -71,7 +101,7 @@ class PartitionOwner(threading.Thread):
 
     def run(self) -> None:
         """Take over, serve, and after whatever went wrong do it again, until stopped."""
-        while not self._stopping.is_set():
+        while not self._told_to_stop():
             started = self._outside.monotonic()
             try:
                 self._wait_for_confirmation()
@@ -83,6 +113,11 @@ class PartitionOwner(threading.Thread):
                 # The state goes before the pause, and with it all that the traceback holds.
                 error.__traceback__ = None
                 self._outside.wait(self._stopping, pause)
+
+    def _told_to_stop(self) -> bool:
+        """Asked in every loop that waits for Kafka, so it also tells that this thread goes on."""
+        self._seen = self._outside.monotonic()
+        return self._stopping.is_set()
 
     def _explain(self, error: Exception) -> float:
         """Log what went wrong, once; returns the seconds until the next attempt."""
@@ -105,10 +140,12 @@ class PartitionOwner(threading.Thread):
                 self._report("kafka_unavailable", str(error) or repr(error), warn=True)
             case _:
                 self._error = repr(error)
+                self._context.metrics.failed("unexpected_error")
                 _log.error("unexpected_error", partition=self.partition, exc_info=error)
         return pause
 
     def _report(self, event: str, text: str, *, warn: bool = False) -> None:
+        self._context.metrics.failed(event)
         if text != self._error:
             (_log.warning if warn else _log.error)(event, partition=self.partition, error=text)
         self._error = text
@@ -116,7 +153,7 @@ class PartitionOwner(threading.Thread):
     def _wait_for_confirmation(self) -> None:
         """After being fenced, own again only what the group says is ours. Raises KafkaException, TimeoutError."""
         while self._must_confirm:
-            if self._stopping.is_set():
+            if self._told_to_stop():
                 raise StoppedError("told to stop")
             if self._confirm(self.partition):
                 self._must_confirm = False
@@ -125,28 +162,33 @@ class PartitionOwner(threading.Thread):
 
     def _own(self) -> None:
         started = self._outside.monotonic()
-        state = take_over(self._context, self.partition, self._stopping.is_set)
+        state = take_over(self._context, self.partition, self._told_to_stop)
         try:
             cycle = Cycle(self._context, state)
             cycle.prove_ownership()
+            end_log = EndLog(self._context.names, state, self.inbox, self._outside)
+            seconds = self._outside.monotonic() - started
+            self._context.metrics.taken_over(seconds)
             _log.info(
                 "partition_taken_over",
                 partition=self.partition,
-                seconds=round(self._outside.monotonic() - started, 3),
+                seconds=round(seconds, 3),
                 open=sum(state.queue.counts().values()),
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
+            self._restored = (state, end_log)
             self._serving, self._error = True, None
-            self._serve(state, cycle)
+            self._serve(end_log, cycle)
         finally:
-            self._serving = False
+            if self._restored is not None:
+                self._left_at = state.queue.next_end
+            self._serving, self._restored = False, None
             self.inbox.clear()
             state.close()
 
-    def _serve(self, state: PartitionState, cycle: Cycle) -> None:
-        end_log = EndLog(self._context.names, state, self.inbox, self._outside)
-        while not self._stopping.is_set():
+    def _serve(self, end_log: EndLog, cycle: Cycle) -> None:
+        while not self._told_to_stop():
             if cycle.pause:
                 self._outside.wait(self._stopping, cycle.pause)
                 continue

@@ -77,6 +77,10 @@ class PartitionReader:
         )
         return low, high
 
+    def fetched_end(self) -> int:
+        """Log end as the last fetched records told it; asks nobody. Negative when nothing was fetched yet."""
+        return self._consumer.get_watermark_offsets(TopicPartition(self.topic, self.partition), cached=True)[1]
+
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Up to `limit` records; waits at most `timeout` seconds for the first. Raises LogGoneError, KafkaException."""
         # consume(n, timeout) would wait for n records or the whole time-out: so wait for one and take what is there.

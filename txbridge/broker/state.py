@@ -10,6 +10,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.membership import GroupMembership
+from txbridge.broker.metrics import WorkerMetrics
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.payloads import PayloadStore, offset_of, to_half
 from txbridge.broker.reader import PartitionReader
@@ -41,6 +42,7 @@ class PartitionContext:
     payload_memory: int
     check_rate: int
     outside: Outside = OUTSIDE
+    metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
 
 
 @dataclass(frozen=True, slots=True)

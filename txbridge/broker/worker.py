@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confluent_kafka import ConsumerGroupState
 
 from txbridge.broker.inbox import EndEvent
+from txbridge.broker.metrics import PartitionFacts
 from txbridge.broker.owner import OwnerStatus, PartitionOwner
 from txbridge.broker.state import PartitionContext
 
@@ -14,6 +18,16 @@ from txbridge.broker.state import PartitionContext
 STOP_TIMEOUT_S = 15.0
 #: A healthy coordinator answers in milliseconds; five seconds span its election.
 _ANSWER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the group's coordinator says of this process."""
+
+    #: Whether the group has settled who has what.
+    stable: bool
+    member: bool
+    partitions: frozenset[int]
 
 
 class Worker:
@@ -25,6 +39,9 @@ class Worker:
         self._client_id = client_id
         self._lock = threading.Lock()
         self._owners: dict[int, PartitionOwner] = {}
+        #: Whether the group has assigned anything yet, be it nothing.
+        self.was_assigned = False
+        self.stopped = False
 
     def assign(self, partitions: Iterable[int]) -> None:
         """The group assigns exactly these partitions. Owners that stay keep their state: the fence proves ownership.
@@ -33,6 +50,8 @@ class Worker:
         """
         wanted = set(partitions)
         with self._lock:
+            if self.stopped:
+                return
             gone = [self._owners.pop(partition) for partition in self._owners.keys() - wanted]
             for owner in gone:
                 owner.stop()
@@ -40,6 +59,7 @@ class Worker:
                 owner = PartitionOwner(self._context, partition, self.is_assigned)
                 self._owners[partition] = owner
                 owner.start()
+            self.was_assigned = True
 
     def offer(self, partition: int, event: EndEvent) -> None:
         """An END event of Faust's."""
@@ -47,28 +67,48 @@ class Worker:
         if owner is not None:
             owner.inbox.offer(event)
 
+    def applied(self, partition: int) -> int | None:
+        """END is applied up to this offset; None when this worker can not tell."""
+        owner = self._owners.get(partition)
+        return None if owner is None else owner.applied
+
+    def assignment(self) -> Assignment:
+        """What the group's coordinator says. Raises KafkaException, TimeoutError."""
+        answer = self._context.membership.ask([self._group])[self._group].result(_ANSWER_TIMEOUT_S)
+        end = self._context.names.end
+        members = [member for member in answer.members if member.client_id == self._client_id]
+        return Assignment(
+            stable=answer.state == ConsumerGroupState.STABLE,
+            member=bool(members),
+            partitions=frozenset(
+                tp.partition for member in members for tp in member.assignment.topic_partitions if tp.topic == end
+            ),
+        )
+
     def is_assigned(self, partition: int) -> bool:
         """Whether the group's coordinator says that this process has the partition.
 
         Raises KafkaException, TimeoutError.
         """
-        answer = self._context.membership.ask([self._group])[self._group]
-        end = self._context.names.end
-        return any(
-            member.client_id == self._client_id
-            and any(tp.topic == end and tp.partition == partition for tp in member.assignment.topic_partitions)
-            for member in answer.result(_ANSWER_TIMEOUT_S).members
-        )
+        return partition in self.assignment().partitions
+
+    def owners(self) -> list[PartitionOwner]:
+        """By partition; none once it was told to stop."""
+        with self._lock:
+            return [] if self.stopped else [owner for _, owner in sorted(self._owners.items())]
 
     def status(self) -> list[OwnerStatus]:
-        with self._lock:
-            return [owner.status for _, owner in sorted(self._owners.items())]
+        return [owner.status for owner in self.owners()]
+
+    def facts(self) -> list[PartitionFacts]:
+        """For the metrics."""
+        return [owner.facts() for owner in self.owners()]
 
     def stop(self) -> None:
-        """Stop all owners and wait for the Kafka transactions at hand."""
+        """Stop all owners and wait for the Kafka transactions at hand. `applied` can still be asked."""
         with self._lock:
+            self.stopped = True
             owners = list(self._owners.values())
-            self._owners.clear()
         for owner in owners:
             owner.stop()
         deadline = time.monotonic() + STOP_TIMEOUT_S

@@ -29,6 +29,7 @@ from txbridge.client.half_writer import Prepared
 from txbridge.client.hand_over import HandOver, resolve
 from txbridge.client.listener import TransactionListener, check_failed, execution_failed
 from txbridge.client.message import Message
+from txbridge.client.metrics import ClientMetrics
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
@@ -67,6 +68,7 @@ class AsyncTransactionProducer:
         check_concurrency: calls of `check_local_transaction` under way at once (RocketMQ's checkThreadPoolMaxSize).
         check_request_hold_max: unanswered checks before no more are read, as in TransactionProducer.
         start_timeout: seconds to wait for Kafka at start, as in TransactionProducer.
+        metrics: as in TransactionProducer.
 
     Raises:
         UsageError: an argument can not work.
@@ -83,13 +85,16 @@ class AsyncTransactionProducer:
         check_concurrency: int = 1,
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         if not isinstance(listener, AsyncTransactionListener | TransactionListener):
             raise UsageError(
                 f"an AsyncTransactionListener or a TransactionListener is needed, not {type(listener).__name__}"
             )
         require_positive(check_concurrency=check_concurrency)
-        self._options = ClientOptions.checked(group, settings, namespace, start_timeout, check_request_hold_max)
+        self._options = ClientOptions.checked(
+            group, settings, namespace, start_timeout, check_request_hold_max, metrics
+        )
         self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
         self._checks = AsyncChecks(
             ListenerMethod(listener.check_local_transaction, check_failed), self, check_concurrency

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from txbridge import kafka_config
+from txbridge.client.metrics import ClientMetrics
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
 
@@ -26,16 +27,23 @@ class ClientOptions:
     settings: Mapping[str, Any]
     start_timeout: float
     check_request_hold_max: int
+    metrics: ClientMetrics | None = None
 
     @classmethod
     def checked(
-        cls, group: str, settings: Mapping[str, Any], namespace: str, start_timeout: float, check_request_hold_max: int
+        cls,
+        group: str,
+        settings: Mapping[str, Any],
+        namespace: str,
+        start_timeout: float,
+        check_request_hold_max: int,
+        metrics: ClientMetrics | None = None,
     ) -> Self:
         """UsageError if they can not work."""
         _require_group(group, namespace)
         require_positive(check_request_hold_max=check_request_hold_max)
         kafka_config.user_config(settings)
-        return cls(group, Names(namespace), dict(settings), start_timeout, check_request_hold_max)
+        return cls(group, Names(namespace), dict(settings), start_timeout, check_request_hold_max, metrics)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -17,6 +17,7 @@ from txbridge.client.check_pool import CheckPool
 from txbridge.client.events import report
 from txbridge.client.listener import TransactionListener
 from txbridge.client.message import Message
+from txbridge.client.metrics import ClientMetrics
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
@@ -51,6 +52,7 @@ class TransactionProducer:
             further ones are dropped, here they stay in Kafka).
         start_timeout: seconds to wait for Kafka at start; an attempt that has begun is finished, which takes up to
             10 s more.
+        metrics: counts what this producer does; one object may serve several producers.
 
     Raises:
         UsageError: an argument can not work.
@@ -70,6 +72,7 @@ class TransactionProducer:
         check_thread_pool_max_size: int = 1,
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
+        metrics: ClientMetrics | None = None,
     ) -> None:
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"a TransactionListener is needed, not {type(listener).__name__}")
@@ -81,7 +84,9 @@ class TransactionProducer:
             check_thread_pool_max_size=check_thread_pool_max_size,
         )
         self._listener = listener
-        self._options = ClientOptions.checked(group, settings, namespace, start_timeout, check_request_hold_max)
+        self._options = ClientOptions.checked(
+            group, settings, namespace, start_timeout, check_request_hold_max, metrics
+        )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
         self._life = threading.RLock()

@@ -20,6 +20,7 @@ from txbridge.client.events import report
 from txbridge.client.half_writer import HalfWriter, Prepared, Report
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.message import Limits, Message, check_limits
+from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source
@@ -47,6 +48,7 @@ class Runtime:
         #: Seconds until a half message that is not acknowledged is given up. 0 is librdkafka's word for never.
         self.prepare_timeout = int(half_config["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
+        self._metrics = NoMetrics() if options.metrics is None else options.metrics.of_group(group)
         self._process = os.getpid()
         self._attempts = Attempts()
         self._half = HalfWriter(Wire(half_config, connection), connection, names, group)
@@ -85,6 +87,7 @@ class Runtime:
     def finish(self, transaction_id: str) -> None:
         """The attempt is ended or given up."""
         self._attempts.finish(transaction_id)
+        self._metrics.finished(transaction_id)
 
     def wait_for_room(self, timeout: float) -> bool:
         """Whether decisions are going out fast enough for another transaction; waits for it (s)."""
@@ -92,7 +95,7 @@ class Runtime:
 
     def write_half(self, message: Message, transaction_id: str, on_done: Report) -> None:
         """See HalfWriter.write."""
-        self._half.write(message, transaction_id, on_done)
+        self._half.write(message, transaction_id, self._metrics.preparing(transaction_id, on_done))
 
     def wait_for_half_room(self, timeout: float) -> None:
         """See HalfWriter.wait_for_room."""
@@ -101,7 +104,9 @@ class Runtime:
     def end(self, prepared: Prepared, outcome: Outcome) -> Future[None]:
         """Send the decision of a local transaction on its way."""
         entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
-        return self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
+        end = self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
+        self._metrics.ending(prepared.transaction_id, outcome, end)
+        return end
 
     def flush(self, timeout: float | None) -> int:
         """See EndSender.flush."""
@@ -157,6 +162,7 @@ class Runtime:
                 outcome.remark,
             )
             future = self._ends.submit(message.half_partition, entry, Source.CHECK, request.size)
+            self._metrics.answering(outcome, future)
             future.add_done_callback(lambda _: settled())
 
         verdict = self._attempts.verdict(message.transaction_id)

@@ -35,6 +35,23 @@ class Refusal:
     reason: RefusalReason
 
 
+@dataclass(slots=True)
+class Decisions:
+    """How many END entries of one source had their effect."""
+
+    #: All that were not refused.
+    entries: int = 0
+    #: Those that are held included.
+    commits: int = 0
+    rollbacks: int = 0
+    resumes: int = 0
+
+    @property
+    def unknowns(self) -> int:
+        """Those that decided nothing."""
+        return self.entries - self.commits - self.rollbacks - self.resumes
+
+
 class Draft:
     """Effects of one Kafka transaction. The lists are what the shell writes; offsets are half offsets."""
 
@@ -64,17 +81,32 @@ class Draft:
         self.malformed: list[int] = []
         self.refused: list[Refusal] = []
         self.entries = 0
+        #: END entries with effect, by who decided; with UNKNOWN the effect is none, but nothing was wrong with it.
+        self.decisions: dict[Source, Decisions] = {}
+        #: By when ENDs were appended (ms): how many messages they deliver.
+        self.delivered_since: dict[int, int] = {}
 
     # --- END --------------------------------------------------------------------------------------------------------
 
     def apply_end(self, record: EndRecord, obstacle: Obstacle) -> None:
         """Apply one END record, in the order of END; all of its entries are in this draft."""
+        # Counted for the record as a whole: this loop runs 60,000 times a second.
+        delivered, rolled_back = len(self.deliver), len(self.rolled_back)
+        held, resumed, refused = len(self.held), len(self.resumed), len(self.refused)
         for entry in record.entries:
             self.entries += 1
             reason = self._apply_entry(record, entry, obstacle)
             if reason is not None:
                 self.refused.append(Refusal(record.offset, record.source, entry, reason))
         self.next_end = record.offset + 1
+        decisions = self.decisions.setdefault(record.source, Decisions())
+        delivered = len(self.deliver) - delivered
+        decisions.commits += delivered + len(self.held) - held
+        decisions.rollbacks += len(self.rolled_back) - rolled_back
+        decisions.resumes += len(self.resumed) - resumed
+        decisions.entries += len(record.entries) - (len(self.refused) - refused)
+        if delivered and record.appended is not None:
+            self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + delivered
 
     def skip_end(self, next_end: int) -> None:
         """END has nothing for us below this offset: a malformed record (set aside), or a stranger's marker."""

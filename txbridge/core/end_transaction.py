@@ -66,6 +66,8 @@ class EndRecord:
     source: Source
     entries: Sequence[EndEntry]
     client_id: str | None = None
+    #: When Kafka took it (ms), if that is known.
+    appended: int | None = None
 
 
 def _quote(remark: str) -> str:
@@ -104,7 +106,12 @@ _DECISIONS = {str(decision.value): decision for decision in Decision}
 _SOURCES = {source.value: source for source in Source}
 
 
-def parse_end(offset: int, value: bytes | None, headers: Headers | None) -> EndRecord:
+def parse_end(
+    offset: int,
+    value: bytes | None,
+    headers: Headers | None,
+    appended: int | None = None,
+) -> EndRecord:
     """Read a record of END. Raises MalformedRecordError with the rule that it breaks; then none of it is applied."""
     ours = OurHeaders(headers)
     ours.require_version("END record")
@@ -128,6 +135,7 @@ def parse_end(offset: int, value: bytes | None, headers: Headers | None) -> EndR
         source=source,
         entries=[_parse_entry(line, number, source) for number, line in enumerate(lines, 1)],
         client_id=ours.optional(names.CLIENT_ID),
+        appended=appended,
     )
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from sys import intern
 
+from txbridge.core.census import Count
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.copies import RecentHalves
 from txbridge.core.due import DueTimes
@@ -194,6 +195,10 @@ class HalfQueue:
     def counts(self) -> Mapping[TransactionState, int]:
         """Open messages by state."""
         return self._entries.counts()
+
+    def census(self) -> Count:
+        """Open messages by group, state and age; for any thread."""
+        return self._entries.census()
 
     # --- what is due ------------------------------------------------------------------------------------------------
 

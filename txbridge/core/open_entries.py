@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
 
+from txbridge.core.census import SLOT_MS, Census, Count
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import TransactionState
@@ -130,7 +131,7 @@ class OpenEntries:
         self._objects: dict[int, HalfEntry] = {}
         self._rows = ParkedTable()
         self._rows.sort()
-        self._held = self._discarded = 0
+        self._census = Census()
 
     def __len__(self) -> int:
         return len(self._objects) + len(self._rows)
@@ -158,7 +159,7 @@ class OpenEntries:
     def add(self, entry: HalfEntry) -> None:
         """Add one that is not there."""
         self._objects[entry.offset] = entry
-        self._count(entry, 1)
+        self._census.add(entry.group, entry.state, entry.since)
 
     def put(self, entry: HalfEntry) -> None:
         """Add or replace."""
@@ -172,20 +173,25 @@ class OpenEntries:
         """Remove, if it is there."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
-            self._count(entry, -1)
-        else:
+            self._census.remove(entry.group, entry.state, entry.since)
+        elif (birth := self._rows.birth_of(offset)) is not None:
             self._rows.remove(offset)
+            group, born = birth
+            self._census.remove(group, TransactionState.PENDING, born)
 
     def settle(self, offset: int) -> None:
         """The low watermark has passed this offset."""
         entry = self._objects.get(offset)
         if entry is not None and entry.is_plain:
-            self.remove(offset)
+            # It is counted already: a row is pending, too.
+            del self._objects[offset]
             self._rows.put(entry.to_row())
 
     def adopt(self, rows: ParkedTable) -> None:
         """Take over a sorted table, to be empty before."""
         self._rows = rows
+        for (group, slot), number in rows.births(SLOT_MS).items():
+            self._census.add_pending(group, slot, number)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
         """Of a pending one: when its next check is due, how many were sent, and from when its age counts."""
@@ -196,14 +202,8 @@ class OpenEntries:
 
     def counts(self) -> Mapping[TransactionState, int]:
         """How many of each state."""
-        return {
-            TransactionState.PENDING: len(self) - self._held - self._discarded,
-            TransactionState.HELD: self._held,
-            TransactionState.DISCARDED: self._discarded,
-        }
+        return self._census.totals()
 
-    def _count(self, entry: HalfEntry, change: int) -> None:
-        if entry.state is TransactionState.HELD:
-            self._held += change
-        elif entry.state is TransactionState.DISCARDED:
-            self._discarded += change
+    def census(self) -> Count:
+        """How many, by group, state and age; for any thread."""
+        return self._census.count()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from itertools import compress
 from typing import NamedTuple
@@ -81,6 +82,17 @@ class ParkedTable:
         """When the next check is due, how many were sent, and when it was born; cheaper than `get`."""
         row = self._row(offset)
         return None if row < 0 else (self._next_due[row], self._checks[row], self._born[row])
+
+    def birth_of(self, offset: int) -> tuple[str, int] | None:
+        """Group, and when it was born; cheaper than `get`."""
+        row = self._row(offset)
+        return None if row < 0 else (self._pair_names[self._pairs[row]][0], self._born[row])
+
+    def births(self, width: int) -> Counter[tuple[str, int]]:
+        """How many rows of each group were born in each span of `width` ms, as (group, number of the span)."""
+        groups = [group for group, _ in self._pair_names]
+        rows = zip(compress(self._pairs, self._alive), compress(self._born, self._alive), strict=True)
+        return Counter((groups[pair], born // width) for pair, born in rows)
 
     def schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
         """Offset, group, and what `schedule_of` says, of every row; to go through a million of them quickly."""

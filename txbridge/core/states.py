@@ -22,6 +22,11 @@ class TransactionState(Enum):
     #: Never to be seen. Final.
     ROLLED_BACK = "rolled_back"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something can still become of it."""
+        return self not in (TransactionState.COMMITTED, TransactionState.ROLLED_BACK)
+
 
 class Outcome(Enum):
     """How the worker finished a half message: header OUTCOME of the OP record that names it."""

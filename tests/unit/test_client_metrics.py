@@ -1,0 +1,92 @@
+"""What a producer's metrics say, and that without them nothing is counted."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from txbridge import ClientMetrics, LocalTransactionState, PrepareError
+from txbridge.client.half_writer import Prepared
+from txbridge.client.listener import Outcome
+from txbridge.client.metrics import NoMetrics
+
+COMMITTED = Outcome(LocalTransactionState.COMMIT_MESSAGE)
+UNKNOWN = Outcome(LocalTransactionState.UNKNOW)
+STORED = Prepared("A" * 32, 0, 7, 1_000, 10)
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def group(registry):
+    return ClientMetrics(registry).of_group("orders")
+
+
+def settled(error=None):
+    end = Future()
+    if error is None:
+        end.set_result(None)
+    else:
+        end.set_exception(error)
+    return end
+
+
+def value(registry, name, **labels):
+    return registry.get_sample_value(f"txbridge_client_{name}", {"group": "orders", **labels})
+
+
+def test_a_transaction_is_counted_from_its_half_message_to_its_end(registry, group):
+    told = []
+    group.preparing("A", told.append)(STORED)
+    group.ending("A", COMMITTED, settled())
+    group.finished("A")
+    assert told == [STORED]
+    assert value(registry, "prepares_total", result="stored") == 1
+    assert value(registry, "prepare_seconds_count") == 1
+    assert value(registry, "local_transaction_seconds_count") == 1
+    assert value(registry, "decisions_total", outcome="commit", source="client") == 1
+    assert value(registry, "ends_total", result="acknowledged") == 1
+    assert group._prepared == {}
+
+
+def test_a_half_message_that_fails_has_no_local_transaction(registry, group):
+    group.preparing("A", lambda _: None)(PrepareError("no"))
+    group.finished("A")
+    assert value(registry, "prepares_total", result="failed") == 1
+    assert value(registry, "prepare_seconds_count") is None
+    assert value(registry, "local_transaction_seconds_count") is None
+
+
+def test_an_acknowledgement_after_an_interrupt_leaves_nothing_behind(group):
+    report = group.preparing("A", lambda _: None)
+    group.finished("A")
+    report(STORED)
+    assert group._prepared == {}
+
+
+def test_answers_to_checks_and_ends_that_were_given_up(registry, group):
+    group.answering(UNKNOWN, settled(RuntimeError()))
+    assert value(registry, "decisions_total", outcome="unknown", source="check") == 1
+    assert value(registry, "ends_total", result="given_up") == 1
+    assert value(registry, "local_transaction_seconds_count") is None
+
+
+def test_several_groups_share_one_object(registry):
+    metrics = ClientMetrics(registry)
+    for name in ("orders", "billing"):
+        metrics.of_group(name).answering(COMMITTED, settled())
+    assert generate_latest(registry).count(b'outcome="commit",source="check"} 1.0') == 2
+
+
+def test_without_metrics_nothing_is_in_the_way():
+    none, told = NoMetrics(), []
+    none.preparing("A", told.append)(STORED)
+    none.ending("A", COMMITTED, settled())
+    none.answering(COMMITTED, settled())
+    none.finished("A")
+    assert told == [STORED]

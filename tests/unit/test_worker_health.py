@@ -1,0 +1,253 @@
+"""When a worker is ready and when it is alive, without Kafka."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from prometheus_client import CollectorRegistry
+
+from txbridge.broker.health import Health
+from txbridge.broker.owner import OwnerStatus
+from txbridge.broker.web import Web
+from txbridge.broker.worker import Assignment
+from txbridge.embedded.ports import free_port
+from txbridge.errors import EnvironmentProblemError
+
+
+class FakeOwner:
+    def __init__(self, partition, *, serving=True, error=None):
+        self.partition, self.silent_for, self.alive = partition, 0.0, True
+        self.serving, self.error = serving, error
+
+    def is_alive(self):
+        return self.alive
+
+    @property
+    def status(self):
+        return OwnerStatus(self.partition, self.serving, self.error)
+
+
+class FakeWorker:
+    """A worker whose group answers as the test says."""
+
+    def __init__(self, *owners, **assignment):
+        self.was_assigned, self.stopped = True, False
+        self.list = list(owners)
+        partitions = frozenset(owner.partition for owner in owners)
+        self.answer = Assignment(**{"stable": True, "member": True, "partitions": partitions, **assignment})
+
+    def assignment(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def owners(self):
+        return self.list
+
+    def status(self):
+        return [owner.status for owner in self.list]
+
+
+@pytest.fixture
+def clock():
+    return SimpleNamespace(now=1_000.0)
+
+
+@pytest.fixture
+def health(clock):
+    return Health(6_000, 10_000, clock=lambda: clock.now)
+
+
+def ready(health, worker):
+    health.look_after(worker)
+    health.ask()
+    return health.not_ready()
+
+
+def test_it_is_not_ready_before_kafka_was_reached(health):
+    [reason] = health.not_ready()
+    assert reason.startswith("starting")
+    assert health.not_live() == []
+
+
+def test_it_is_not_ready_before_the_group_has_spoken(health):
+    worker = FakeWorker(FakeOwner(0))
+    worker.was_assigned = False
+    assert ready(health, worker) == ["the group has not assigned partitions yet"]
+    worker.was_assigned = True
+    health.look_after(worker)
+    assert health.not_ready() == ["the group's coordinator was not heard yet"]
+
+
+def test_a_member_whose_partitions_are_served_is_ready(health):
+    assert ready(health, FakeWorker(FakeOwner(0), FakeOwner(1))) == []
+
+
+def test_a_member_with_no_partition_is_ready(health):
+    assert ready(health, FakeWorker()) == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "reason"),
+    [
+        (FakeWorker(FakeOwner(0), FakeOwner(3, serving=False)), "partition 3: being taken over"),
+        (FakeWorker(FakeOwner(3, serving=False, error="fenced by x")), "partition 3: fenced by x"),
+        (FakeWorker(partitions=frozenset({7})), "partition 7: assigned, not begun yet"),
+        # The group gives it nothing any more, but here it is not over.
+        (FakeWorker(FakeOwner(3, serving=False), partitions=frozenset()), "partition 3: being taken over"),
+        (FakeWorker(FakeOwner(0), member=False), "not a member of the group"),
+        (FakeWorker(FakeOwner(0), stable=False), "the group is rebalancing"),
+    ],
+)
+def test_it_is_not_ready_and_says_why(health, worker, reason):
+    assert ready(health, worker) == [reason]
+
+
+def test_a_worker_that_stops_is_not_ready(health):
+    worker = FakeWorker(FakeOwner(0))
+    assert ready(health, worker) == []
+    worker.stopped = True
+    assert health.not_ready() == ["stopping"]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError(), "no answer"),
+        (KafkaException(KafkaError(KafkaError._TRANSPORT)), "Broker transport failure"),
+        (RuntimeError("odd"), "odd"),
+    ],
+)
+def test_an_answer_counts_for_the_session_time_out_only(health, clock, error, text):
+    worker = FakeWorker(FakeOwner(0))
+    assert ready(health, worker) == []
+    worker.answer = error
+    clock.now += 5.9
+    health.ask()
+    assert health.not_ready() == []
+    clock.now += 0.2
+    [reason] = health.not_ready()
+    assert reason.startswith("the group's coordinator was not heard for 6 s")
+    assert text in reason
+
+
+@pytest.mark.parametrize(("session", "limit"), [(1_000, 6), (10_000, 10), (1_800_000, 30)])
+def test_neither_a_hasty_nor_a_patient_group_makes_old_answers_true(clock, session, limit):
+    health = Health(session, 10_000, clock=lambda: clock.now)
+    assert ready(health, FakeWorker()) == []
+    clock.now += limit
+    assert health.not_ready() == []
+    clock.now += 0.1
+    assert health.not_ready() != []
+
+
+def test_a_restarted_worker_is_not_ready_by_what_was_said_of_the_one_before(health):
+    assert ready(health, FakeWorker(FakeOwner(0))) == []
+    health.look_after(FakeWorker(FakeOwner(0)))
+    assert health.not_ready() != []
+
+
+def test_a_thread_that_has_ended_or_hangs_is_not_alive(health):
+    dead, hanging = FakeOwner(0), FakeOwner(1)
+    health.look_after(FakeWorker(dead, hanging, FakeOwner(2)))
+    # As long as everything that is bounded may take.
+    hanging.silent_for = 140.0
+    assert health.not_live() == []
+    dead.alive, hanging.silent_for = False, 141.0
+    assert health.not_live() == ["partition 0: its thread has ended", "partition 1: its thread hangs for 141 s"]
+
+
+class FakeLoop:
+    def __init__(self):
+        self.calls, self.closed = [], False
+
+    def call_soon_threadsafe(self, call):
+        if self.closed:
+            raise RuntimeError
+        self.calls.append(call)
+
+
+def test_an_event_loop_that_stands_still_is_not_alive(health, clock):
+    loop = FakeLoop()
+    health.look_after_loop(loop)
+    for _ in range(3):
+        clock.now += 59
+        health.ask()
+        loop.calls.pop()()
+        assert health.not_live() == []
+    clock.now += 61
+    health.ask()
+    assert health.not_live() == ["Faust's event loop has not answered for 61 s"]
+    # One that has ended is another matter: Faust tells, and is started anew.
+    loop.closed = True
+    health.ask()
+    assert health.not_live() == []
+
+
+# --- the pages --------------------------------------------------------------------------------------------------------
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read(), answer.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), error.headers
+
+
+@pytest.fixture
+def reasons():
+    return []
+
+
+@pytest.fixture
+def web(reasons):
+    web = Web("127.0.0.1", free_port(), CollectorRegistry(), {"/readyz": lambda: reasons})
+    web.start()
+    yield web
+    web.close()
+
+
+def test_the_pages_answer_with_their_reasons(web, reasons):
+    status, body, headers = get(web.port, "/readyz?verbose=1")
+    assert (status, json.loads(body)) == (200, {"ok": True, "reasons": []})
+    assert headers["Content-Type"] == "application/json"
+    reasons.append("partition 0: being taken over")
+    status, body, _ = get(web.port, "/readyz")
+    assert (status, json.loads(body)) == (503, {"ok": False, "reasons": ["partition 0: being taken over"]})
+
+
+def test_metrics_come_in_prometheus_format_and_other_pages_not_at_all(web):
+    status, _, headers = get(web.port, "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    status, body, _ = get(web.port, "/")
+    assert (status, body) == (404, b"There is: /metrics /readyz\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [("127.0.0.1", "Address already in use"), ("192.0.2.1", "Cannot assign"), ("no.such.host.invalid", "")],
+)
+def test_an_address_that_can_not_be_had_is_told_in_one_line(web, host, why):
+    with pytest.raises(EnvironmentProblemError) as caught:
+        Web(host, web.port, CollectorRegistry(), {})
+    text = str(caught.value)
+    assert text.startswith(f"can not listen on port {web.port} of {host} for the metrics: {why}")
+    assert "--metrics-port" in text
+    assert "\n" not in text
+
+
+def test_ipv6_works_where_the_machine_has_it():
+    try:
+        web = Web("::1", free_port(), CollectorRegistry(), {})
+    except EnvironmentProblemError:
+        pytest.skip("no IPv6 here")
+    web.start()
+    web.close()

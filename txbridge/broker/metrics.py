@@ -1,0 +1,268 @@
+"""The worker's metrics: all names, labels and buckets, and what counts as what. docs/metrics.md lists them.
+
+Counted once for each Kafka transaction, and only after Kafka has committed it. What is a state (open messages, lag,
+ownership) is not counted at all: it is read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import confluent_kafka
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
+from prometheus_client import Counter as CounterMetric
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from txbridge.broker.histogram import BulkHistogram
+from txbridge.broker.labels import KnownNames
+from txbridge.broker.transaction import MalformedRecord
+from txbridge.core.census import SLOT_MS, Count
+from txbridge.core.draft import EXPIRED, FULL, MAX_CHECKS, Draft
+from txbridge.core.end_transaction import Source
+from txbridge.core.states import RefusalReason, TransactionState
+
+#: Producer groups with a label value of their own, unless the settings say otherwise.
+DEFAULT_MAX_GROUPS = 100
+#: A Kafka transaction takes 5 ms on an idle cluster and up to the commit time-out (10 s by default) on a sick one.
+_COMMIT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+#: Up to the most that one Kafka transaction takes.
+_COMMIT_MESSAGES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+#: From a decision on an idle worker to one that waited for a worker over a weekend.
+_VISIBLE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
+#: A local transaction of milliseconds, checks after seconds, and then RocketMQ's buckets: 5 s to 24 h.
+_FINISH_SECONDS = (0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)
+#: An idle partition takes less than a second, a million pending messages take some ten.
+_TAKEOVER_SECONDS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+#: Ages of pending messages, oldest first, and the least age (s) of each: the first check and its answers, the reaction
+#: of a person, a night, the rest.
+_AGES = {"over_24h": 86_400, "6h_to_24h": 21_600, "1h_to_6h": 3_600, "10m_to_1h": 600, "1m_to_10m": 60, "under_1m": 0}
+
+
+#: Everything that can go wrong: names of log events, which docs/operations.md explains.
+CAUSES = (
+    "check_refused",
+    "end_not_readable_by_faust",
+    "faust_crashed",
+    "fenced",
+    "hanging_transaction",
+    "internal_topic_refused",
+    "kafka_unavailable",
+    "outcome_learnt",
+    "outcome_unknown",
+    "refused",
+    "transaction_aborted",
+    "unexpected_error",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What an owner knows of its partition at the moment."""
+
+    partition: int
+    serving: bool
+    #: None until it is restored.
+    open: Count | None = None
+    #: Records of END that are known and not applied.
+    end_lag: int | None = None
+
+
+class WorkerMetrics:
+    """Of one process, in a registry of its own: whoever embeds a worker keeps the global one for itself.
+
+    Thread-safe. `max_groups` bounds the values of the label group.
+    """
+
+    def __init__(self, max_groups: int = DEFAULT_MAX_GROUPS) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.groups = KnownNames(max_groups)
+
+        def counter(name: str, text: str, *labels: str) -> CounterMetric:
+            return CounterMetric(f"txbridge_{name}", text, labels, registry=registry)
+
+        self._decisions = counter("decisions_total", "END entries that were applied", "outcome", "source")
+        self._delivered = counter("messages_delivered_total", "Messages that became visible in their real topics")
+        self._held = counter("messages_held_total", "Commits whose real topic did not take the message at once")
+        self._refused = counter("end_refused_total", "END entries without effect", "reason", "source")
+        self._checks = counter("checks_sent_total", "Check requests to producer groups", "group")
+        self._discards = counter("discards_total", "Undecided messages that were given up", "reason")
+        self._malformed = counter("malformed_records_total", "Records of HALF and END set aside that are not ours")
+        self._copies = counter("copies_total", "Half messages set aside that were stored twice")
+        self._errors = counter("errors_total", "What went wrong, by the name of its log event", "cause")
+        self._commit = Histogram(
+            "txbridge_commit_seconds", "Duration of a Kafka transaction", buckets=_COMMIT_SECONDS, registry=registry
+        )
+        self._commit_messages = Histogram(
+            "txbridge_commit_messages",
+            "Half messages that a Kafka transaction decides, checks, holds or discards",
+            buckets=_COMMIT_MESSAGES,
+            registry=registry,
+        )
+        self._takeover = Histogram(
+            "txbridge_takeover_seconds",
+            "From the begin of a take-over until the partition is served",
+            buckets=_TAKEOVER_SECONDS,
+            registry=registry,
+        )
+        self._visible = BulkHistogram(
+            "txbridge_decision_to_visible_seconds",
+            "From a commit's append to END until its message is visible; one observation for each message",
+            _VISIBLE_SECONDS,
+        )
+        self._finish = BulkHistogram(
+            "txbridge_finish_seconds",
+            "From the birth of a half message until it is visible; one observation for each message",
+            _FINISH_SECONDS,
+        )
+        self._partitions = Gauge("txbridge_partitions", "Half partitions of the namespace", registry=registry)
+        self._ready = Gauge("txbridge_ready", "Whether /readyz says yes", registry=registry)
+        build = Gauge(
+            "txbridge_build_info", "What runs here; always 1", ["version", "python", "librdkafka"], registry=registry
+        )
+        build.labels(version("txbridge"), platform.python_version(), confluent_kafka.libversion()[0]).set(1)
+        for collector in (self._visible, self._finish):
+            registry.register(collector)
+        ProcessCollector(registry=registry)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Prometheus sees an increase only of what was there before: the first discard must not go unnoticed."""
+        for source in (Source.CLIENT, Source.CHECK, Source.OPERATOR):
+            for outcome in ("commit", "rollback", "unknown"):
+                self._decisions.labels(outcome, source.value)
+        self._decisions.labels("resume", Source.RESUME.value)
+        for reason in RefusalReason:
+            for source in Source:
+                self._refused.labels(reason.value, source.value)
+        for why in (MAX_CHECKS, EXPIRED):
+            self._discards.labels(why)
+        for cause in CAUSES:
+            self._errors.labels(cause)
+
+    # --- facts, told after Kafka has committed them -----------------------------------------------------------------
+
+    def committed(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
+        """Kafka has committed this draft, in so many seconds, and now it is so late (ms)."""
+        for source, decisions in draft.decisions.items():
+            for outcome, number in (
+                ("commit", decisions.commits),
+                ("rollback", decisions.rollbacks),
+                ("unknown", decisions.unknowns),
+                ("resume", decisions.resumes),
+            ):
+                if number:
+                    self._decisions.labels(outcome, source.value).inc(number)
+        self._delivered.inc(len(draft.deliver))
+        self._visible.observe_weighted(
+            [((now - since) / 1000, number) for since, number in draft.delivered_since.items()]
+        )
+        self._finish.observe_milliseconds([now - entry.born for entry in draft.deliver])
+        # What is held because this Kafka transaction was full is delivered by the next.
+        self._held.inc(sum(entry.error != FULL for entry in draft.held))
+        for (reason, by), number in Counter((one.reason.value, one.source.value) for one in draft.refused).items():
+            self._refused.labels(reason, by).inc(number)
+        for group, number in Counter(entry.group for entry in draft.checks).items():
+            self._checks.labels(self.groups.label(group)).inc(number)
+        for why, number in Counter(entry.reason for entry in draft.discards).items():
+            self._discards.labels(why).inc(number)
+        for record in malformed:
+            if record.copy_of is not None:
+                self._copies.inc()
+            else:
+                self._malformed.inc()
+        self._commit.observe(seconds)
+        self._commit_messages.observe(
+            sum(map(len, (draft.deliver, draft.rolled_back, draft.held, draft.checks, draft.discards)))
+        )
+
+    def found_partitions(self, number: int) -> None:
+        """So many half partitions there are, whoever has them."""
+        self._partitions.set(number)
+
+    def taken_over(self, seconds: float) -> None:
+        """A partition is served, so many seconds after its take-over began."""
+        self._takeover.observe(seconds)
+
+    def failed(self, cause: str) -> None:
+        """Something went wrong; `cause` is the name of the log event."""
+        self._errors.labels(cause).inc()
+
+    # --- states, asked for at every scrape --------------------------------------------------------------------------
+
+    def watch(self, partitions: Callable[[], list[PartitionFacts]], is_ready: Callable[[], bool]) -> None:
+        """Where to ask; to be called once."""
+        self._ready.set_function(lambda: float(is_ready()))
+        self.registry.register(_States(partitions, self.groups))
+
+
+class _States(Collector):
+    """Gauges of what the owners know, computed when asked."""
+
+    def __init__(self, partitions: Callable[[], list[PartitionFacts]], groups: KnownNames) -> None:
+        self._partitions = partitions
+        self._groups = groups
+
+    def describe(self) -> Iterable[Metric]:
+        """Nobody is asked at the registration."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        facts = self._partitions()
+        owned = GaugeMetricFamily("txbridge_partition_owned", "Assigned to this worker", labels=["partition"])
+        serving = GaugeMetricFamily("txbridge_partition_serving", "Restored and served", labels=["partition"])
+        lag = GaugeMetricFamily("txbridge_end_lag_records", "END records not applied yet", labels=["partition"])
+        for one in facts:
+            label = [str(one.partition)]
+            owned.add_metric(label, 1)
+            serving.add_metric(label, float(one.serving))
+            if one.end_lag is not None:
+                lag.add_metric(label, one.end_lag)
+        yield from (owned, serving, lag)
+        yield from self._open([one.open for one in facts if one.open is not None])
+
+    def _open(self, counts: list[Count]) -> Iterator[Metric]:
+        """Open messages of all partitions, by group, state and age."""
+        now = time.time_ns() // 1_000_000
+        states = {state: Counter[str]() for state in TransactionState if state.is_open}
+        ages = {name: Counter[str]() for name in _AGES}
+        names = list(_AGES)
+        # A slot is as old as its end, so that no age is exaggerated. By number, up to which each age reaches.
+        edges = [(now - least * 1000) // SLOT_MS - 1 for least in list(_AGES.values())[:-1]]
+        oldest: dict[str, float] = {}
+        for count in counts:
+            for group, slots in count.pending.items():
+                label = self._groups.label(group)
+                by_age = [0] * len(names)
+                # With a message in each slot of 72 h and group this runs 26,000 times: nothing more in it.
+                for slot, number in slots.items():
+                    by_age[bisect_left(edges, slot)] += number
+                for name, number in zip(names, by_age, strict=True):
+                    ages[name][label] += number
+                states[TransactionState.PENDING][label] += sum(by_age)
+                age = max(0, now - (min(slots) + 1) * SLOT_MS) / 1000
+                oldest[label] = max(oldest.get(label, 0.0), age)
+            for (group, state), number in count.others.items():
+                states[state][self._groups.label(group)] += number
+        # A group that has nothing any more is 0, instead of vanishing from the graphs.
+        groups = self._groups.seen
+        half = GaugeMetricFamily("txbridge_half_messages", "Open half messages", labels=["group", "state"])
+        pending = GaugeMetricFamily(
+            "txbridge_half_messages_pending", "Undecided half messages by age", labels=["group", "age"]
+        )
+        oldest_age = GaugeMetricFamily(
+            "txbridge_half_oldest_pending_seconds", "Age of the oldest undecided half message", labels=["group"]
+        )
+        for group in groups:
+            for state, by_group in states.items():
+                half.add_metric([group, state.value], by_group[group])
+            for age_name, by_group in ages.items():
+                pending.add_metric([group, age_name], by_group[group])
+            oldest_age.add_metric([group], oldest.get(group, 0.0))
+        yield from (half, pending, oldest_age)

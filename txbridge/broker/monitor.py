@@ -1,0 +1,45 @@
+"""What a worker process shows of itself: its metrics, its health, and the port where both can be asked for."""
+
+from __future__ import annotations
+
+from prometheus_client import disable_created_metrics
+
+from txbridge.broker.health import Health
+from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
+from txbridge.broker.web import Web
+from txbridge.log import get_logger
+from txbridge.settings import WorkerSettings
+
+_log = get_logger("txbridge.broker")
+
+
+class Monitor:
+    """One for a process, whatever becomes of Faust in it."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self.metrics = WorkerMetrics(settings.metrics_max_groups)
+        self.health = Health(settings.session_timeout, settings.commit_timeout)
+        self._web: Web | None = None
+
+    def start(self) -> None:
+        """Listen, if a port was given; does nothing the second time. Raises EnvironmentProblemError."""
+        settings = self._settings
+        if self._web is not None or not settings.metrics_port:
+            return
+        self._web = Web(
+            settings.metrics_host,
+            settings.metrics_port,
+            self.metrics.registry,
+            {"/livez": self.health.not_live, "/readyz": self.health.not_ready},
+        )
+        # When each counter began is a second series for every one of them, and of use to nobody here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.metrics.watch(self._facts, lambda: not self.health.not_ready())
+        self.health.start()
+        self._web.start()
+        _log.info("metrics_served", host=settings.metrics_host, port=self._web.port)
+
+    def _facts(self) -> list[PartitionFacts]:
+        worker = self.health.worker
+        return [] if worker is None else worker.facts()

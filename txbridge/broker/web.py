@@ -1,0 +1,97 @@
+"""The worker's pages for machines: /metrics, /livez and /readyz, in threads of their own.
+
+Not Faust's web server: that one lives in the event loop and answers for nobody when the loop stands still.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from txbridge.errors import EnvironmentProblemError
+
+#: A client that says nothing is cut off: each has a thread here.
+_CLIENT_TIMEOUT_S = 10.0
+
+#: Reasons why not; none is yes.
+Question = Callable[[], list[str]]
+
+
+class Web:
+    """Listens as soon as it is made; answers after `start`."""
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, questions: Mapping[str, Question]) -> None:
+        """`questions` by path. Raises EnvironmentProblemError when it can not listen there."""
+        handler = type("Handler", (_Handler,), {"registry": registry, "questions": dict(questions)})
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            server = type("Server", (_Server,), {"address_family": family})
+            self._server: ThreadingHTTPServer = server((host, port), handler)
+        except OSError as error:
+            raise EnvironmentProblemError(
+                f"can not listen on port {port} of {host} for the metrics: {error.strerror or error}. Choose others "
+                f"with --metrics-port and --metrics-host; --metrics-port 0 does without"
+            ) from None
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, name="txbridge-web", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Two workers on one port would answer for each other.
+    allow_reuse_port = False
+
+    def server_bind(self) -> None:
+        """As http.server does it, but without asking a name server who we are: that can take long."""
+        TCPServer.server_bind(self)
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _CLIENT_TIMEOUT_S
+    registry: CollectorRegistry
+    questions: Mapping[str, Question]
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(HTTPStatus.OK, content_type, encode(self.registry))
+        elif path in self.questions:
+            reasons = self.questions[path]()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+            body = {"ok": not reasons, "reasons": reasons}
+            self._answer(status, "application/json", json.dumps(body).encode())
+        else:
+            known = " ".join(["/metrics", *self.questions])
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"There is: {known}\n".encode())
+
+    def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """A probe every few seconds is no news."""

@@ -1,0 +1,137 @@
+"""Metrics of clients, for those who ask for them: docs/metrics.md lists them."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from txbridge.client.errors import PrepareError
+from txbridge.client.half_writer import Prepared, Report
+from txbridge.client.listener import Outcome
+from txbridge.core.end_transaction import Source
+
+#: From an acknowledgement of all replicas in one data centre to the default time-out of 3 s, and what lies behind it.
+_PREPARE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
+#: From a statement in a local database to a call that somebody has forgotten to limit.
+_LOCAL_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0)
+
+
+class ClientMetrics:
+    """One object for all producers of a process that report to a registry; thread-safe.
+
+    Args:
+        registry: yours, for example `prometheus_client.REGISTRY`; to expose it is your business.
+
+    Raises:
+        ValueError: the registry has them already: pass the first object on instead.
+
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"txbridge_client_{name}", text, ("group", *labels), registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"txbridge_client_{name}", text, ("group",), buckets=buckets, registry=registry)
+
+        self._prepares = counter("prepares_total", "Half messages, by what became of them", "result")
+        self._decisions = counter("decisions_total", "Decisions of local transactions and checks", "outcome", "source")
+        self._ends = counter("ends_total", "END commands, by what became of them", "result")
+        self._prepare = histogram(
+            "prepare_seconds", "Until Kafka has acknowledged the half message", buckets=_PREPARE_SECONDS
+        )
+        self._local = histogram(
+            "local_transaction_seconds", "From the acknowledgement to the decision", buckets=_LOCAL_SECONDS
+        )
+
+    def of_group(self, group: str) -> GroupMetrics:
+        """What a producer of this group counts with."""
+        # Prometheus sees an increase only of what was there before.
+        for result in ("stored", "failed"):
+            self._prepares.labels(group, result)
+        for result in ("acknowledged", "given_up"):
+            self._ends.labels(group, result)
+        return GroupMetrics(self, group)
+
+    def prepared(self, group: str, seconds: float) -> None:
+        self._prepares.labels(group, "stored").inc()
+        self._prepare.labels(group).observe(seconds)
+
+    def prepare_failed(self, group: str) -> None:
+        self._prepares.labels(group, "failed").inc()
+
+    def local_transaction(self, group: str, seconds: float) -> None:
+        self._local.labels(group).observe(seconds)
+
+    def decided(self, group: str, outcome: Outcome, source: Source) -> None:
+        self._decisions.labels(group, outcome.decision.name.lower(), source.value).inc()
+
+    def ended(self, group: str, *, acknowledged: bool) -> None:
+        self._ends.labels(group, "acknowledged" if acknowledged else "given_up").inc()
+
+
+class GroupMetrics:
+    """Follows the transactions of one producer; thread-safe."""
+
+    def __init__(self, metrics: ClientMetrics, group: str) -> None:
+        self._metrics = metrics
+        self._group = group
+        #: Attempts that run: since when, and from its acknowledgement on, since that.
+        self._prepared: dict[str, float] = {}
+
+    def preparing(self, transaction_id: str, on_done: Report) -> Report:
+        """`on_done`, and the metrics of what it is told."""
+        started = self._prepared[transaction_id] = time.monotonic()
+
+        def report(result: Prepared | PrepareError) -> None:
+            now = time.monotonic()
+            if isinstance(result, Prepared):
+                self._metrics.prepared(self._group, now - started)
+                # Unless its caller was interrupted meanwhile, and nobody would take it out again.
+                if transaction_id in self._prepared:
+                    self._prepared[transaction_id] = now
+            else:
+                self._metrics.prepare_failed(self._group)
+            on_done(result)
+
+        return report
+
+    def ending(self, transaction_id: str, outcome: Outcome, end: Future[None]) -> None:
+        """The local transaction is over and its END on the way."""
+        prepared = self._prepared.pop(transaction_id, None)
+        if prepared is not None:
+            self._metrics.local_transaction(self._group, time.monotonic() - prepared)
+        self._decided(outcome, Source.CLIENT, end)
+
+    def answering(self, outcome: Outcome, end: Future[None]) -> None:
+        """A check is answered."""
+        self._decided(outcome, Source.CHECK, end)
+
+    def finished(self, transaction_id: str) -> None:
+        """Whatever became of it, nothing more is measured."""
+        self._prepared.pop(transaction_id, None)
+
+    def _decided(self, outcome: Outcome, source: Source, end: Future[None]) -> None:
+        self._metrics.decided(self._group, outcome, source)
+        end.add_done_callback(self._ended)
+
+    def _ended(self, end: Future[None]) -> None:
+        self._metrics.ended(self._group, acknowledged=end.exception() is None)
+
+
+class NoMetrics:
+    """For producers that were not asked to count: does nothing."""
+
+    def preparing(self, transaction_id: str, on_done: Report) -> Report:  # noqa: ARG002
+        return on_done
+
+    def ending(self, transaction_id: str, outcome: Outcome, end: Future[None]) -> None:
+        pass
+
+    def answering(self, outcome: Outcome, end: Future[None]) -> None:
+        pass
+
+    def finished(self, transaction_id: str) -> None:
+        pass
