@@ -9,6 +9,7 @@ import pytest
 from tests.harness import COMMIT, ROLLBACK, Bridge
 from tests.kafka_proxy import Cut, EndTxnProxy
 from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +21,10 @@ def proxy() -> Iterator[EndTxnProxy]:
 @pytest.fixture(scope="module")
 def servers(proxy: EndTxnProxy) -> Iterator[str]:
     """A Kafka that every client reaches through the proxy only."""
-    with EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}) as kafka:
-        proxy.connect_to(kafka.port)
+    # The proxy lets clients in before Kafka starts: who waits for Kafka may already come by the advertised port.
+    port = free_port()
+    proxy.connect_to(port)
+    with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
         yield f"127.0.0.1:{proxy.port}"
 
 
