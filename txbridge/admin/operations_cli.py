@@ -253,7 +253,7 @@ def _settings(
 
 def _states(chosen: Sequence[State]) -> frozenset[TransactionState]:
     if State.ALL in chosen:
-        return frozenset({TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED})
+        return frozenset(state for state in TransactionState if state.is_open)
     return frozenset(TransactionState(one.value) for one in chosen) or Selection().states
 
 

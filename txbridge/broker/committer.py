@@ -116,7 +116,7 @@ class Committer:
         if draft.watermark >= queue.half_position:
             # Everything read is finished or parked: no OP record up to here names anything that is still needed.
             op = max(op, self._settled_op)
-        recent = min(self._state.queue.recent_start, draft.watermark)
+        recent = queue.recent_start
         return Progress(half=draft.watermark, end=draft.next_end, op=op, topics=last.topics, recent=recent)
 
     def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:

@@ -139,9 +139,9 @@ def read_offset_topic(
     context: PartitionContext,
     partition: int,
     stopping: Callable[[], bool],
-    start: int | None = None,
+    start: int = 0,
 ) -> OffsetLedger:
-    """The last progress of OFFSET and the parked entries, reading from `start` (default: all of it)."""
+    """The last progress of OFFSET and the parked entries, reading from `start`."""
     names = context.names
     ledger = OffsetLedger(names, partition)
     strangers = _Strangers(names.offset, partition)
@@ -155,7 +155,7 @@ def read_offset_topic(
                 f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
                 f"namespace",
             )
-        reader.start(low if start is None else max(start, low))
+        reader.start(start)
         for message in reader.read_to(high, stopping):
             try:
                 ledger.take(message.key(), message.value(), headers_of(message), offset_of(message))

@@ -30,7 +30,7 @@ class ParkedEntries(Mapping[int, ParkedEntry]):
         return half_offset in self._others or (isinstance(half_offset, int) and half_offset in self._plain)
 
     def __iter__(self) -> Iterator[int]:
-        yield from (row.offset for row in self._plain)
+        yield from self._plain.offsets()
         yield from self._others
 
     def __len__(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from sys import intern
 
 from txbridge.core.census import SLOT_MS, Census, Count
 from txbridge.core.parked_table import ParkedRow, ParkedTable
@@ -104,8 +103,8 @@ class HalfEntry:
         return cls(
             offset=parked.half_offset,
             transaction_id=parked.transaction_id,
-            group=intern(parked.group),
-            real_topic=intern(parked.real_topic),
+            group=parked.group,
+            real_topic=parked.real_topic,
             born=parked.born,
             size=parked.size,
             next_due=parked.next_due,

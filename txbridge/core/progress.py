@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -110,9 +110,7 @@ class Progress:
             raise MalformedRecordError(f"not a progress record: {_short(error)}") from None
 
 
-_OPEN_STATES = {
-    state.value: state for state in (TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED)
-}
+_OPEN_STATES = {state.value: state for state in TransactionState if state.is_open}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +202,9 @@ def parse_parked(half_offset: int, value: bytes) -> ParkedRow | ParkedEntry:
             and ParkedTable.takes(row.transaction_id, row.size, row.checks)
         ):
             return row
-        return ParkedEntry(
-            half_offset=half_offset,
+        return replace(
+            ParkedEntry.from_row(row),
             state=state,
-            transaction_id=row.transaction_id,
-            group=row.group,
-            real_topic=row.real_topic,
-            born=row.born,
-            size=row.size,
-            checks=row.checks,
-            next_due=row.next_due,
             decided=None if data.get("decided") is None else _number(data["decided"]),
             error=None if data.get("error") is None else _text(data["error"]),
             reason=None if data.get("reason") is None else _text(data["reason"]),
