@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+JOBS ?= 2
 MUTATION := build/mutation/venv
 
 .PHONY: setup check format lock demo test chaos differential bench broken mutation clean
@@ -38,8 +39,9 @@ lock:
 demo: setup
 	$(BIN)/txbridge demo
 
+# Two files at a time, each with a Kafka of its own; `make test JOBS=0` runs one after the other.
 test: setup check
-	$(PYTEST) tests
+	$(PYTEST) tests --numprocesses $(JOBS) --dist loadfile
 
 # Client, worker and Kafka killed, ended and stopped under 100,000 transactions each: half an hour. A short version of it
 # is part of `make test`.
