@@ -9,9 +9,9 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import client, pending
+from tests.bench import client, pending, worker
 
-_BENCHES = {"client": client, "pending": pending}
+_BENCHES = {"client": client, "pending": pending, "worker": worker}
 
 
 def main() -> None:

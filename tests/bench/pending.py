@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
-from tests.harness import COMMIT, Bridge, WorkerProcess, eventually
+from tests.bench.feed import PATIENCE_S, EndOfTopic, Feed, memory, reader, say
+from tests.harness import Bridge, eventually
 from txbridge.embedded import EmbeddedKafka
 
 _MIB = 1024 * 1024
 #: Longer than the bench.
 _NEVER = 3_600_000
-#: Each is waited for until it has happened; a machine that needs longer than this tells nothing about txbridge.
-_PATIENCE_S = 600.0
 #: Long enough for several rounds of checks.
 _CHECKS_ALONE_S = 10.0
 _UNDECIDED = b"undecided"
@@ -46,16 +41,8 @@ class _Bench:
     def __init__(self, bridge: Bridge, options: argparse.Namespace) -> None:
         self._bridge = bridge
         self._options = options
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bridge.bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "queue.buffering.max.messages": 1_000_000,
-            }
-        )
+        self._feed = Feed(bridge)
         self._real = bridge.create_topic("real", partitions=1)
-        self._round = itertools.count(1)
         self._settings: dict[str, object] = {
             "payload_memory": options.payload_memory,
             "session_timeout": 6_000,
@@ -70,27 +57,27 @@ class _Bench:
     def run(self) -> dict[str, Any]:
         options, pending = self._options, self._options.pending
         worker = self._bridge.worker(**self._settings)
-        fresh = _memory(worker)
+        fresh = memory(worker)
         alone = self._commits_per_second("no message pending")
-        before = _memory(worker)
+        before = memory(worker)
 
-        self._say(f"preparing {pending:,} half messages of {options.size:,} bytes")
+        say(f"preparing {pending:,} half messages of {options.size:,} bytes")
         since = time.monotonic()
-        self._prepare(pending, b"u" * options.size, _UNDECIDED)
+        self._feed.prepare(self._real, pending, b"u" * options.size, _UNDECIDED)
         prepared_s = time.monotonic() - since
         self._wait_parked()
-        after = _memory(worker)
+        after = memory(worker)
         beside = self._commits_per_second(f"{pending:,} messages pending")
 
-        self._say("killing the worker and starting another one")
+        say("killing the worker and starting another one")
         worker.kill()
         since = time.monotonic()
         worker = self._bridge.worker(**self._settings)
         started_s = time.monotonic() - since
         taken_over = worker.events("partition_taken_over")[0]
-        restored = _memory(worker)
+        restored = memory(worker)
 
-        self._say("somebody of their producer group comes alive: all of them are due for a check")
+        say("somebody of their producer group comes alive: all of them are due for a check")
         with self._bridge.member() as member:
             eventually(lambda: member.count > 0, 60)
             since, checks = time.monotonic(), member.count
@@ -122,56 +109,18 @@ class _Bench:
             "checks_per_second": {"beside_commits": round(checks_beside), "alone": round(checks_alone)},
         }
 
-    def _say(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-    def _prepare(self, count: int, value: bytes, mark: bytes) -> list[tuple[int, str]]:
-        """Offsets and ids of the half messages, in the order of their production."""
-        half = self._bridge.names.half
-        found: list[tuple[int, str]] = []
-
-        def report(transaction_id: str) -> Callable[[object, Message], None]:
-            def take(error: object, message: Message) -> None:
-                assert error is None, error
-                found.append((message.offset() or 0, transaction_id))
-
-            return take
-
-        for number in range(count):
-            headers = [*self._bridge.half_headers(self._real), ("mark", mark)]
-            transaction_id = dict(headers)["UNIQ_KEY"].decode()
-            while True:
-                try:
-                    self._producer.produce(
-                        half, value=value, headers=headers, partition=0, on_delivery=report(transaction_id)
-                    )
-                    break
-                except BufferError:
-                    self._producer.poll(0.1)
-            if number % 1_000 == 0:
-                self._producer.poll(0)
-            if number and number % 200_000 == 0:
-                self._say(f"  {number:,}")
-        assert self._producer.flush(_PATIENCE_S) == 0
-        return found
-
     def _commits_per_second(self, what: str) -> int:
         """From the first END record to the last message that a read_committed reader sees; half messages lie ready."""
         count = self._options.commits
-        prepared = self._prepare(count, b"c" * self._options.size, b"committed")
+        prepared = self._feed.prepare(self._real, count, b"c" * self._options.size, b"committed")
         # The worker reads HALF meanwhile, as it would under steady traffic.
         time.sleep(2)
-        headers = self._bridge.end_headers()
-        reader = _EndOfTopic(self._bridge.bootstrap_servers, self._real)
+        reader = EndOfTopic(self._bridge.bootstrap_servers, self._real)
         since = time.monotonic()
-        for start in range(0, count, 200):
-            entries = "\n".join(f"{offset},{name},{COMMIT}" for offset, name in prepared[start : start + 200])
-            self._producer.produce(self._bridge.names.end, value=entries.encode(), headers=headers, partition=0)
-            self._producer.poll(0)
-        self._producer.flush(60)
+        self._feed.commit(prepared)
         reader.wait_for(count)
         rate = round(count / (time.monotonic() - since))
-        self._say(f"{rate:,} commits a second: {what}")
+        say(f"{rate:,} commits a second: {what}")
         return rate
 
     def _wait_parked(self) -> None:
@@ -180,33 +129,16 @@ class _Bench:
         reader = _LastProgress(
             self._bridge.bootstrap_servers, self._bridge.names.offset, self._bridge.names.progress_key(0)
         )
-        eventually(lambda: reader.half() >= end, _PATIENCE_S, "not everything was parked")
+        eventually(lambda: reader.half() >= end, PATIENCE_S, "not everything was parked")
         reader.close()
-        self._say("all of them are parked")
-
-
-class _EndOfTopic:
-    """Counts the records that a read_committed reader sees from now on."""
-
-    def __init__(self, servers: str, topic: str) -> None:
-        self._consumer = _reader(servers)
-        end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)[1]
-        self._consumer.assign([TopicPartition(topic, 0, end)])
-
-    def wait_for(self, count: int) -> None:
-        seen, deadline = 0, time.monotonic() + _PATIENCE_S
-        while seen < count:
-            assert time.monotonic() < deadline, f"{seen:,} of {count:,} became visible"
-            seen += sum(message.error() is None for message in self._consumer.consume(10_000, 0.2))
-        assert seen == count, f"{seen:,} instead of {count:,}"
-        self._consumer.close()
+        say("all of them are parked")
 
 
 class _LastProgress:
     """The low watermark of the last progress record."""
 
     def __init__(self, servers: str, topic: str, key: bytes) -> None:
-        self._consumer = _reader(servers)
+        self._consumer = reader(servers)
         self._consumer.assign([TopicPartition(topic, 0, 0)])
         self._key = key
         self._half = 0
@@ -219,23 +151,3 @@ class _LastProgress:
 
     def close(self) -> None:
         self._consumer.close()
-
-
-def _reader(servers: str) -> Consumer:
-    """A reader of committed records, with nothing assigned yet."""
-    return Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "bench",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-        }
-    )
-
-
-def _memory(worker: WorkerProcess) -> int:
-    """Resident bytes of the worker's process."""
-    for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the worker is gone")

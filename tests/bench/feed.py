@@ -1,0 +1,113 @@
+"""What measurements share: transactions made without a client, and readers of what a worker has done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from tests.harness import COMMIT, Bridge, WorkerProcess
+
+#: Each thing is waited for until it has happened; a machine that needs longer than this tells nothing about txbridge.
+PATIENCE_S = 600.0
+#: As many as a client puts into one END record under load.
+_ENTRIES = 200
+
+
+def say(text: str) -> None:
+    """Progress of long work, beside the report."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+class Feed:
+    """Writes half messages and decisions of partition 0 with a plain producer, as fast as it goes."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bridge.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+
+    def prepare(self, real_topic: str, count: int, value: bytes, mark: bytes) -> list[tuple[int, str]]:
+        """Offsets and ids of half messages, in the order of their production."""
+        half = self._bridge.names.half
+        found: list[tuple[int, str]] = []
+
+        def report(transaction_id: str) -> Callable[[object, Message], None]:
+            def take(error: object, message: Message) -> None:
+                assert error is None, error
+                found.append((message.offset() or 0, transaction_id))
+
+            return take
+
+        for number in range(count):
+            headers = [*self._bridge.half_headers(real_topic), ("mark", mark)]
+            transaction_id = dict(headers)["UNIQ_KEY"].decode()
+            while True:
+                try:
+                    self._producer.produce(
+                        half, value=value, headers=headers, partition=0, on_delivery=report(transaction_id)
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+            if number % 1_000 == 0:
+                self._producer.poll(0)
+            if number and number % 200_000 == 0:
+                say(f"  {number:,}")
+        assert self._producer.flush(PATIENCE_S) == 0
+        return found
+
+    def commit(self, prepared: Sequence[tuple[int, str]]) -> None:
+        """END records for all of them, in their order; returns when Kafka has them."""
+        headers = self._bridge.end_headers()
+        for start in range(0, len(prepared), _ENTRIES):
+            entries = "\n".join(f"{offset},{name},{COMMIT}" for offset, name in prepared[start : start + _ENTRIES])
+            self._producer.produce(self._bridge.names.end, value=entries.encode(), headers=headers, partition=0)
+            self._producer.poll(0)
+        assert self._producer.flush(PATIENCE_S) == 0
+
+
+class EndOfTopic:
+    """Counts the records that a read_committed reader of partition 0 sees from now on."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._consumer = reader(servers)
+        end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), 10)[1]
+        self._consumer.assign([TopicPartition(topic, 0, end)])
+
+    def wait_for(self, count: int) -> None:
+        seen, deadline = 0, time.monotonic() + PATIENCE_S
+        while seen < count:
+            assert time.monotonic() < deadline, f"{seen:,} of {count:,} became visible"
+            seen += sum(message.error() is None for message in self._consumer.consume(10_000, 0.2))
+        assert seen == count, f"{seen:,} instead of {count:,}"
+        self._consumer.close()
+
+
+def reader(servers: str) -> Consumer:
+    """A reader of committed records, with nothing assigned yet."""
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "bench",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+    )
+
+
+def memory(worker: WorkerProcess) -> int:
+    """Resident bytes of the worker's process."""
+    for line in Path(f"/proc/{worker.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the worker is gone")
