@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 from tests.harness import Bridge
 from tests.postgres import URL_VARIABLE, Postgres
 from txbridge.embedded import EmbeddedKafka
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would everything that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import PrepareError, UsageError
+from txbridge.client.attempts import TransactionIds
+from txbridge.client.end_queue import Ticket
 from txbridge.client.half_writer import Prepared
+from txbridge.core.end_transaction import EndEntry
 
 
 class FakeRecord:
@@ -98,6 +100,7 @@ class FakeRuntime:
 
     def __init__(self, *, room=True):
         self.is_of_this_process = True
+        self.new_transaction_id = TransactionIds().new
         self.prepare_timeout = 0.1
         self.room = room
         self.refusals = deque()
@@ -151,13 +154,13 @@ class FakeRuntime:
             on_done(error or Prepared(transaction_id, 0, number, 1_000, 1))
 
     def end(self, prepared, outcome):
-        future = Future()
-        future.set_running_or_notify_cancel()
-        self.ends.append((prepared.transaction_id, outcome, future))
-        return future
+        entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision)
+        end = Ticket(entry, prepared.size)
+        self.ends.append((prepared.transaction_id, outcome, end))
+        return end
 
     def flush(self, timeout):
-        return sum(not future.done() for *_, future in self.ends)
+        return sum(not end.future().done() for *_, end in self.ends)
 
     def close(self, timeout, finish_calls):
         with self._condition:

@@ -106,7 +106,7 @@ def test_completions_of_a_thread_wake_the_loop_once(runtime):
             assert len(wakes) == 1
             waits = [asyncio.ensure_future(result.wait(10)) for result in results]
             await asyncio.sleep(0)
-            thread = threading.Thread(target=lambda: [end.set_result(None) for *_, end in runtime.ends])
+            thread = threading.Thread(target=lambda: [end.settle() for *_, end in runtime.ends])
             thread.start()
             thread.join()
             await asyncio.gather(*waits)
@@ -290,7 +290,7 @@ def test_the_result_waits_without_blocking_the_loop(runtime):
                 await result.wait(0.01)
             waiting = asyncio.ensure_future(result.wait())
             await asyncio.sleep(0)
-            runtime.ends[0][2].set_exception(EndTransactionError("given up"))
+            runtime.ends[0][2].settle(EndTransactionError("given up"))
             with pytest.raises(EndTransactionError):
                 await waiting
             with pytest.raises(EndTransactionError):

@@ -8,19 +8,21 @@ import threading
 import pytest
 
 from txbridge import UsageError
-from txbridge.client.attempts import Attempts, new_transaction_id
+from txbridge.client.attempts import Attempts, TransactionIds
 from txbridge.core.end_transaction import Decision
 
 
 def begun(attempts, count):
-    ids = [new_transaction_id() for _ in range(count)]
+    made = TransactionIds()
+    ids = [made.new() for _ in range(count)]
     for transaction_id in ids:
         attempts.begin(transaction_id)
     return ids
 
 
 def test_transaction_ids_are_32_digits_and_never_the_same():
-    ids = {new_transaction_id() for _ in range(1_000)}
+    made = TransactionIds()
+    ids = {made.new() for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(re.fullmatch(r"[0-9A-F]{32}", transaction_id) for transaction_id in ids)
 

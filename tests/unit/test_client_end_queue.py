@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txbridge.client.end_queue import EndQueue
+from txbridge.client.errors import EndTransactionError
 from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end
 
 
@@ -119,7 +120,24 @@ def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
 
 
 def test_a_command_can_not_be_cancelled():
-    queue = EndQueue()
-    [future] = add(queue, 1)
+    [ticket] = add(EndQueue(), 1)
+    future = ticket.future()
     assert future.cancel() is False
-    future.set_result(None)
+    ticket.settle()
+    assert future.result(0) is None
+
+
+def test_a_future_tells_the_same_whether_it_was_asked_for_before_or_after():
+    acknowledged, given_up = add(EndQueue(), 1, 2)
+    early = [acknowledged.future(), given_up.future()]
+    assert [future.done() for future in early] == [False, False]
+    error = EndTransactionError("given up")
+    acknowledged.settle()
+    given_up.settle(error)
+    assert [acknowledged.future(), given_up.future()] == early
+    assert [future.exception(0) for future in early] == [None, error]
+
+    late_acknowledged, late_given_up = add(EndQueue(), 3, 4)
+    late_acknowledged.settle()
+    late_given_up.settle(error)
+    assert [late_acknowledged.future().exception(0), late_given_up.future().exception(0)] == [None, error]

@@ -42,7 +42,7 @@ def sender(wire):
 
 
 def submit(sender, *offsets, partition=0, source=Source.CLIENT):
-    return [sender.submit(partition, entry(offset), source, 100) for offset in offsets]
+    return [sender.submit(partition, entry(offset), source, 100).future() for offset in offsets]
 
 
 def entries(record):
@@ -50,7 +50,7 @@ def entries(record):
 
 
 def test_the_record(wire, sender):
-    future = sender.submit(3, entry(17, Decision.ROLLBACK, check_times=2, remark="50 %"), Source.CHECK, 100)
+    future = sender.submit(3, entry(17, Decision.ROLLBACK, check_times=2, remark="50 %"), Source.CHECK, 100).future()
     wire.wait_records(1)
     assert wire.records == [
         (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from txbridge import ClientMetrics, LocalTransactionState, PrepareError
+from txbridge.client.end_queue import Ticket
 from txbridge.client.half_writer import Prepared
 from txbridge.client.listener import Outcome
 from txbridge.client.metrics import NoMetrics
+from txbridge.core.end_transaction import Decision, EndEntry
 
 COMMITTED = Outcome(LocalTransactionState.COMMIT_MESSAGE)
 UNKNOWN = Outcome(LocalTransactionState.UNKNOW)
@@ -28,11 +28,8 @@ def group(registry):
 
 
 def settled(error=None):
-    end = Future()
-    if error is None:
-        end.set_result(None)
-    else:
-        end.set_exception(error)
+    end = Ticket(EndEntry(1, "A" * 32, Decision.COMMIT), 1)
+    end.settle(error)
     return end
 
 

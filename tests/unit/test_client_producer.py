@@ -8,6 +8,7 @@ import pytest
 
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client import producer as module
+from txbridge.client.attempts import TransactionIds
 from txbridge.topics import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -141,6 +142,7 @@ class FakeRuntime:
     def __init__(self, *, room=True, write=None):
         self.room, self.write = room, write
         self.log = []
+        self.new_transaction_id = TransactionIds().new
 
     def check_limits(self, message):
         self.log.append("check_limits")

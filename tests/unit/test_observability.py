@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +15,11 @@ from prometheus_client import CollectorRegistry
 
 from tests.unit.core.building import COMMIT, Partition, end, entry
 from txbridge.broker.metrics import CAUSES, PartitionFacts, WorkerMetrics
+from txbridge.client.end_queue import Ticket
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.metrics import ClientMetrics
 from txbridge.core.census import Count
+from txbridge.core.end_transaction import EndEntry
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "observability" / "txbridge.rules.yml"
@@ -39,7 +40,9 @@ def registries() -> list[CollectorRegistry]:
     open_ = Count({"orders": {0: 1}}, {})
     worker.watch(lambda: [PartitionFacts(0, serving=True, open=open_, end_lag=0)], lambda: True)
     metrics = ClientMetrics(client)
-    metrics.of_group("orders").answering(Outcome(LocalTransactionState.COMMIT_MESSAGE), Future())
+    metrics.of_group("orders").answering(
+        Outcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(EndEntry(1, "A" * 32, COMMIT), 1)
+    )
     metrics.prepared("orders", 0.1)
     metrics.local_transaction("orders", 0.1)
     return [worker.registry, client]

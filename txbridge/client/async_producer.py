@@ -20,7 +20,6 @@ from txbridge.client.attempt import (
     no_room_for_half_messages,
     refuse,
     require_this_process,
-    told,
 )
 from txbridge.client.calling import Calling, is_called_by
 from txbridge.client.errors import PrepareError
@@ -161,7 +160,7 @@ class AsyncTransactionProducer:
                 interrupted(runtime, prepared, given, error)
                 raise
             end = runtime.end(prepared, outcome)
-            return AsyncTransactionSendResult(**told(prepared, outcome), end=end, _hand_over=hand_over)
+            return AsyncTransactionSendResult.of(prepared, outcome, end, _hand_over=hand_over)
         finally:
 
             def over(_: object = None) -> None:

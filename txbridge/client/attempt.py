@@ -6,10 +6,9 @@ import time
 from queue import SimpleQueue
 from typing import Any
 
-from txbridge.client.attempts import new_transaction_id
 from txbridge.client.errors import PrepareError
 from txbridge.client.half_writer import Prepared, Report
-from txbridge.client.listener import Outcome, TransactionListener, execute, execution_failed
+from txbridge.client.listener import TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message
 from txbridge.client.result import TransactionSendResult
 from txbridge.client.runtime import Runtime
@@ -28,7 +27,7 @@ def admit(runtime: Runtime, message: Message) -> str:
     """The id of a new transaction; UsageError if this client can not send the message."""
     require_this_process(runtime)
     runtime.check_limits(message)
-    return new_transaction_id()
+    return runtime.new_transaction_id()
 
 
 def require_this_process(runtime: Runtime) -> None:
@@ -103,20 +102,9 @@ def decide(
         interrupted(runtime, prepared, given, error)
         raise
     end = runtime.end(prepared, outcome)
-    return TransactionSendResult(**told(prepared, outcome), end=end)
+    return TransactionSendResult.of(prepared, outcome, end)
 
 
 def interrupted(runtime: Runtime, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
     """KeyboardInterrupt, SystemExit and the like are on their way out, but the worker learns that nothing is known."""
     runtime.end(prepared, execution_failed(given, error))
-
-
-def told(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
-    """What every face's result tells."""
-    return {
-        "transaction_id": prepared.transaction_id,
-        "half_partition": prepared.partition,
-        "half_offset": prepared.offset,
-        "local_transaction_state": outcome.state,
-        "local_exception": outcome.exception,
-    }

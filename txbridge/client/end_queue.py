@@ -1,11 +1,13 @@
-"""Which END commands share a record: pure bookkeeping, without threads and Kafka."""
+"""Which END commands share a record: bookkeeping, without Kafka."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from txbridge.client.errors import EndTransactionError
 from txbridge.core.end_transaction import MAX_ENTRIES, MAX_REMARK, EndEntry, Source
 
 #: Encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB; half of it leaves room for other producers'
@@ -19,13 +21,51 @@ MAX_NAMED_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 80
 
 
-@dataclass(slots=True, eq=False)
 class Ticket:
-    """An END command on its way. `size` is that of its half message in bytes."""
+    """An END command on its way. `size` is that of its half message in bytes.
 
-    entry: EndEntry
-    size: int
-    future: Future[None]
+    A Future costs more than everything else that is done for a command, and hardly anybody wants to have one: it is
+    made for whoever asks. Thread-safe.
+    """
+
+    __slots__ = ("_error", "_future", "_settled", "entry", "size")
+
+    def __init__(self, entry: EndEntry, size: int) -> None:
+        self.entry = entry
+        self.size = size
+        self._settled = False
+        self._error: EndTransactionError | None = None
+        self._future: Future[None] | None = None
+
+    def future(self) -> Future[None]:
+        """Resolved when the command is settled; it can not be cancelled, as the command will be sent."""
+        with _FUTURES:
+            if self._future is None:
+                self._future = Future()
+                self._future.set_running_or_notify_cancel()
+                if self._settled:
+                    _resolve(self._future, self._error)
+            return self._future
+
+    def settle(self, error: EndTransactionError | None = None) -> None:
+        """Kafka has it, or it was given up; to be called once."""
+        with _FUTURES:
+            self._settled, self._error = True, error
+            future = self._future
+        # Not under the lock: callbacks are the application's.
+        if future is not None:
+            _resolve(future, error)
+
+
+#: Of all tickets: it is held for a moment.
+_FUTURES = threading.Lock()
+
+
+def _resolve(future: Future[None], error: EndTransactionError | None) -> None:
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,20 +101,18 @@ class EndQueue:
         #: Commands that are neither acknowledged nor given up.
         self.unsettled = 0
 
-    def add(self, partition: int, source: Source, entry: EndEntry, size: int) -> Future[None]:
-        """Queue a command; the future is resolved when its batch is settled."""
+    def add(self, partition: int, source: Source, entry: EndEntry, size: int) -> Ticket:
+        """Queue a command. Settling the tickets of its batch is the caller's."""
         lane = self._lanes.get((partition, source))
         if lane is None:
             lane = self._lanes[partition, source] = Lane(partition, source)
-        future: Future[None] = Future()
-        # From here on the caller can not cancel it: the command will be sent.
-        future.set_running_or_notify_cancel()
+        ticket = Ticket(entry, size)
         if not lane.waiting and not lane.in_flight:
             self._ready.append(lane)
-        lane.waiting.append(Ticket(entry, size, future))
+        lane.waiting.append(ticket)
         lane.given += 1
         self.unsettled += 1
-        return future
+        return ticket
 
     @property
     def is_ready(self) -> bool:
@@ -90,7 +128,7 @@ class EndQueue:
         return Batch(lane, _first_of(lane.waiting))
 
     def settle(self, batch: Batch) -> None:
-        """The batch was acknowledged or given up; its lane may go on. Resolving the futures is the caller's."""
+        """The batch was acknowledged or given up; its lane may go on. Settling the tickets is the caller's."""
         lane = batch.lane
         lane.in_flight = False
         lane.settled += len(batch.tickets)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException
@@ -19,8 +18,8 @@ from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 
-#: Commands that may wait before new transactions are held back: 36 MB at about 1.8 KB each, most of it the future. More
-#: than a few thousand wait only while Kafka takes half messages but no ENDs.
+#: Commands that may wait before new transactions are held back: 36 MB, if somebody has a future of each. More than a
+#: few thousand wait only while Kafka takes half messages but no ENDs.
 MAX_UNSETTLED = 20_000
 #: While something is in flight an acknowledgement wakes the thread at once; this bounds how long a command of another
 #: partition waits behind it when that partition's broker does not answer.
@@ -53,15 +52,15 @@ class EndSender:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, partition: int, entry: EndEntry, source: Source, size: int) -> Future[None]:
-        """Queue a command about a half message of `size` bytes; never blocks. After close the future has failed."""
+    def submit(self, partition: int, entry: EndEntry, source: Source, size: int) -> Ticket:
+        """Queue a command about a half message of `size` bytes; never blocks. After close it has failed already."""
         with self._lock:
             if not self._give_up:
-                future = self._queue.add(partition, source, entry, size)
+                ticket = self._queue.add(partition, source, entry, size)
                 self._work.notify()
-                return future
-        late: Future[None] = Future()
-        late.set_exception(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
+                return ticket
+        late = Ticket(entry, size)
+        late.settle(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
         return late
 
     def wait_for_room(self, timeout: float) -> bool:
@@ -172,7 +171,7 @@ class EndSender:
             self._progress.notify_all()
         if error is None:
             for ticket in batch.tickets:
-                ticket.future.set_result(None)
+                ticket.settle()
         else:
             self._fail(batch.tickets, error)
 
@@ -192,4 +191,4 @@ class EndSender:
     def _fail(tickets: Sequence[Ticket], error: EndTransactionError) -> None:
         for ticket in tickets:
             # One each: an exception that several threads raise collects the traces of all of them.
-            ticket.future.set_exception(EndTransactionError(str(error), error.cause))
+            ticket.settle(EndTransactionError(str(error), error.cause))

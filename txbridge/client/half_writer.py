@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
@@ -23,17 +23,20 @@ from txbridge.core.names import Names, short_id
 _SERVE_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A half message that Kafka has acknowledged."""
 
-    transaction_id: str = field(repr=False)
+    transaction_id: str
     partition: int
     offset: int
     #: ms; Kafka's append time.
     born: int
     #: Bytes of the user's key, value and headers.
     size: int
+
+    def __repr__(self) -> str:
+        # Knowing the transaction id is the right to decide.
+        return f"Prepared(partition={self.partition}, offset={self.offset}, born={self.born}, size={self.size})"
 
 
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.

@@ -77,9 +77,10 @@ class Message:
     @property
     def key_and_headers_size(self) -> int:
         """Bytes that key and headers take in a record, rounded up."""
-        return len(self.key or b"") + sum(
-            len(name.encode()) + len(value or b"") + _HEADER_BYTES for name, value in self.headers
-        )
+        size = len(self.key or b"")
+        for name, value in self.headers:
+            size += len(name.encode()) + len(value or b"") + _HEADER_BYTES
+        return size
 
 
 @dataclass(frozen=True, init=False)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from txbridge.client.end_queue import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.half_writer import Prepared, Report
 from txbridge.client.listener import Outcome
@@ -98,14 +99,14 @@ class GroupMetrics:
 
         return report
 
-    def ending(self, transaction_id: str, outcome: Outcome, end: Future[None]) -> None:
+    def ending(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
         """The local transaction is over and its END on the way."""
         prepared = self._prepared.pop(transaction_id, None)
         if prepared is not None:
             self._metrics.local_transaction(self._group, time.monotonic() - prepared)
         self._decided(outcome, Source.CLIENT, end)
 
-    def answering(self, outcome: Outcome, end: Future[None]) -> None:
+    def answering(self, outcome: Outcome, end: Ticket) -> None:
         """A check is answered."""
         self._decided(outcome, Source.CHECK, end)
 
@@ -113,9 +114,9 @@ class GroupMetrics:
         """Whatever became of it, nothing more is measured."""
         self._prepared.pop(transaction_id, None)
 
-    def _decided(self, outcome: Outcome, source: Source, end: Future[None]) -> None:
+    def _decided(self, outcome: Outcome, source: Source, end: Ticket) -> None:
         self._metrics.decided(self._group, outcome, source)
-        end.add_done_callback(self._ended)
+        end.future().add_done_callback(self._ended)
 
     def _ended(self, end: Future[None]) -> None:
         self._metrics.ended(self._group, acknowledged=end.exception() is None)
@@ -127,10 +128,10 @@ class NoMetrics:
     def preparing(self, transaction_id: str, on_done: Report) -> Report:  # noqa: ARG002
         return on_done
 
-    def ending(self, transaction_id: str, outcome: Outcome, end: Future[None]) -> None:
+    def ending(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
         pass
 
-    def answering(self, outcome: Outcome, end: Future[None]) -> None:
+    def answering(self, outcome: Outcome, end: Ticket) -> None:
         pass
 
     def finished(self, transaction_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
@@ -16,6 +17,7 @@ from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import Prepared
 from txbridge.client.in_flight import InFlight
+from txbridge.client.light_future import LightFuture
 from txbridge.client.listener import TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.result import TransactionSendResult
@@ -61,6 +63,8 @@ class Pipeline:
         self._lock = threading.Lock()
         #: There is room, or something that a flush waits for is over.
         self._news = threading.Condition(self._lock)
+        #: Of all futures.
+        self._resolved = threading.Condition()
         self._in_flight = InFlight()
         self._ready: deque[tuple[_Attempt, Prepared | PrepareError]] = deque()
         self._jobs = 0
@@ -72,14 +76,15 @@ class Pipeline:
     ) -> Future[TransactionSendResult]:
         """Hand the half message over; blocks while too much is in flight. UsageError after close."""
         size = len(message.value or b"")
-        future: Future[TransactionSendResult] = Future()
+        future: Future[TransactionSendResult] = LightFuture(self._resolved)
         attempt = _Attempt(runtime, transaction_id, message, arg, future, size, self._enter(size))
         try:
             # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
             runtime.begin(transaction_id)
             write(runtime, message, transaction_id, partial(self._reported, attempt))
         except PrepareError as error:
-            self._settle(attempt, error)
+            with Calling(self):
+                self._settle(attempt, error)
         except BaseException:
             # Interrupted. If it can not be cancelled any more, its local transaction has begun and will be decided.
             if future.cancel():
@@ -109,12 +114,10 @@ class Pipeline:
         """Give up what has no local transaction yet; returns without waiting for those that run."""
         with self._lock:
             self._stopped = self._closed = True
-            given_up = list(self._ready)
-            self._ready.clear()
-            is_idle = self._in_flight.number == len(given_up)
-        for attempt, _ in given_up:
-            self._settle(attempt, PrepareError(_CLOSED))
+        self._give_up(_CLOSED)
         if self._is_ours:
+            with self._lock:
+                is_idle = not self._in_flight.number
             self._executor.shutdown(wait=is_idle)
 
     def _enter(self, size: int) -> int:
@@ -139,16 +142,17 @@ class Pipeline:
 
     def _reported(self, attempt: _Attempt, prepared: Prepared | PrepareError) -> None:
         """The half message is stored or not; this is the thread of the delivery reports."""
-        with self._lock:
-            is_late, another = self._closed, False
-            if not is_late:
-                self._ready.append((attempt, prepared))
+        self._ready.append((attempt, prepared))
+        # Both are looked at after it was appended, and without the lock: whoever closes, or ends a job, changes the one
+        # and then looks whether something is ready. So one of the two sees the other.
+        if self._closed:
+            self._give_up(_CLOSED)
+        elif self._jobs < self._max_size:
+            with self._lock:
                 another = self._jobs < self._max_size
                 self._jobs += another
-        if is_late:
-            self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(_CLOSED))
-        elif another:
-            self._start_job()
+            if another:
+                self._start_job()
 
     def _start_job(self) -> None:
         try:
@@ -164,44 +168,63 @@ class Pipeline:
             self._refused(None)
 
     def _run(self) -> None:
-        while (ready := self._next()) is not None:
-            self._settle(*ready)
+        with Calling(self):
+            while not self._closed:
+                try:
+                    attempt, prepared = self._ready.popleft()
+                except IndexError:
+                    if self._job_may_end():
+                        return
+                else:
+                    self._settle(attempt, prepared)
 
-    def _next(self) -> tuple[_Attempt, Prepared | PrepareError] | None:
+    def _job_may_end(self) -> bool:
         with self._lock:
-            if self._ready:
-                return self._ready.popleft()
             self._jobs -= 1
-            return None
+            if not self._ready:
+                return True
+            # It was appended just before, and another job was not seen to be needed.
+            self._jobs += 1
+            return False
+
+    def _give_up(self, why: str) -> int:
+        """Settle everything that is ready without running it; returns how many."""
+        for number in itertools.count():
+            try:
+                attempt, prepared = self._ready.popleft()
+            except IndexError:
+                return number
+            with Calling(self):
+                self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(why))
+        raise AssertionError
 
     def _refused(self, error: Exception | None) -> None:
         with self._lock:
             self._jobs -= 1
-            # Another job runs what is ready.
-            given_up = [] if self._jobs else list(self._ready)
-            if given_up:
-                self._ready.clear()
-        report(logging.ERROR, "local_transactions_not_run", exception=error, transactions=len(given_up))
-        for attempt, prepared in given_up:
-            self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(_REFUSED))
+            is_last = not self._jobs
+        # Another job runs what is ready.
+        number = self._give_up(_REFUSED) if is_last else 0
+        report(logging.ERROR, "local_transactions_not_run", exception=error, transactions=number)
 
     def _settle(self, attempt: _Attempt, prepared: Prepared | PrepareError) -> None:
-        """Run the local transaction, if it comes to that, and resolve the future, whose callbacks run here, too."""
+        """Run the local transaction, if it comes to that, and resolve the future, whose callbacks run here, too.
+
+        Within `Calling(self)`.
+        """
         runtime, future = attempt.runtime, attempt.future
         try:
-            with Calling(self):
-                if not future.set_running_or_notify_cancel():
-                    runtime.give_up(attempt.transaction_id)
-                elif isinstance(prepared, PrepareError):
-                    runtime.give_up(attempt.transaction_id)
-                    future.set_exception(prepared)
+            if not future.set_running_or_notify_cancel():
+                runtime.give_up(attempt.transaction_id)
+            elif isinstance(prepared, PrepareError):
+                runtime.give_up(attempt.transaction_id)
+                future.set_exception(prepared)
+            else:
+                try:
+                    result = decide(runtime, self._listener, attempt.message, prepared, attempt.arg)
+                except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
+                    future.set_exception(error)
                 else:
-                    try:
-                        result = decide(runtime, self._listener, attempt.message, prepared, attempt.arg)
-                    except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
-                        future.set_exception(error)
-                    else:
-                        future.set_result(result)
+                    future.set_result(result)
         finally:
             # Last of all: who was waiting in flush() or close() finds the future resolved.
             self._leave(attempt)

@@ -6,9 +6,12 @@ import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 
+from txbridge.client.end_queue import Ticket
+from txbridge.client.half_writer import Prepared
 from txbridge.client.hand_over import HandOver, resolve
-from txbridge.client.listener import LocalTransactionState
+from txbridge.client.listener import LocalTransactionState, Outcome
 
 
 class SendStatus(Enum):
@@ -17,7 +20,7 @@ class SendStatus(Enum):
     SEND_OK = "SEND_OK"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Sent:
     """A half message that is stored, and what its local transaction said."""
 
@@ -28,10 +31,33 @@ class _Sent:
     local_transaction_state: LocalTransactionState
     #: What the listener raised, if it did; the state is then UNKNOW.
     local_exception: Exception | None
-    #: Resolved (None) when Kafka has acknowledged the END; fails with EndTransactionError if that did not happen. Its
-    #: callbacks run in the thread that sends all ENDs: they must be quick and must not wait for other ENDs.
-    end: Future[None] = field(repr=False)
+    _end: Ticket = field(repr=False)
     send_status: SendStatus = SendStatus.SEND_OK
+
+    @classmethod
+    def of(cls, prepared: Prepared, outcome: Outcome, end: Ticket, **more: object) -> Self:
+        """What became of it so far."""
+        made = cls.__new__(cls)
+        # Not by __init__, which a frozen dataclass has to let set each of them by itself.
+        made.__dict__.update(
+            transaction_id=prepared.transaction_id,
+            half_partition=prepared.partition,
+            half_offset=prepared.offset,
+            local_transaction_state=outcome.state,
+            local_exception=outcome.exception,
+            _end=end,
+            send_status=SendStatus.SEND_OK,
+            **more,
+        )
+        return made
+
+    @property
+    def end(self) -> Future[None]:
+        """Resolved (None) when Kafka has acknowledged the END; fails with EndTransactionError if that did not happen.
+
+        Its callbacks run in the thread that sends all ENDs: they must be quick and must not wait for other ENDs.
+        """
+        return self._end.future()
 
     @property
     def msg_id(self) -> str:
@@ -44,7 +70,7 @@ class _Sent:
         return self.half_offset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TransactionSendResult(_Sent):
     """A half message that is stored, and what its local transaction said."""
 
@@ -57,7 +83,7 @@ class TransactionSendResult(_Sent):
         self.end.result(timeout)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AsyncTransactionSendResult(_Sent):
     """TransactionSendResult of an AsyncTransactionProducer: `wait` is awaited."""
 
@@ -65,11 +91,12 @@ class AsyncTransactionSendResult(_Sent):
 
     async def wait(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
         """As TransactionSendResult.wait, without blocking the event loop; many may wait for one END."""
-        if not self.end.done():
+        end = self.end
+        if not end.done():
             self._hand_over.require_this_loop()
             acknowledged: asyncio.Future[None] = self._hand_over.loop.create_future()
             # Not asyncio.wrap_future, which wakes the loop once for each END instead of once for a record of many.
-            self.end.add_done_callback(lambda _: self._hand_over.call(resolve, acknowledged, None))
+            end.add_done_callback(lambda _: self._hand_over.call(resolve, acknowledged, None))
             async with asyncio.timeout(timeout):
                 await acknowledged
-        self.end.result()
+        end.result()

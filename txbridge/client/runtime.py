@@ -8,13 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 
 from txbridge import kafka_config
-from txbridge.client.attempts import Attempts
+from txbridge.client import process
+from txbridge.client.attempts import Attempts, TransactionIds
 from txbridge.client.check_consumer import CheckConsumer, Group
 from txbridge.client.check_request import CheckRequest
 from txbridge.client.connection import Connection
+from txbridge.client.end_queue import Ticket
 from txbridge.client.end_sender import EndSender
 from txbridge.client.events import report
 from txbridge.client.half_writer import HalfWriter, Prepared, Report
@@ -49,7 +50,8 @@ class Runtime:
         self.prepare_timeout = int(half_config["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
         self._metrics = NoMetrics() if options.metrics is None else options.metrics.of_group(group)
-        self._process = os.getpid()
+        self._process = process.generation()
+        self._ids = TransactionIds()
         self._attempts = Attempts()
         self._half = HalfWriter(Wire(half_config, connection), connection, names, group)
         # For people who read END: which process it was. RocketMQ's client id is made alike.
@@ -70,7 +72,11 @@ class Runtime:
     @property
     def is_of_this_process(self) -> bool:
         """False after a fork: librdkafka's threads do not exist in the child."""
-        return self._process == os.getpid()
+        return self._process == process.generation()
+
+    def new_transaction_id(self) -> str:
+        """See TransactionIds.new."""
+        return self._ids.new()
 
     def check_limits(self, message: Message) -> None:
         """UsageError if these topics can not take the message."""
@@ -101,7 +107,7 @@ class Runtime:
         """See HalfWriter.wait_for_room."""
         self._half.wait_for_room(timeout)
 
-    def end(self, prepared: Prepared, outcome: Outcome) -> Future[None]:
+    def end(self, prepared: Prepared, outcome: Outcome) -> Ticket:
         """Send the decision of a local transaction on its way."""
         entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
         end = self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
@@ -161,9 +167,9 @@ class Runtime:
                 message.check_times,
                 outcome.remark,
             )
-            future = self._ends.submit(message.half_partition, entry, Source.CHECK, request.size)
-            self._metrics.answering(outcome, future)
-            future.add_done_callback(lambda _: settled())
+            end = self._ends.submit(message.half_partition, entry, Source.CHECK, request.size)
+            self._metrics.answering(outcome, end)
+            end.future().add_done_callback(lambda _: settled())
 
         verdict = self._attempts.verdict(message.transaction_id)
         if verdict is None:

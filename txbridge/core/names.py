@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: Kafka's headers: an ordered list in which a name may repeat and a value may be null.
 Headers = Sequence[tuple[str, bytes | None]]
@@ -45,6 +46,8 @@ _RESERVED_PREFIX = "TXB_"
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
+#: Groups and topics whose names are known to be good or bad: asked for every message, and messages share a few.
+_KNOWN_NAMES = 1_000
 #: RocketMQ's consumer group of the half topic; here the name of the progress and of the fence.
 SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"
 
@@ -54,11 +57,13 @@ def is_reserved_header(name: str) -> bool:
     return name in _RESERVED_NAMES or name.startswith(_RESERVED_PREFIX)
 
 
+@lru_cache(_KNOWN_NAMES)
 def is_group(name: str) -> bool:
     """Whether this can be a producer group: it becomes part of a topic name."""
     return _GROUP.match(name) is not None
 
 
+@lru_cache(_KNOWN_NAMES)
 def is_topic(name: str) -> bool:
     """Kafka's rule for topic names."""
     return _TOPIC.match(name) is not None and name not in {".", ".."}
@@ -129,6 +134,12 @@ class Names:
 
     def is_forbidden(self, real_topic: str) -> bool:
         """System topics, to which no message may be delivered (RocketMQ's TopicValidator)."""
-        if real_topic.startswith(("RMQ_SYS_", "__")) or real_topic in {"TRANS_CHECK_MAX_TIME_TOPIC", self.discard}:
-            return True
-        return bool(self.namespace) and real_topic.startswith(self._named("RMQ_SYS_"))
+        return _is_forbidden(self.namespace, real_topic)
+
+
+@lru_cache(_KNOWN_NAMES)
+def _is_forbidden(namespace: str, real_topic: str) -> bool:
+    names = Names(namespace)
+    if real_topic.startswith(("RMQ_SYS_", "__")) or real_topic in {"TRANS_CHECK_MAX_TIME_TOPIC", names.discard}:
+        return True
+    return bool(namespace) and real_topic.startswith(f"{namespace}.RMQ_SYS_")

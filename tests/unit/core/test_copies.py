@@ -9,8 +9,7 @@ from txbridge.core.half_queue import HalfQueue
 
 
 def copy_of(first: int, offset: int) -> HalfMessage:
-    fields = {name: getattr(half(first), name) for name in HalfMessage.__slots__}
-    return HalfMessage(**{**fields, "offset": offset})
+    return half(first)._replace(offset=offset)
 
 
 def test_a_repeated_id_is_a_copy_of_the_first() -> None:

@@ -1,0 +1,124 @@
+"""A future that shares its condition is a Future like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    CancelledError,
+    Future,
+    InvalidStateError,
+    as_completed,
+    wait,
+)
+
+import pytest
+
+from txbridge.client.light_future import LightFuture
+
+
+@pytest.fixture
+def futures():
+    condition = threading.Condition()
+    return [LightFuture(condition) for _ in range(3)]
+
+
+def later(seconds, function, *arguments):
+    timer = threading.Timer(seconds, function, arguments)
+    timer.start()
+    return timer
+
+
+def test_it_has_all_that_a_future_has(futures):
+    assert futures[0].__dict__.keys() == Future().__dict__.keys()
+    assert futures[0]._waiters is not futures[1]._waiters
+    assert futures[0]._done_callbacks is not futures[1]._done_callbacks
+
+
+def test_results_and_exceptions(futures):
+    first, second, third = futures
+    error = ValueError("no")
+    first.set_result(1)
+    second.set_exception(error)
+    assert (first.result(), first.exception(), first.done()) == (1, None, True)
+    assert second.exception() is error
+    with pytest.raises(ValueError, match="no"):
+        second.result()
+    with pytest.raises(InvalidStateError):
+        first.set_result(2)
+    assert third.cancel()
+    assert not first.cancel()
+    with pytest.raises(CancelledError):
+        third.result(1)
+
+
+def test_whoever_waits_for_one_is_not_fooled_by_the_others(futures):
+    first, second, third = futures
+    timers = [later(0.02, second.set_result, 2), later(0.05, third.cancel), later(0.1, first.set_result, 1)]
+    assert first.result() == 1
+    assert first.result(0) == 1
+    for timer in timers:
+        timer.join()
+
+
+def test_a_wait_ends_in_time_though_others_are_resolved_meanwhile(futures):
+    first, second, third = futures
+    timers = [later(0.02, second.set_result, 2), later(0.04, third.set_result, 3)]
+    since = time.monotonic()
+    with pytest.raises(TimeoutError):
+        first.exception(0.2)
+    assert 0.2 <= time.monotonic() - since < 5
+    with pytest.raises(TimeoutError):
+        first.result(0)
+    for timer in timers:
+        timer.join()
+
+
+def test_a_failure_that_is_a_timeout_is_raised_at_once(futures):
+    error = TimeoutError("the application's own")
+    futures[0].set_exception(error)
+    with pytest.raises(TimeoutError, match="own"):
+        futures[0].result()
+    assert futures[0].exception(1) is error
+
+
+def test_the_standard_librarys_waits_take_it(futures):
+    first, second, third = futures
+    timers = [later(0.02, second.set_result, 2), later(0.05, first.set_result, 1), later(0.08, third.set_result, 3)]
+    assert wait(futures, 10, FIRST_COMPLETED).done == {second}
+    assert [future.result() for future in as_completed(futures, 10)] == [2, 1, 3]
+    assert wait(futures, 10).not_done == set()
+    for timer in timers:
+        timer.join()
+
+
+def test_an_event_loop_can_await_it(futures):
+    first, second, _ = futures
+    timer = later(0.02, first.set_result, 1)
+
+    async def both():
+        second.set_result(2)
+        return await asyncio.gather(asyncio.wrap_future(first), asyncio.wrap_future(second))
+
+    assert asyncio.run(both()) == [1, 2]
+    timer.join()
+
+
+def test_callbacks_run_once_and_without_the_lock(futures):
+    first, second, _ = futures
+    told = []
+    # A callback that reads another future in another thread would hang if the condition were still taken.
+    first.add_done_callback(lambda future: told.append((future.result(), _in_thread(second.done))))
+    first.set_result(1)
+    first.add_done_callback(lambda future: told.append(future.result()))
+    assert told == [(1, False), 1]
+
+
+def _in_thread(function):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(function()))
+    thread.start()
+    thread.join(10)
+    return answers[0]
