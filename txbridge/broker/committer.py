@@ -13,6 +13,7 @@ from txbridge.broker.errors import (
     RecordKind,
     RecordName,
     RecordsRefusedError,
+    UnnamedRecordsError,
 )
 from txbridge.broker.faults import fault_point
 from txbridge.broker.real_topics import RealTopics
@@ -51,6 +52,8 @@ class Committer:
         # Records that the discard topic takes without key and value only.
         self._bodiless: set[RecordName] = set()
         self._settled_op = 0
+        # Whether the fate of every record has to be known, after one was refused of which it was not.
+        self._named = False
 
     @property
     def pause(self) -> float:
@@ -83,6 +86,7 @@ class Committer:
             progress=self._progress(draft),
             limits=self._topics.limits,
             bodiless=self._bodiless,
+            named=self._named,
         )
         if state.writer.must_fence:
             self._was_committed(receipt)
@@ -92,6 +96,11 @@ class Committer:
         except RecordsRefusedError as error:
             draft.abandon()
             self._refused(draft, error)
+            return False
+        except UnnamedRecordsError:
+            # The same again, at once: now that it is rare, each record may report for itself.
+            draft.abandon()
+            self._named = True
             return False
         except AbortedError as error:
             draft.abandon()
@@ -161,7 +170,7 @@ class Committer:
             self._topics.worked({self._context.names.check(entry.group) for entry in draft.checks})
         if draft.discards or contents.malformed:
             self._topics.worked([self._context.names.discard])
-        self._pause, self._failures = _FIRST_PAUSE_S, 0
+        self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
         self._report(contents)
         fault_point("commit.applied")
 

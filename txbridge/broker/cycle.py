@@ -59,6 +59,8 @@ class Cycle:
         self._tokens = float(context.check_rate)
         self._tokens_at = self._written_at = self._outside.monotonic()
         self._more = False
+        # Until then END counts as applied to its end, after it was found to be.
+        self._level_until = 0.0
 
     @property
     def pause(self) -> float:
@@ -73,7 +75,7 @@ class Cycle:
     def prove_ownership(self) -> None:
         """Write the progress in a first transaction: nobody came in between the fence and here."""
         draft = Draft(self._state.queue, self._outside.now(), _MAX_BYTES)
-        draft.park(_PARK_LIMIT)
+        draft.park(_PARK_LIMIT, grown_old=False)
         if not self._committer.commit(draft, []):
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
 
@@ -84,7 +86,8 @@ class Cycle:
         and KafkaException when Kafka can not be asked.
         """
         self._more = False
-        self._state.take_in_half(_HALF_BATCH, 0)
+        if self._may_read_on(waiting, end_position):
+            self._state.take_in_half(_HALF_BATCH, 0)
         batch = _first_entries(waiting)
         self._read_half_for(batch)
         self._note_what_is_due(end_position)
@@ -103,6 +106,22 @@ class Cycle:
                 waiting.popleft()
 
     # --- before the draft -------------------------------------------------------------------------------------------
+
+    def _may_read_on(self, waiting: Waiting, end_position: int) -> bool:
+        """Whether to read HALF further than decisions ask for.
+
+        Not far ahead of decisions that are stored and not applied: after an outage, messages would be parked for
+        nothing, by the hundred thousand, and be decided a moment later.
+        """
+        if not self._state.queue.reads_far_ahead:
+            return True
+        if waiting:
+            return False
+        if self._outside.monotonic() >= self._level_until:
+            if self._state.end_reader.watermarks()[1] > end_position:
+                return False
+            self._level_until = self._outside.monotonic() + _ROUND_S
+        return True
 
     def _read_half_for(self, batch: Sequence[EndRecord | MalformedRecord]) -> None:
         """Read HALF to min(highest offset named + 1, its end fetched after the END was read)."""
@@ -187,11 +206,12 @@ class Cycle:
                 malformed.append(record)
         draft.retry_held(self._topics.obstacle_of_held, _ROUND_LIMIT)
         # What was found due stands under the condition that END up to its end then is in this draft or before it.
-        if as_of is not None and taken == len(batch):
+        level = as_of is not None and taken == len(batch)
+        if as_of is not None and level:
             self._due = None
             self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
         draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
-        draft.park(_PARK_LIMIT)
+        draft.park(_PARK_LIMIT, grown_old=level)
         return draft, taken, malformed
 
     def _draft_round(self, draft: Draft, as_of: int, most_discards: int) -> None:

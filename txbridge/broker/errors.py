@@ -36,6 +36,10 @@ class AbortedError(TxBridgeError):
     """The Kafka transaction was aborted and nothing of it is visible; it can be tried again."""
 
 
+class UnnamedRecordsError(AbortedError):
+    """Kafka did not take some records of it, and which ones is not known: write it again and have each one reported."""
+
+
 class RecordKind(Enum):
     """What a record is to the Kafka transaction that writes it."""
 

@@ -6,6 +6,7 @@ What Faust has committed is never believed: the progress in OFFSET is the truth 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -47,6 +48,9 @@ _LEAVE_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 5.0
 #: Heartbeats: a third of the session, as Kafka advises, but at most every two seconds.
 _LONGEST_HEARTBEAT_S = 2.0
+#: Python looks for cycles among the youngest objects whenever there are 700 more of them: after 100 messages or so, and
+#: no message is part of a cycle. What Faust leaves behind may as well wait for 50,000, some ten megabytes.
+_COLLECT_SELDOM = 50_000, 20, 20
 
 _log = get_logger("txbridge.broker")
 
@@ -81,6 +85,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
 
     def prepare(self) -> None:
         """Wait for Kafka and check the topics. Raises LayoutError when they are not as they must be."""
+        gc.set_threshold(*_COLLECT_SELDOM)
         settings = self.settings
         names = Names(settings.namespace)
 

@@ -104,6 +104,8 @@ class Contents:
     limits: Mapping[str, int]
     #: Records that the discard topic takes without key and value only.
     bodiless: AbstractSet[RecordName]
+    #: Whether the fate of each delivered record is to be told, or only that of all of them together.
+    named: bool = False
 
 
 class TransactionFailedError(Exception):
@@ -121,6 +123,9 @@ class Transaction:
         self._receipt = receipt
         self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
         self._incomplete = False
+        # One of each kind of error that a delivered record had, and under None one of those that were stored: a method
+        # of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a record.
+        self._reports: dict[KafkaError | None, Message] = {}
         # By topic: how many of its records, and bytes, went out together since the last flush.
         self._together: dict[str, list[int]] = {}
 
@@ -140,6 +145,11 @@ class Transaction:
             for kind, topic, which, error, together in self._failed
         ]
 
+    @property
+    def failed_unnamed(self) -> bool:
+        """Whether a record was not taken of which only that is known."""
+        return any(error is not None and error.code() not in _CONSEQUENCES for error in self._reports)
+
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
 
@@ -149,6 +159,9 @@ class Transaction:
         for entry in draft.deliver:
             half = bodies[entry.offset]
             with_limit = contents.limits.get(half.real_topic)
+            if with_limit is None and not contents.named:
+                self._deliver(half)
+                continue
             self._produce(
                 RecordKind.REAL,
                 half.real_topic,
@@ -179,6 +192,40 @@ class Transaction:
         fault_point("commit.discards")
         self._write_ledger(draft)
         self._flush()
+
+    def _deliver(self, half: HalfMessage) -> None:
+        """Produce a user's message; only whether all of them were taken will be known."""
+        # Any: confluent-kafka's types know no list whose values are bytes or None only.
+        headers: Any = delivered_headers(half, self._partition)
+        while True:
+            try:
+                self._producer.produce(
+                    half.real_topic,
+                    value=half.value,
+                    key=half.key,
+                    headers=headers,
+                    timestamp=delivered_timestamp(half),
+                    on_delivery=self._reports.__setitem__,
+                    partition=-1 if half.real_partition is None else half.real_partition,
+                )
+            except BufferError:
+                self._wait_for_room()
+            except KafkaException as error:
+                self._refused(RecordKind.REAL, half.real_topic, half.offset, error)
+                return
+            else:
+                return
+
+    def _wait_for_room(self) -> None:
+        # librdkafka's queue is full: let it send. A broker that is away ends this by message.timeout.ms.
+        guarded(self._producer.poll, 0.1)
+
+    def _refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
+        """A record was not even accepted by librdkafka."""
+        if error.args[0].code() in _CONSEQUENCES:
+            # Something before has failed this transaction.
+            raise TransactionFailedError from error
+        self._failed.append((kind, topic, which, error.args[0], [1]))
 
     @staticmethod
     def _limit_of(entry: HalfEntry, limit: int) -> int:
@@ -275,7 +322,6 @@ class Transaction:
             together = self._together[topic] = [0, 0]
         together[0] += 1
         together[1] += size
-        arguments: dict[str, Any] = {} if partition is None else {"partition": partition}
         on_delivery = partial(self._delivered, kind, which, together, on_stored)
         while True:
             try:
@@ -286,16 +332,12 @@ class Transaction:
                     headers=list(headers),
                     timestamp=timestamp,
                     on_delivery=on_delivery,
-                    **arguments,
+                    partition=-1 if partition is None else partition,
                 )
             except BufferError:
-                # librdkafka's queue is full: let it send. A broker that is away ends this by message.timeout.ms.
-                guarded(self._producer.poll, 0.1)
+                self._wait_for_room()
             except KafkaException as error:
-                if error.args[0].code() in _CONSEQUENCES:
-                    # Something before has failed this transaction.
-                    raise TransactionFailedError from error
-                self._failed.append((kind, topic, which, error.args[0], [1]))
+                self._refused(kind, topic, which, error)
                 return
             else:
                 break
@@ -323,7 +365,7 @@ class Transaction:
     def _flush(self) -> None:
         remaining = guarded(self._producer.flush, self._timeout_s)
         self._together = {}
-        if self._failed or self._incomplete or remaining:
+        if self._failed or self._incomplete or remaining or self._reports.keys() - {None}:
             raise TransactionFailedError
 
 

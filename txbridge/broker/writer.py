@@ -8,7 +8,14 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txbridge.broker.errors import AbortedError, FencedError, IndefiniteError, RecordFailure, RecordsRefusedError
+from txbridge.broker.errors import (
+    AbortedError,
+    FencedError,
+    IndefiniteError,
+    RecordFailure,
+    RecordsRefusedError,
+    UnnamedRecordsError,
+)
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded, is_fenced, open_fence
 from txbridge.broker.outside import OUTSIDE, Outside
@@ -67,6 +74,7 @@ class TransactionalWriter:
 
         Raises:
             RecordsRefusedError: aborted, because Kafka did not take some records; they are named.
+            UnnamedRecordsError: the same, but `contents.named` was false, and it has to be true to know them.
             AbortedError: aborted for another reason; nothing is visible.
             FencedError: another worker owns the partition.
             IndefiniteError: the outcome can only be learnt from the topics.
@@ -115,10 +123,12 @@ class TransactionalWriter:
                 raise FencedError(abort_error.args[0].str()) from abort_error
             raise IndefiniteError(abort_error.args[0].str()) from abort_error
         failures: list[RecordFailure] = transaction.failures
-        if self._watch.trouble or failures:
+        if self._watch.trouble or failures or transaction.failed_unnamed:
             # After connection trouble a late copy of this abort could tear the next transaction in two. After a refused
             # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither.
             self._producer = None
+        if transaction.failed_unnamed:
+            raise UnnamedRecordsError("Kafka did not take some of its records") from error
         if failures:
             raise RecordsRefusedError(failures) from error
         raise AbortedError(

@@ -241,8 +241,11 @@ class Draft:
         waiting = self._queue.malformed
         self.malformed = sorted({*sorted(waiting)[:limit], *(waiting & self._copies_named)})
 
-    def park(self, limit: int) -> None:
-        """Park what holds the low watermark back too far, and work out where the watermark will stand."""
+    def park(self, limit: int, *, grown_old: bool = True) -> None:
+        """Park what holds the low watermark back too far, and work out where the watermark will stand.
+
+        `grown_old`: for its age as well, which is not to be done while END may still say what became of it.
+        """
         queue, policy = self._queue, self._queue.policy
         passed_bytes, parked = 0, 0
         watermark = queue.half_position
@@ -254,7 +257,7 @@ class Draft:
                     watermark = offset
                     break
             elif not entry.parked and offset not in self._changed:
-                old = self._now - entry.born >= policy.effective_park_after
+                old = grown_old and self._now - entry.born >= policy.effective_park_after
                 if parked == limit or not (old or queue.lags_behind(offset, passed_bytes)):
                     watermark = offset
                     break

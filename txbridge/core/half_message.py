@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from txbridge.core import names
-from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded, whole_number
 from txbridge.core.names import Headers, Names
 
+#: Groups and topics whose header is known: millions of messages share a few, and one text of each.
+_SHARED = 1_000
 _VERSION_HEADER = (names.VERSION, names.PROTOCOL_VERSION)
 _TRAN_MSG_HEADER = (names.TRAN_MSG, b"true")
 
 
-class HalfMessage(NamedTuple):
-    """One valid record of HALF. `born` is its append time (ms): the client's clock plays no part."""
-
-    # A tuple, as one is made for every record: a frozen dataclass takes three times as long.
-
+class _Fields(NamedTuple):
     offset: int
     transaction_id: str
     group: str
@@ -27,19 +25,57 @@ class HalfMessage(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
-    real_partition: int | None = None
-    #: Text of CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means.
-    immunity: str | None = None
-    #: BORN_TIMESTAMP, unless it is 0: librdkafka takes that for "now", so that it could never be delivered.
-    user_timestamp: int | None = None
+    real_partition: int | None
+    immunity: str | None
+    user_timestamp: int | None
+    size: int
 
-    @property
-    def size(self) -> int:
-        """Bytes that the message holds in memory, as far as the user decides them."""
-        return (
-            len(self.key or b"")
-            + len(self.value or b"")
-            + sum(len(name) + len(value or b"") for name, value in self.headers)
+
+class HalfMessage(_Fields):
+    """One valid record of HALF.
+
+    `born` is its append time (ms): the client's clock plays no part. `immunity` is the text of
+    CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means. `user_timestamp` is BORN_TIMESTAMP,
+    unless it is 0: librdkafka takes that for "now", so that it could never be delivered. `size` are the bytes that the
+    message holds in memory, as far as the user decides them.
+    """
+
+    # A tuple, as one is made for every record, and its size, which is asked for seven times, is in it: a frozen
+    # dataclass that works it out each time made up half of a worker's work.
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        offset: int,
+        transaction_id: str,
+        group: str,
+        real_topic: str,
+        born: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        real_partition: int | None = None,
+        immunity: str | None = None,
+        user_timestamp: int | None = None,
+    ) -> Self:
+        """A half message; the size follows from the rest."""
+        size = len(key or b"") + len(value or b"")
+        for name, text in headers:
+            size += len(name) if text is None else len(name) + len(text)
+        return super().__new__(
+            cls,
+            offset,
+            transaction_id,
+            group,
+            real_topic,
+            born,
+            key,
+            value,
+            headers,
+            real_partition,
+            immunity,
+            user_timestamp,
+            size,
         )
 
 
@@ -54,20 +90,16 @@ def parse_half(
     """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
     ours = OurHeaders(headers)
     ours.require_version("half message")
-    for name in ours:
-        if name not in names.HALF_HEADERS and names.is_reserved_header(name):
+    for name in ours.names_beside(names.HALF_HEADERS):
+        if names.is_reserved_header(name):
             raise MalformedRecordError(f"header {name[:40]!r} is reserved")
-    if ours.required(names.TRAN_MSG) != "true":
+    if ours.required_bytes(names.TRAN_MSG) != b"true":
         raise MalformedRecordError(f"header {names.TRAN_MSG} is not true")
     transaction_id = ours.required(names.UNIQ_KEY)
     if not names.is_transaction_id(transaction_id):
         raise MalformedRecordError(f"header {names.UNIQ_KEY} is not 32 digits of 0-9A-F")
-    group = ours.required(names.PGROUP)
-    if not names.is_group(group):
-        raise MalformedRecordError(f"header {names.PGROUP} can not be a producer group: {group[:40]!r}")
-    real_topic = ours.required(names.REAL_TOPIC)
-    if not names.is_topic(real_topic):
-        raise MalformedRecordError(f"header {names.REAL_TOPIC} can not be a topic: {real_topic[:40]!r}")
+    group = _group(ours.required_bytes(names.PGROUP))
+    real_topic = _real_topic(ours.required_bytes(names.REAL_TOPIC))
     if topic_names.is_forbidden(real_topic):
         raise MalformedRecordError(f"sending to system topic {real_topic} is forbidden")
     real_partition = ours.optional_number(names.REAL_QID)
@@ -76,9 +108,8 @@ def parse_half(
     return HalfMessage(
         offset=offset,
         transaction_id=transaction_id,
-        # Millions of messages may share these few texts.
-        group=sys.intern(group),
-        real_topic=sys.intern(real_topic),
+        group=group,
+        real_topic=real_topic,
         born=born,
         key=key,
         value=value,
@@ -87,6 +118,22 @@ def parse_half(
         immunity=ours.optional(names.CHECK_IMMUNITY_TIME),
         user_timestamp=ours.optional_number(names.BORN_TIMESTAMP) or None,
     )
+
+
+@lru_cache(_SHARED)
+def _group(value: bytes) -> str:
+    group = decoded(names.PGROUP, value)
+    if not names.is_group(group):
+        raise MalformedRecordError(f"header {names.PGROUP} can not be a producer group: {group[:40]!r}")
+    return sys.intern(group)
+
+
+@lru_cache(_SHARED)
+def _real_topic(value: bytes) -> str:
+    real_topic = decoded(names.REAL_TOPIC, value)
+    if not names.is_topic(real_topic):
+        raise MalformedRecordError(f"header {names.REAL_TOPIC} can not be a topic: {real_topic[:40]!r}")
+    return sys.intern(real_topic)
 
 
 def half_headers(
@@ -117,7 +164,7 @@ def half_headers(
     return headers
 
 
-@lru_cache(1_000)
+@lru_cache(_SHARED)
 def _header(name: str, text: str) -> tuple[str, bytes]:
     """One that many messages share: of a topic or a group."""
     return name, text.encode()
@@ -139,7 +186,7 @@ def parse_coordinates(text: str) -> tuple[int, int]:
 def delivered_headers(half: HalfMessage, partition: int) -> list[tuple[str, bytes | None]]:
     """What the reader of the real topic sees: the user's headers, the transaction id and the half coordinates."""
     return [
-        *((name, value) for name, value in half.headers if name not in names.HALF_HEADERS),
+        *[header for header in half.headers if header[0] not in names.HALF_HEADERS],
         (names.UNIQ_KEY, half.transaction_id.encode()),
         (names.HALF_COORDINATES, coordinates(partition, half.offset)),
     ]

@@ -192,6 +192,15 @@ class HalfQueue:
             or self._window_bytes - passed_bytes > self.policy.park_after_bytes
         )
 
+    @property
+    def reads_far_ahead(self) -> bool:
+        """Whether so much is read and unfinished that more of it might soon have to be parked."""
+        policy = self.policy
+        return (
+            2 * (self.half_position - self.watermark) > policy.park_after_records
+            or 2 * self._window_bytes > policy.park_after_bytes
+        )
+
     def counts(self) -> Mapping[TransactionState, int]:
         """Open messages by state."""
         return self._entries.counts()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from txbridge.core.names import PROTOCOL_VERSION, VERSION, Headers
 
@@ -14,48 +14,67 @@ class MalformedRecordError(Exception):
 class OurHeaders:
     """Our headers of one record. A user's header may repeat, one of ours may not."""
 
-    __slots__ = ("_headers", "_values")
+    __slots__ = ("_headers", "_repeats", "_values")
 
     def __init__(self, headers: Headers | None) -> None:
         self._headers = headers or ()
         self._values = dict(self._headers)
+        self._repeats = len(self._values) < len(self._headers)
 
-    def __iter__(self) -> Iterator[str]:
-        """The names of all headers, each once."""
-        return iter(self._values)
+    def names_beside(self, known: AbstractSet[str]) -> list[str]:
+        """The names of all headers but these, each once."""
+        return [name for name in self._values if name not in known]
 
     def require_version(self, what: str) -> None:
         """Raise MalformedRecordError unless the record speaks our protocol version."""
-        version = self.optional(VERSION)
+        version = self.optional_bytes(VERSION)
         if version is None:
             raise MalformedRecordError(f"not a record of txbridge: no header {VERSION}, so it is no {what}")
-        if version != PROTOCOL_VERSION.decode():
-            raise MalformedRecordError(f"{VERSION}={version[:20]!r} is not a version that this worker knows")
+        if version != PROTOCOL_VERSION:
+            raise MalformedRecordError(
+                f"{VERSION}={decoded(VERSION, version)[:20]!r} is not a version that this worker knows"
+            )
 
-    def optional(self, name: str) -> str | None:
-        if name not in self._values:
+    def optional_bytes(self, name: str) -> bytes | None:
+        value = self._values.get(name, _ABSENT)
+        if value is _ABSENT:
             return None
-        if len(self._values) < len(self._headers):
+        if self._repeats:
             times = sum(other == name for other, _ in self._headers)
             if times > 1:
                 raise MalformedRecordError(f"header {name} is there {times} times")
-        value = self._values[name]
         if value is None:
             raise MalformedRecordError(f"header {name} is null")
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            raise MalformedRecordError(f"header {name} is not UTF-8") from None
+        return value
 
-    def required(self, name: str) -> str:
-        value = self.optional(name)
+    def required_bytes(self, name: str) -> bytes:
+        value = self.optional_bytes(name)
         if value is None:
             raise MalformedRecordError(f"header {name} is missing")
         return value
 
+    def optional(self, name: str) -> str | None:
+        value = self.optional_bytes(name)
+        return None if value is None else decoded(name, value)
+
+    def required(self, name: str) -> str:
+        return decoded(name, self.required_bytes(name))
+
     def optional_number(self, name: str) -> int | None:
         text = self.optional(name)
         return None if text is None else whole_number(text, f"header {name}")
+
+
+#: Stands for a header that is not there, as the value of one that is there may be null.
+_ABSENT = b"absent"
+
+
+def decoded(name: str, value: bytes) -> str:
+    """A header's text. Raises MalformedRecordError."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise MalformedRecordError(f"header {name} is not UTF-8") from None
 
 
 #: Kafka's offsets, partitions and timestamps fit into a signed 64-bit integer.

@@ -11,6 +11,9 @@ from txbridge.core.end_transaction import Decision, Source
 class TransactionState(Enum):
     """Where a half message stands."""
 
+    # See Source: a table with these as keys is looked into for every message.
+    __hash__ = object.__hash__
+
     #: Prepared and undecided.
     PENDING = "pending"
     #: Committed, but its real topic does not take it at the moment.
@@ -49,6 +52,9 @@ _STATE_OF_OUTCOME = {
 
 class Event(Enum):
     """What can happen to a half message. The first five come as END entries, the others from the worker itself."""
+
+    # See Source: a table with these as keys is looked into for every message.
+    __hash__ = object.__hash__
 
     COMMIT = "commit"
     #: A commit that can not be delivered now.

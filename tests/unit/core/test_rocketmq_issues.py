@@ -6,8 +6,6 @@ transactionCheckMax 3. The end-to-end tests are those of tests/integration/test_
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.unit.core.building import (
@@ -243,7 +241,7 @@ def test_issue_6401_an_answer_that_was_overtaken_by_the_producer_is_refused():
 
 def test_a_second_half_message_with_the_same_id_is_another_transaction():
     partition = Partition(OBSERVED).prepare(0, born=0)
-    partition.queue.read(replace(half(1, born=0), transaction_id=id_of(0)))
+    partition.queue.read(half(1, born=0)._replace(transaction_id=id_of(0)))
     draft = partition.step(100, end(0, entry(0, COMMIT), entry(1, ROLLBACK, id_of(0))))
     assert (offsets(draft.deliver), offsets(draft.rolled_back), draft.refused) == ([0], [1], [])
 
@@ -252,5 +250,5 @@ def test_a_second_half_message_with_the_same_id_is_another_transaction():
 def test_the_producers_clock_plays_no_part_in_the_age(timestamp):
     # RocketMQ counts from the producer's born timestamp: a clock that is behind is checked, or skipped, at once.
     partition = Partition(OBSERVED)
-    partition.queue.read(replace(half(0, born=1_000_000_000), user_timestamp=timestamp))
+    partition.queue.read(half(0, born=1_000_000_000)._replace(user_timestamp=timestamp))
     assert history(partition, 1_000_010_000, born=1_000_000_000)[0] == ("check 1", 0, 3_000)

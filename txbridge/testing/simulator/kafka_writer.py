@@ -90,11 +90,11 @@ class SimulatedProducer:
         headers: Headers,
         timestamp: int,
         on_delivery: _Report,
-        partition: int | None = None,
+        partition: int,
     ) -> None:
         if self._world.strikes("producer's queue full"):
             raise BufferError("queue full")
-        if partition is None:
+        if partition < 0:
             partitions = self._cluster.partitions.get(topic, 1)
             partition = self._world.hash(key) % partitions if key is not None else 0
         self._queues.setdefault((topic, partition), []).append(((key, value, headers, timestamp), on_delivery))
