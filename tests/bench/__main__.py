@@ -9,9 +9,9 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import client, pending, worker
+from tests.bench import client, end_to_end, pending, worker
 
-_BENCHES = {"client": client, "pending": pending, "worker": worker}
+_BENCHES = {"client": client, "end_to_end": end_to_end, "pending": pending, "worker": worker}
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.differential.compare import Result, Verdict
-from tests.differential.peer.jars import ROCKETMQ_VERSION
-from tests.differential.peer.server import LOGS
 from tests.differential.run import run
 from tests.differential.scenarios import SCENARIOS
+from tests.differential.txbridge_side import LOGS
+from tests.peer.jars import ROCKETMQ_VERSION
 from txbridge.errors import TxBridgeError
 
 _REPORT = LOGS / "report.json"

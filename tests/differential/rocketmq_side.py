@@ -6,9 +6,9 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tests.differential.peer.client import PeerClient
-from tests.differential.peer.server import peer
 from tests.differential.scenario import Answer, Fate, Stage
+from tests.peer.client import PeerClient
+from tests.peer.server import FAST_CHECKS, peer
 
 _TOPIC = "real"
 _QUEUES = 2
@@ -17,7 +17,7 @@ _QUEUES = 2
 @contextlib.contextmanager
 def rocketmq() -> Iterator[Callable[[str], Stage]]:
     """A running RocketMQ, as a function that makes the stage for a scenario of this name."""
-    with peer() as running, PeerClient(running, _TOPIC, _QUEUES) as client:
+    with peer(FAST_CHECKS) as running, PeerClient(running, "PeerClient", _TOPIC, _QUEUES) as client:
         yield lambda scenario: RocketMqStage(client, scenario)
 
 

@@ -7,9 +7,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tests.differential.peer.server import LOGS
 from tests.differential.scenario import Answer, Fate, Stage
 from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, WorkerProcess
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
@@ -23,6 +23,9 @@ _STATES = {
 _DECISIONS = {Answer.COMMIT: COMMIT, Answer.ROLLBACK: ROLLBACK}
 # The END goes to a broker on this machine; librdkafka's 5 minutes would only hide that it is gone.
 _END_TIMEOUT_S = 30.0
+
+#: What the worker has logged; kept, for whoever has to explain a difference.
+LOGS = Path("build/differential")
 
 
 @contextlib.contextmanager

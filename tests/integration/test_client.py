@@ -28,7 +28,6 @@ from txbridge import (
     UsageError,
     topics_cluster,
 )
-from txbridge.client import attempt
 from txbridge.embedded import EmbeddedKafka
 from txbridge.topics import KafkaUnreachableError
 
@@ -579,7 +578,7 @@ def own_bridge(own_kafka, request):
 
 def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, request, monkeypatch, caplog):
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
-    monkeypatch.setattr(attempt, "new_transaction_id", lambda: next(ids))
+    monkeypatch.setattr(TransactionIds, "new", lambda _: next(ids))
     listener = Listener()
     # The controller must not take the broker for dead while it is paused.
     with (

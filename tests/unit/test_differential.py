@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.differential.compare import Verdict, judge
-from tests.differential.peer.client import compiled
-from tests.differential.peer.jars import JARS, ROCKETMQ_VERSION, class_path, jar_folder
-from tests.differential.peer.server import Peer
 from tests.differential.run import compare
 from tests.differential.scenario import Expected, Fate, Scenario
 from tests.differential.scenarios import SCENARIOS
+from tests.peer.client import compiled
+from tests.peer.jars import JARS, ROCKETMQ_VERSION, class_path, jar_folder
+from tests.peer.server import Peer
 from tests.unit.test_parity_table import ALL
 from txbridge.core.names import is_group
 from txbridge.embedded.java import Java

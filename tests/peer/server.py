@@ -7,11 +7,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.differential.peer.jars import class_path, jar_folder
+from tests.peer.jars import class_path, jar_folder
 from txbridge.embedded.diagnose import describe_failure, read_tail
 from txbridge.embedded.java import Java, find_java
 from txbridge.embedded.ports import HOST, free_port, is_free
@@ -19,16 +19,14 @@ from txbridge.embedded.process import ChildProcess
 from txbridge.errors import EnvironmentProblemError
 
 BROKER_NAME = "peer"
-#: What the servers and the clients have said; kept, for whoever has to explain a difference.
-LOGS = Path("build/differential")
+#: What the servers and the clients have said; kept, for whoever has to explain a result.
+LOGS = Path("build/peer")
 
 # A broker was up after 6 s, and after 17 s with fourteen processes waiting for two cores; the rest is patience.
 _START_TIMEOUT_S = 120.0
 _POLL_S = 0.1
 
-# The transaction times are those of `tests.harness.FAST`. The OP batch is far below the time-out: at its default (3 s)
-# committed messages would be checked again, a defect that depends on timing and would hide what is compared here. The
-# port of replication (ha) has no option for its address: it alone listens on every interface while a run lasts.
+# The port of replication (ha) has no option for its address: it alone listens on every interface while a run lasts.
 _BROKER = """\
 brokerClusterName=peer
 brokerName={name}
@@ -43,13 +41,17 @@ brokerRole=ASYNC_MASTER
 flushDiskType=ASYNC_FLUSH
 storePathRootDir={folder}/store
 storePathCommitLog={folder}/store/commitlog
-mappedFileSizeCommitLog=67108864
+mappedFileSizeCommitLog=268435456
 autoCreateTopicEnable=true
-transactionTimeOut=1000
-transactionCheckInterval=1000
-transactionCheckMax=3
-transactionOpBatchInterval=100
 """
+#: The transaction times are those of `tests.harness.FAST`. The OP batch is far below the time-out: at its default (3 s)
+#: committed messages would be checked again, a defect that depends on timing and would hide what is compared.
+FAST_CHECKS = {
+    "transactionTimeOut": 1_000,
+    "transactionCheckInterval": 1_000,
+    "transactionCheckMax": 3,
+    "transactionOpBatchInterval": 100,
+}
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,10 @@ class Peer:
 
 
 @contextlib.contextmanager
-def peer() -> Iterator[Peer]:
+def peer(options: Mapping[str, object], heap: str = "512m") -> Iterator[Peer]:
     """Start name server and broker, and end both, whatever happens.
+
+    `options` are the broker's, by RocketMQ's names; `heap` is its memory, as Java writes it.
 
     Raises:
         EnvironmentProblemError: no Java, no jars, or one of them did not start; the message quotes what it wrote.
@@ -80,16 +84,18 @@ def peer() -> Iterator[Peer]:
     """
     java = find_java()
     jars = jar_folder(java)
+    LOGS.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="txbridge-rocketmq-"))
     try:
         names_port, ha_port, port = free_port(), free_port(), _broker_port()
         made = Peer(java, jars, f"{HOST}:{names_port}", f"{HOST}:{port}", folder)
         (folder / "names.conf").write_text(f"listenPort={names_port}\nbindAddress={HOST}\n")
         values = {"name": BROKER_NAME, "host": HOST, "port": port, "names_port": names_port, "ha_port": ha_port}
-        (folder / "broker.conf").write_text(_BROKER.format(**values, folder=folder))
+        more = "".join(f"{name}={value}\n" for name, value in options.items())
+        (folder / "broker.conf").write_text(_BROKER.format(**values, folder=folder) + more)
         with (
             _server(made, "names", "64m", "org.apache.rocketmq.namesrv.NamesrvStartup"),
-            _server(made, "broker", "512m", "org.apache.rocketmq.broker.BrokerStartup"),
+            _server(made, "broker", heap, "org.apache.rocketmq.broker.BrokerStartup"),
         ):
             yield made
     finally:

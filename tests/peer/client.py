@@ -1,4 +1,4 @@
-"""RocketMQ's own Java client in a process of its own: PeerClient.java, compiled for the run, commands over a pipe."""
+"""RocketMQ's own Java client in a process of its own: a program of this folder, compiled for the run, with a pipe."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.differential.peer.jars import class_path
-from tests.differential.peer.server import BROKER_NAME, LOGS, Peer
+from tests.peer.jars import class_path
+from tests.peer.server import BROKER_NAME, LOGS, Peer
 from txbridge.embedded.diagnose import read_tail, relevant_lines
 from txbridge.errors import EnvironmentProblemError
 
-_SOURCE = Path(__file__).with_name("PeerClient.java")
 # javac took 10 s on a loaded machine; more than ten times that is a hang.
 _COMPILE_TIMEOUT_S = 120.0
-# The slowest command starts a producer: a heartbeat and a route, each with 10 s in PeerClient, and the JVM's own start.
-_ANSWER_TIMEOUT_S = 60.0
+#: The slowest command of most starts a producer: a heartbeat and a route, each with 10 s, and the JVM's own start.
+ANSWER_TIMEOUT_S = 60.0
 # It ends when its input does, without waiting for anything.
 _END_TIMEOUT_S = 10.0
 
 
-def compiled(peer: Peer) -> str:
-    """Compile the client into the folder of the run, and return its class path.
+def compiled(peer: Peer, source: Path) -> str:
+    """Compile a program into the folder of the run, and return its class path.
 
     Raises:
         EnvironmentProblemError: there is no compiler, only a Java that runs programs.
@@ -37,29 +36,29 @@ def compiled(peer: Peer) -> str:
     found = str(compiler) if compiler.is_file() else shutil.which("javac")
     if found is None:
         raise EnvironmentProblemError(
-            f"the differential test needs a JDK, and {peer.java.executable} is a Java without `javac`: install one "
+            f"this needs a JDK, and {peer.java.executable} is a Java without `javac`: install one "
             "(for example `apt-get install openjdk-17-jdk-headless`), or point JAVA_HOME to one"
         )
     classes = peer.folder / "classes"
-    classes.mkdir()
+    classes.mkdir(exist_ok=True)
     jars = class_path(peer.jars, servers=False)
-    command = [found, "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(classes), str(_SOURCE)]
+    command = [found, "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(classes), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     if done.returncode != 0:
-        raise EnvironmentProblemError(f"{_SOURCE.name} could not be compiled:\n{done.stderr}")
+        raise EnvironmentProblemError(f"{source.name} could not be compiled:\n{done.stderr}")
     return f"{classes}{os.pathsep}{jars}"
 
 
 class PeerClient:
-    """The running Java program. It ends with its input, and so with this process."""
+    """A running Java program, by its name. It ends with its input, and so with this process."""
 
-    def __init__(self, peer: Peer, topic: str, queues: int) -> None:
-        classes = compiled(peer)
-        self._log = LOGS / "client.log"
+    def __init__(self, peer: Peer, program: str, topic: str, queues: int, *, heap: str = "256m") -> None:
+        classes = compiled(peer, Path(__file__).with_name(f"{program}.java"))
+        self._log = LOGS / f"{program}.log"
         arguments = [peer.names, peer.broker, BROKER_NAME, topic, str(queues)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                peer.java_command("256m", classes, _SOURCE.stem, *arguments),
+                peer.java_command(heap, classes, program, *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -77,8 +76,8 @@ class PeerClient:
             self._answers.put(line)
         self._answers.put("")
 
-    def ask(self, command: str, **arguments: object) -> Any:
-        """Give a command and return what it has done.
+    def ask(self, command: str, *, timeout: float = ANSWER_TIMEOUT_S, **arguments: object) -> Any:
+        """Give a command and return what it has done; `timeout` in seconds.
 
         Raises:
             RuntimeError: it failed; the message has the last lines of the client's log.
@@ -88,9 +87,9 @@ class PeerClient:
         self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
         try:
-            line = self._answers.get(timeout=_ANSWER_TIMEOUT_S)
+            line = self._answers.get(timeout=timeout)
         except queue.Empty:
-            raise RuntimeError(f"RocketMQ's client did not answer {command} in {_ANSWER_TIMEOUT_S:.0f} s") from None
+            raise RuntimeError(f"RocketMQ's client did not answer {command} in {timeout:.0f} s") from None
         answer = json.loads(line) if line else {"error": "it has ended"}
         if "error" in answer:
             said = "\n  ".join(relevant_lines(read_tail(self._log)))

@@ -1,0 +1,244 @@
+import com.alibaba.fastjson2.JSON;
+import com.alibaba.fastjson2.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * What transactional messages cost with RocketMQ's own Java client: one command a line in, one answer a line out, both
+ * JSON objects. It stays warm from one measurement to the next, and ends with its input.
+ *
+ * Arguments: the name server's address, the broker's address and name, the topic, the number of its queues.
+ */
+public final class PeerBench {
+    private static final String GROUP = "bench";
+    private static final int TIMEOUT_MS = 10_000;
+    /** Longer than any measurement: a machine that needs more tells nothing about RocketMQ. */
+    private static final long PATIENCE_S = 300;
+
+    /** One measurement: its messages are numbered from 0. */
+    private static final class Run {
+        final long id = System.nanoTime();
+        /** Of 100 messages so many are rolled back, and so many answer unknown first and commit when they are checked. */
+        final int rollback;
+        final int unknown;
+        final long[] decided;
+        final long[] visible;
+        final AtomicIntegerArray copies;
+        final CountDownLatch missing;
+        final AtomicInteger checks = new AtomicInteger();
+
+        Run(int count, int rollback, int unknown) {
+            this.rollback = rollback;
+            this.unknown = unknown;
+            decided = new long[count];
+            visible = new long[count];
+            copies = new AtomicIntegerArray(count);
+            int commits = 0;
+            for (int number = 0; number < count; number++) {
+                commits += state(number) == LocalTransactionState.ROLLBACK_MESSAGE ? 0 : 1;
+            }
+            missing = new CountDownLatch(commits);
+        }
+
+        LocalTransactionState state(int number) {
+            int place = number % 100;
+            if (place < rollback) {
+                return LocalTransactionState.ROLLBACK_MESSAGE;
+            }
+            return place < rollback + unknown ? LocalTransactionState.UNKNOW : LocalTransactionState.COMMIT_MESSAGE;
+        }
+
+        void saw(int number) {
+            if (copies.getAndIncrement(number) == 0) {
+                visible[number] = System.nanoTime();
+                missing.countDown();
+            }
+        }
+    }
+
+    private final TransactionMQProducer producer = new TransactionMQProducer(GROUP);
+    private final DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("bench_reader");
+    private final String topic;
+    private volatile Run run = new Run(0, 0, 0);
+
+    private PeerBench(String[] arguments) throws Exception {
+        String names = arguments[0];
+        String broker = arguments[1];
+        String brokerName = arguments[2];
+        topic = arguments[3];
+        int queues = Integer.parseInt(arguments[4]);
+        producer.setNamesrvAddr(names);
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object number) {
+                run.decided[(Integer) number] = System.nanoTime();
+                return run.state((Integer) number);
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                run.checks.incrementAndGet();
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        MQClientInstance own = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        own.getMQClientAPIImpl().createTopic(broker, "TBW102", new TopicConfig(topic, queues, queues), TIMEOUT_MS);
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(TIMEOUT_MS);
+        while (!own.updateTopicRouteInfoFromNameServer(topic) && own.findBrokerAddressInPublish(brokerName) == null) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the name server does not know the topic " + topic);
+            }
+            Thread.sleep(50);
+        }
+        // Otherwise its first heartbeat may come 30 s late, and nobody could be asked meanwhile.
+        own.sendHeartbeatToAllBrokerWithLock();
+        consumer.setNamesrvAddr(names);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                ByteBuffer body = ByteBuffer.wrap(message.getBody());
+                if (body.getLong() == run.id) {
+                    run.saw(body.getInt());
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream answers = System.out;
+        // Whatever a library prints must not look like an answer.
+        System.setOut(System.err);
+        PeerBench bench = started(arguments);
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            Map<String, Object> answer = new HashMap<>();
+            try {
+                answer.put("done", bench.measure(JSON.parseObject(line)));
+            } catch (Exception error) {
+                error.printStackTrace();
+                answer.put("error", error.toString());
+            }
+            answers.println(JSON.toJSONString(answer));
+            answers.flush();
+        }
+        System.exit(0);
+    }
+
+    private static PeerBench started(String[] arguments) {
+        try {
+            return new PeerBench(arguments);
+        } catch (Exception error) {
+            error.printStackTrace();
+            // Threads of the client would keep the process.
+            System.exit(1);
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** From the first send until the last committed message was seen; with a rate, also decision to visible. */
+    private Map<String, Object> measure(JSONObject command) throws Exception {
+        int count = command.getIntValue("count");
+        int threads = command.getIntValue("threads");
+        int size = command.getIntValue("size");
+        double rate = command.getDoubleValue("rate");
+        Run current = new Run(count, command.getIntValue("rollback"), command.getIntValue("unknown"));
+        run = current;
+        AtomicInteger next = new AtomicInteger();
+        AtomicReference<Exception> failed = new AtomicReference<>();
+        Thread[] senders = new Thread[threads];
+        long since = System.nanoTime();
+        for (int thread = 0; thread < threads; thread++) {
+            senders[thread] = new Thread(() -> {
+                try {
+                    for (int number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
+                        if (rate > 0) {
+                            sleepUntil(since + (long) (number * 1e9 / rate));
+                        }
+                        ByteBuffer body = ByteBuffer.allocate(Math.max(size, 12));
+                        body.putLong(current.id).putInt(number);
+                        producer.sendMessageInTransaction(new Message(topic, body.array()), number);
+                    }
+                } catch (Exception error) {
+                    failed.set(error);
+                }
+            });
+            senders[thread].start();
+        }
+        for (Thread sender : senders) {
+            sender.join();
+        }
+        if (failed.get() != null) {
+            throw failed.get();
+        }
+        long sent = System.nanoTime();
+        if (!current.missing.await(PATIENCE_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(current.missing.getCount() + " of " + count + " did not become visible");
+        }
+        long last = 0;
+        int copies = 0;
+        for (int number = 0; number < count; number++) {
+            last = Math.max(last, current.visible[number]);
+            copies += Math.max(0, current.copies.get(number) - 1);
+        }
+        Map<String, Object> found = new HashMap<>();
+        found.put("seconds", (last - since) / 1e9);
+        found.put("sending_s", (sent - since) / 1e9);
+        found.put("last_sent_to_last_visible_s", (last - sent) / 1e9);
+        found.put("checks", current.checks.get());
+        found.put("copies", copies);
+        found.put("visible_ms", visible(current));
+        return found;
+    }
+
+    private static void sleepUntil(long time) throws InterruptedException {
+        long left = time - System.nanoTime();
+        if (left > 0) {
+            TimeUnit.NANOSECONDS.sleep(left);
+        }
+    }
+
+    /** Percentiles of the time from a decision to commit until the message was seen, in ms. */
+    private static List<Double> visible(Run run) {
+        long[] times = new long[run.decided.length];
+        int number = 0;
+        for (int message = 0; message < times.length; message++) {
+            if (run.state(message) == LocalTransactionState.COMMIT_MESSAGE) {
+                times[number++] = run.visible[message] - run.decided[message];
+            }
+        }
+        if (number == 0) {
+            return List.of();
+        }
+        long[] sorted = Arrays.copyOf(times, number);
+        Arrays.sort(sorted);
+        return List.of(sorted[number / 2] / 1e6, sorted[(int) (number * 0.99)] / 1e6);
+    }
+}
