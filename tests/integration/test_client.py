@@ -28,6 +28,7 @@ from txbridge import (
     UsageError,
     topics_cluster,
 )
+from txbridge.client.attempts import TransactionIds
 from txbridge.embedded import EmbeddedKafka
 from txbridge.topics import KafkaUnreachableError
 

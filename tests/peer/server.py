@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.peer.jars import class_path, jar_folder
@@ -63,6 +64,26 @@ class Peer:
     names: str
     broker: str
     folder: Path
+    servers: list[ChildProcess] = field(default_factory=list)
+
+    def pause(self) -> None:
+        """Stop the servers for a while, below the two minutes after which they think each other dead."""
+        for server in self.servers:
+            os.kill(server.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After a pause."""
+        for server in self.servers:
+            os.kill(server.pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def going(self) -> Iterator[None]:
+        """For as long as this lasts in a long pause."""
+        self.go_on()
+        try:
+            yield
+        finally:
+            self.pause()
 
     def java_command(self, heap: str, classes: str, *arguments: str) -> list[str | Path]:
         """A JVM with RocketMQ's jars that writes nothing outside the folder of the run."""
@@ -127,6 +148,7 @@ def _server(made: Peer, name: str, heap: str, main: str) -> Iterator[None]:
                     describe_failure(f"RocketMQ's {name} server did not start", read_tail(log), log)
                 )
             time.sleep(_POLL_S)
+        made.servers.append(child)
         yield
     finally:
         # Not SIGTERM, with which the broker takes 10 to 18 s; what it saves is deleted a moment later.
