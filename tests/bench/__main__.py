@@ -9,9 +9,9 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import client, end_to_end, pending, worker
+from tests.bench import client, end_to_end, log_cost, pending, worker
 
-_BENCHES = {"client": client, "end_to_end": end_to_end, "pending": pending, "worker": worker}
+_BENCHES = {"client": client, "end_to_end": end_to_end, "log_cost": log_cost, "pending": pending, "worker": worker}
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from txbridge import (
     TransactionListener,
     TransactionProducer,
 )
+from txbridge.core.names import Names
 
 #: Sends in flight of the asyncio face.
 _TASKS = 1_000
@@ -214,6 +215,14 @@ class Stand:
         server.join()
         producer.close()
         return count / seconds
+
+    @property
+    def names(self) -> Names:
+        return self._bridge.names
+
+    @property
+    def real_topic(self) -> str:
+        return self._real
 
     @property
     def _namespace(self) -> str:

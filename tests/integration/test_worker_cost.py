@@ -1,0 +1,79 @@
+"""What a transaction costs Kafka and an idle worker: counters that are the same on every machine."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.harness import COMMIT, Bridge, eventually
+from tests.log_bytes import batches, growth, log_bytes, records
+from txbridge.embedded import EmbeddedKafka
+
+#: Nothing shall fall due meanwhile (ms).
+_NEVER = 3_600_000
+_TRANSACTIONS = 10_000
+_SIZE = 100
+
+
+@pytest.fixture
+def kafka():
+    """One whose segments nobody else writes to."""
+    with EmbeddedKafka() as broker:
+        yield broker
+
+
+def test_ten_thousand_waiting_transactions_cost_what_they_should(kafka):
+    with Bridge(kafka.bootstrap_servers, "cost", partitions=1) as bridge:
+        names, real = bridge.names, bridge.create_topic("real", partitions=1)
+        topics = [names.half, names.end, names.op, names.offset, names.discard, real]
+        empty = log_bytes(kafka, topics)
+        prepared = bridge.prepare_many(real, [b"v" * _SIZE] * _TRANSACTIONS)
+        bridge.decide_many(prepared, COMMIT, batch=200)
+        bridge.worker(transaction_timeout=_NEVER, transaction_check_interval=_NEVER)
+        eventually(lambda: records(bridge.bootstrap_servers, real) == _TRANSACTIONS, 60)
+        bridge.workers[0].stop()
+        written = growth(log_bytes(kafka, topics), empty)
+
+        # One Kafka transaction for all of them, beside the first one after the take-over.
+        assert records(bridge.bootstrap_servers, names.offset) == 2
+        assert records(bridge.bootstrap_servers, names.op) == 1
+        # librdkafka puts up to 10,000 records, or a megabyte, into a produce request; each has one marker in addition.
+        assert batches(kafka, real) <= 6
+        each = {topic: size / _TRANSACTIONS for topic, size in written.items()}
+        # An offset of up to five digits and a comma.
+        assert each[names.op] <= 7
+        assert each[names.offset] <= 1
+        assert each[names.discard] == 0
+        # An offset, a transaction id, a decision and their separators: at most 43 bytes, and the record around 200.
+        assert each[names.end] <= 45
+        # The value, its key, seven headers of ours in HALF and two at the reader's.
+        assert each[names.half] <= _SIZE + 200
+        assert each[real] <= _SIZE + 90
+
+
+def test_a_round_of_checks_leaves_little_behind(kafka):
+    with Bridge(kafka.bootstrap_servers, "checks", partitions=1) as bridge:
+        names, real = bridge.names, bridge.create_topic("real", partitions=1)
+        durable = [names.half, names.end, names.op, names.offset, names.discard]
+        bridge.worker(transaction_timeout=1_000, transaction_check_interval=_NEVER, transaction_check_max=15)
+        before = log_bytes(kafka, durable)
+        bridge.prepare_many(real, [b"v" * 1_000] * 500)
+        halves = log_bytes(kafka, durable)[names.half] - before[names.half]
+        with bridge.member() as member:
+            eventually(lambda: member.count == 500, 60)
+        written = growth(log_bytes(kafka, durable), before)
+        assert written[names.half] == halves
+        assert (sum(written.values()) - halves) / 500 <= 300
+
+
+def test_an_idle_worker_is_idle(bridge):
+    worker = bridge.worker()
+    # Faust's start-up goes on for a moment behind the take-over, and so does the first Kafka transaction.
+    time.sleep(3)
+    written = bridge.bounds(bridge.names.offset, 0)[1]
+    before, since = worker.cpu_seconds, time.monotonic()
+    time.sleep(6)
+    # Two owners that look at HALF ten times a second, Faust's loop and librdkafka's threads.
+    assert (worker.cpu_seconds - before) / (time.monotonic() - since) <= 0.15
+    assert bridge.bounds(bridge.names.offset, 0)[1] == written
