@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit import collect, findings, ledger, proof, records, strays, verdicts
+from txbridge_audit import collect, events, facts, findings, ledger, parquet, proof, records, strays, verdicts
 from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import SETTLE_TIMEOUT, Cut, Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.ledger import Facts, Frames, PartitionFacts, TopicFacts
+from txbridge_audit.events import Frames
+from txbridge_audit.facts import Facts, Limits
 from txbridge_audit.report import AuditReport, Entry, Place, Tally
 from txbridge_audit.session import Progress, spark_session
 from txbridge_audit.settings import KafkaSettings, kafka_settings
 from txbridge_audit.sources import READ_COMMITTED, READ_UNCOMMITTED, read
 
-#: What the clocks of two brokers may differ, ms. Used in one place, where retention has removed a beginning of END, OP
-#: or discard: records born this long after the oldest one left there are taken to have lost none of their traces.
-CLOCK_MARGIN_MS = 3_600_000
-_FOREVER = 2**62
 #: Half messages at most for which our own Spark starts quickly rather than runs fast. Offsets are good enough to choose
 #: by; nothing that is reported rests on them.
 _SMALL = 600_000
@@ -37,14 +34,18 @@ def run_audit(
     real_topics: Collection[str] = (),
     spark: SparkSession | None = None,
     settle_timeout: float = SETTLE_TIMEOUT,
+    limits: Limits | None = None,
+    ledger_path: str | None = None,
     progress: Progress = lambda _: None,
 ) -> AuditReport:
-    """Audit every transaction that HALF still holds; nothing is written anywhere.
+    """Audit every transaction that HALF still holds; nothing is written to Kafka.
 
     `kafka_options` are librdkafka's names (`java.<name>` for Spark's consumer alone). The real topics are those that
     half messages name; `real_topics` adds others in which to look for phantoms. With `spark` that session is used, else
     a local one is started and stopped. `settle_timeout` is how many seconds each cut waits for open Kafka transactions;
-    what they may hide after that is not judged, and a finding. `progress` is told, in words, what is going on.
+    what they may hide after that is not judged, and a finding. `limits` are the workers' settings that say
+    what is overdue. `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger as Parquet.
+    `progress` is told, in words, what is going on.
 
     Raises CouldNotAuditError when no verdict can be given; the message says what to do. May be run at any time, beside
     running workers and clients.
@@ -59,11 +60,17 @@ def run_audit(
     small = sum(ends[key] - starts[key] for key in half) < _SMALL
     with spark_session(spark, progress, small=small) as session:
         audit = _Audit(session, cluster, settings, names, topics, frozenset(real_topics), settle_timeout, progress)
+        known = limits or Limits()
+        if ledger_path is not None:
+            parquet.refuse_existing(session, ledger_path)
         try:
-            report = audit.run()
+            report = audit.run(int(started * 1000), known, ledger_path)
         finally:
             audit.release()
-    return replace(report, started_at=int(started * 1000), seconds=time.time() - started)
+        report = replace(report, started_at=int(started * 1000), seconds=time.time() - started)
+        if ledger_path is not None:
+            parquet.write_summary(session, report.to_json(), ledger_path)
+    return report
 
 
 def _internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
@@ -82,12 +89,6 @@ def _internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
             + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
         )
     return {name: counts[name] for name in wanted}
-
-
-@dataclass(slots=True)
-class _Progress:
-    applied_to: int | None = None
-    low: int | None = None
 
 
 class _Audit:
@@ -115,7 +116,8 @@ class _Audit:
         for frame in self._persisted:
             frame.unpersist()
 
-    def run(self) -> AuditReport:
+    def run(self, now: int, limits: Limits, ledger_path: str | None) -> AuditReport:
+        """The report; `now` (ms) is when the audit began."""
         names, cluster = self._names, self._cluster
         internal = [key for keys in self._partitions.values() for key in keys]
         starts = cluster.log_starts(internal)
@@ -141,51 +143,64 @@ class _Audit:
         later = cluster.stable_offsets(offset_keys)
         kept = self._keep(read_once.unionByName(self._read(ranges(cut, later), READ_COMMITTED)))
         self._note(ranges(starts, later))
-        progress = self._progress(kept)
+        self._refuse_unknown_versions(kept.where(F.col("key").cast("string").startswith(f"{names.half}@")))
+        progress = facts.progress(kept, names, cluster)
 
-        # Steps 4 to 7: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
+        # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
+        check_keys = self._check_topics()
+        check_starts, check = cluster.log_starts(check_keys), cluster.stable_offsets(check_keys)
+
+        # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
         op = self._settle(self._partitions[names.op])
         discard = self._settle(self._partitions[names.discard])
         end = cluster.high_watermarks(self._partitions[names.end])
         half = cluster.high_watermarks(half_keys)
-        self._check(progress, end, half)
+        facts.check_ends(names, progress, end, half)
 
-        # Step 8: the real topics again, those named meanwhile included.
+        # Step 9: the real topics again, those named meanwhile included.
         added = records.halves(self._read(ranges(first_look, half), READ_UNCOMMITTED), names)
         self._note(ranges(starts, half))
         real = self._existing(named | self._named_topics(added))
         after = self._settle(real)
         real_starts = cluster.log_starts(real)
 
-        # Step 9: everything is fixed; read the rest and join.
+        # Step 10: everything is fixed; read the rest and join.
         self._say("reading decisions, outcomes and real topics")
         discards = self._keep(records.discards(self._read_noted(starts, discard.ends, READ_COMMITTED)))
         # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
         set_aside = discards.where("malformed").count()
+        raw_op = self._read_noted(starts, op.ends, READ_COMMITTED)
         frames = Frames(
             halves=early.unionByName(added),
             end_records=records.end_records(self._read_noted(starts, end, READ_UNCOMMITTED)),
-            outcomes=records.outcomes(self._read_noted(starts, op.ends, READ_COMMITTED)),
+            outcomes=records.outcomes(raw_op),
             parked=records.parked(kept, names),
             discards=discards,
             copies=records.copies(self._read_noted(real_starts, after.ends, READ_COMMITTED)),
+            checks=records.checks(self._read_noted(check_starts, check, READ_COMMITTED)),
         )
-        facts = Facts(
-            partitions=self._partition_facts(starts, progress, op),
-            topics=self._topic_facts(real, real_starts, after),
+        surroundings = Facts(
+            partitions=facts.partition_facts(names, cluster, self._partitions, starts, progress, op),
+            topics=facts.topic_facts(cluster, real, real_starts, after),
             before=before,
+            now=now,
+            limits=limits,
         )
-        rows = self._keep(ledger.build(self._spark, names, frames, facts))
+        rows = self._keep(ledger.build(self._spark, names, frames, surroundings))
         truncated = [key for key, start in real_starts.items() if start > 0]
         judged = findings.find(verdicts.judge(proof.add(self._spark, rows, truncated)))
         counted = collect.counts(judged)
 
-        # Step 10: what is wrong or odd, with its records. Reads the same ranges again, but only when there is any.
+        if ledger_path is not None:
+            self._say("writing the ledger")
+            parquet.write(names, judged, frames, ledger_path)
+
+        # Step 11: what is wrong or odd, with its records. Reads the same ranges again, but only when there is any.
         self._say("collecting evidence")
         entries = collect.listed(names, judged, counted)
-        kinds = dict(counted.findings)
+        kinds = dict(counted.kinds)
         if counted.strays:
-            unmatched = strays.candidates(ledger.copies_before(self._spark, frames.copies, before), rows)
+            unmatched = strays.candidates(events.copies_before(self._spark, frames.copies, before), rows)
             found, more = collect.strays(self._keep(self._labelled(unmatched, starts)))
             kinds, entries = kinds | found, entries + more
         if counted.malformed or set_aside:
@@ -193,8 +208,13 @@ class _Audit:
             found, more = collect.malformed(names, self._keep(odd))
             kinds, entries = kinds | found, entries + more
         if counted.bad_ops:
+            self._refuse_unknown_versions(raw_op)  # not before: each is an OP record that can not be read
             kinds[findings.UNREADABLE_OP] = counted.bad_ops
             entries += collect.unreadable(names, frames.outcomes)
+        gone = _range_gone(names, surroundings)
+        if gone:
+            kinds[findings.HALF_RANGE_GONE] = len(gone)
+            entries += gone
         if self._open:
             kinds[findings.OPEN_TRANSACTION] = len(self._open)
             entries += self._open_transactions()
@@ -207,7 +227,7 @@ class _Audit:
         entries: Sequence[Entry],
         before: Mapping[TopicPartition, int],
     ) -> AuditReport:
-        wrong = {kind: kinds.get(kind, 0) or counted.fates.get(kind, 0) for kind in verdicts.VIOLATIONS}
+        wrong = {kind: kinds.get(kind, 0) or counted.fates.get(kind, 0) for kind in collect.VIOLATIONS}
         return AuditReport(
             namespace=self._names.namespace,
             transactions=counted.transactions,
@@ -258,105 +278,27 @@ class _Audit:
         counts = self._cluster.partition_counts()
         return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 
+    def _check_topics(self) -> list[TopicPartition]:
+        prefix = self._names.check("")
+        counts = self._cluster.partition_counts()
+        return [
+            key for topic in sorted(counts) if topic.startswith(prefix) for key in partitions_of(topic, counts[topic])
+        ]
+
+    def _refuse_unknown_versions(self, raw: DataFrame) -> None:
+        """Only workers write these topics: one that speaks another version has done what we can not read."""
+        first = records.unknown_versions(raw).limit(1).collect()
+        for row in first:
+            raise CouldNotAuditError(
+                f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
+                "know: a newer worker wrote it, and what it means for the verdict can not be told; "
+                "use the audit of that version",
+            )
+
     def _settle(self, partitions: Sequence[TopicPartition]) -> Cut:
         cut = settle(self._cluster, partitions, timeout=self._settle_timeout)
         self._open |= {key: (cut.ends[key], target) for key, target in cut.unsettled.items()}
         return cut
-
-    # Facts
-
-    def _progress(self, offsets: DataFrame) -> dict[int, _Progress]:
-        rows = records.progress(offsets, self._names).collect()
-        for row in rows:
-            self._check_ids(row.topics or {})
-        return {row.partition: _Progress(row.applied_to, row.low) for row in rows}
-
-    def _check_ids(self, stored: Mapping[str, str]) -> None:
-        """The worker notes the ids of the topics it works on: other ids mean other offsets, and no verdict."""
-        internal = {
-            "half": self._names.half,
-            "end": self._names.end,
-            "op": self._names.op,
-            "offset": self._names.offset,
-        }
-        known = {short: name for short, name in internal.items() if short in stored}
-        ids = self._cluster.topic_ids(known.values()) if known else {}
-        changed = [name for short, name in known.items() if ids[name] != stored[short]]
-        if changed:
-            raise CouldNotAuditError(
-                f"{', '.join(changed)} was deleted and created again since the worker wrote its progress: the offsets "
-                "in the other internal topics mean nothing any more; use a new namespace",
-            )
-
-    def _check(
-        self,
-        progress: Mapping[int, _Progress],
-        end: Mapping[TopicPartition, int],
-        half: Mapping[TopicPartition, int],
-    ) -> None:
-        """END and HALF were cut after OFFSET: they can not end below what the progress has seen."""
-        for partition, seen in progress.items():
-            for topic, ends, position in (
-                (self._names.end, end, seen.applied_to),
-                (self._names.half, half, seen.low),
-            ):
-                if position is not None and position > ends.get((topic, partition), 0):
-                    raise CouldNotAuditError(
-                        f"{topic}/{partition} ends at {ends.get((topic, partition), 0)}, below the worker's progress "
-                        f"({position}): its records were lost or the topic was created again; no verdict is possible",
-                    )
-
-    def _partition_facts(
-        self,
-        starts: Mapping[TopicPartition, int],
-        progress: Mapping[int, _Progress],
-        op: Cut,
-    ) -> list[PartitionFacts]:
-        names = self._names
-        shortened = [
-            key for name in (names.end, names.op, names.discard) for key in self._partitions[name] if starts[key] > 0
-        ]
-        oldest = self._cluster.first_timestamps(shortened)
-
-        def known_since(keys: Collection[TopicPartition]) -> int:
-            """ms; see PartitionFacts. Append times, so a record born later than the oldest one left is whole."""
-            edges = [oldest[key] for key in keys if key in oldest]
-            # A partition that retention has emptied tells nothing about anybody.
-            return max((_FOREVER if edge is None else edge + CLOCK_MARGIN_MS for edge in edges), default=-1)
-
-        return [
-            PartitionFacts(
-                partition=partition,
-                half_start=starts[topic, partition],
-                applied_to=progress.get(partition, _Progress()).applied_to,
-                low=progress.get(partition, _Progress()).low,
-                known_since=known_since(
-                    [(names.end, partition), (names.op, partition), *self._partitions[names.discard]],
-                ),
-                op_settled=(names.op, partition) not in op.unsettled,
-            )
-            for topic, partition in self._partitions[names.half]
-        ]
-
-    def _topic_facts(
-        self,
-        real: Collection[TopicPartition],
-        starts: Mapping[TopicPartition, int],
-        after: Cut,
-    ) -> list[TopicFacts]:
-        topics = {topic for topic, _ in real}
-        policies = self._cluster.cleanup_policies(topics)
-        truncated = {topic for (topic, _), start in starts.items() if start > 0}
-        unsettled = {topic for topic, _ in after.unsettled}
-        return [
-            TopicFacts(
-                topic=topic,
-                compacted="compact" in (policies[topic] or "compact"),  # unknown: nothing may be concluded
-                truncated=topic in truncated,
-                settled=topic not in unsettled,
-            )
-            for topic in sorted(topics)
-        ]
 
     # Phantoms and the rest of the report
 
@@ -397,3 +339,17 @@ class _Audit:
                 offsets["before"] = before[topic, partition]
             cuts.setdefault(topic, {})[str(partition)] = offsets
         return cuts
+
+
+def _range_gone(names: Names, known: Facts) -> list[Entry]:
+    """Partitions whose log of HALF begins above the watermark of the worker: nobody can tell what was there."""
+    return [
+        Entry(
+            findings.HALF_RANGE_GONE,
+            f"{findings.SAYS[findings.HALF_RANGE_GONE]}: {names.half}/{fact.partition} "
+            f"from {fact.low} to {fact.half_start}",
+            evidence=(Place("half", names.half, fact.partition, fact.half_start),),
+        )
+        for fact in known.partitions
+        if fact.low is not None and fact.low < fact.half_start
+    ]

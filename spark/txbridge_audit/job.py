@@ -23,6 +23,7 @@ from rich.console import Console
 
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.facts import Limits
 from txbridge_audit.settings import parse_options
 from txbridge_audit.table import print_report
 
@@ -40,10 +41,13 @@ class Options:
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     real_topics: Sequence[str] = ()
     report: Path | None = None
+    ledger: str | None = None
+    strict: bool = False
+    limits: Limits = field(default_factory=Limits)
 
 
 def run(options: Options) -> int:
-    """Audit, print to stdout (progress to stderr) and return the exit code: 0 clean, 1 violations.
+    """Audit, print to stdout (progress to stderr), return the exit code: 0 clean, 1 violations (strict: findings, too).
 
     Raises CouldNotAuditError.
     """
@@ -65,6 +69,8 @@ def run(options: Options) -> int:
             namespace=options.namespace,
             kafka_options=options.kafka_options,
             real_topics=options.real_topics,
+            limits=options.limits,
+            ledger_path=options.ledger,
             progress=progress,
         )
     if options.report is not None:
@@ -76,7 +82,7 @@ def run(options: Options) -> int:
         sys.stdout.write(report.to_json() + "\n")
     else:
         print_report(report, Console())
-    return report.exit_code
+    return report.strict_exit_code if options.strict else report.exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,6 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kafka", action="append", default=[], metavar="KEY=VALUE", help="librdkafka's names")
     parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
+    parser.add_argument("--ledger", metavar="FOLDER", help="write one row per transaction here, as Parquet")
+    parser.add_argument("--strict", action="store_true", help="findings are errors, too")
+    parser.add_argument("--transaction-check-max", type=int, default=Limits().transaction_check_max, metavar="N")
+    parser.add_argument("--transaction-max-age", type=int, default=Limits().transaction_max_age, metavar="MS")
     given = parser.parse_args(arguments)
     try:
         options = Options(
@@ -97,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parse_options(given.kafka),
             given.real_topic,
             given.report,
+            given.ledger,
+            given.strict,
+            Limits(given.transaction_check_max, given.transaction_max_age),
         )
         return run(options)
     except CouldNotAuditError as error:

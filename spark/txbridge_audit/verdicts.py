@@ -18,9 +18,9 @@ WRONG_WINNER, LEAKED, DUPLICATED, LOST, PHANTOM = "WRONG_WINNER", "LEAKED", "DUP
 DELIVERED, ROLLED_BACK, PENDING = "delivered", "rolled_back", "pending"
 DISCARDED, UNVERIFIABLE = "discarded", "unverifiable"
 
-#: Broken promises. PHANTOM belongs to a visible record, not to a transaction: it is no fate.
-VIOLATIONS = (LOST, DUPLICATED, LEAKED, PHANTOM, WRONG_WINNER)
-FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, UNVERIFIABLE, LOST, DUPLICATED, LEAKED, WRONG_WINNER)
+#: Fates that break a promise. PHANTOM belongs to a visible record, not to a transaction: it is no fate.
+WRONG_FATES = (LOST, DUPLICATED, LEAKED, WRONG_WINNER)
+FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, UNVERIFIABLE, *WRONG_FATES)
 
 #: States of a pending transaction, in the order in which they are tested.
 HELD, IN_COMMIT, MOVING, UNREAD = "held", "in_commit", "moving", "decision_unread"

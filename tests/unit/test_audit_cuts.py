@@ -156,7 +156,7 @@ def test_json_form() -> None:
     assert set(data) == {
         *("format", "clean", "namespace", "transactions", "fates", "delivered", "delivered_more_than_once"),
         *("rolled_back", "rolled_back_but_visible", "answered_by_check", "pending", "pending_states", "discarded"),
-        *("unverifiable", "violations", "findings", "cuts", "started_at", "seconds"),
+        *("unverifiable", "violations", "findings", "findings_to_act_on", "cuts", "started_at", "seconds"),
     }
     assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)
     assert data["violations"] == {
@@ -181,6 +181,10 @@ def test_json_form() -> None:
 def test_exit_code() -> None:
     assert (report(delivered=1).clean, report(delivered=1).exit_code) == (True, 0)
     assert report(Tally({"LOST": 1}), LOST=1).exit_code == 1
+    # Only --strict minds findings, and of those none that say what others do with their records.
+    assert report(findings=Tally({"LATE": 1}), unverifiable=1).strict_exit_code == 1
+    assert report(findings=Tally({"FOREIGN_COPY": 3, "HALF_GONE": 1}), pending=1).strict_exit_code == 0
+    assert report(Tally({"LOST": 1}), LOST=1).strict_exit_code == 1
     # Findings and what can not be verified are no violations.
     assert report(findings=Tally({"LATE": 1}), unverifiable=1).exit_code == 0
 
