@@ -76,6 +76,18 @@ RULES: tuple[Rule, ...] = (
             & (_col("resumed_at").isNull() | (_col("resumed_at") < F.get("discard_ends", F.lit(0))))
         ),
     ),
+    # Retention and compaction explain themselves; a topic that was deleted and created again does not.
+    Rule(
+        "NOT_IN_TOPIC",
+        "recorded as committed and not visible, nor is any older one: was the real topic deleted and created again?",
+        lambda: (
+            (_col("fate") == verdicts.UNVERIFIABLE)
+            & _col("op_commit").isNotNull()
+            & _col("topic_exists")
+            & ~_col("compacted")
+            & ~_col("truncated")
+        ),
+    ),
     Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: _col("foreign") > 0),
 )
 

@@ -55,8 +55,8 @@ def _undecided() -> Column:
 
 def _provable() -> Column:
     """A committed record that is not in the real topic was never there (see `proof.py`)."""
-    whole = ~_col("truncated") | F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
-    return _col("topic_exists") & ~_col("compacted") & whole
+    older_is_there = F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
+    return _col("topic_exists") & ~_col("compacted") & older_is_there
 
 
 def _is_held() -> Column:
@@ -102,7 +102,7 @@ RULES: tuple[Rule, ...] = (
     Rule(DUPLICATED, "more than one visible copy", lambda: _col("copies") > 1),
     # Sound because the real topics were cut again after OP, once every Kafka transaction that had written by then was
     # decided (`settled`): the record that goes with the OP record in the cut is below that cut, or was never written.
-    # Where compaction, retention or a missing topic could explain the gap it is `unverifiable` instead.
+    # Where compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.
     Rule(
         LOST,
         "recorded as committed, but not visible",

@@ -38,6 +38,7 @@ from tests.audit_cases import (
     Record,
     plant,
 )
+from tests.harness import eventually
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 
@@ -330,7 +331,14 @@ def test_retention_and_deleted_records_raise_no_false_alarm(kafka: EmbeddedKafka
     log.transaction(log.copy(expired), log.copy(Half(PLAIN, removed.offset, "E" * 32, "billing", log.real(ORDERS))))
     report = audit(log, spark)
     assert (report.transactions, report.delivered, report.fates["LOST"]) == (2, 1, 1)
-    assert dict(report.findings.by_kind) == {"HALF_GONE": 2}
+    assert dict(report.findings.by_kind) == {"HALF_GONE": 2, "HALF_RANGE_GONE": 1}
+    # The real topic is deleted and created again: what it held was not lost by anybody here.
+    log.delete(log.real(ORDERS))
+    eventually(lambda: log.real(ORDERS) not in log.admin.list_topics(timeout=10).topics)
+    log.create(NewTopic(log.real(ORDERS), 2, 1))
+    report = audit(log, spark)
+    assert (report.clean, report.unverifiable) == (True, 2)
+    assert dict(report.findings.by_kind) == {"NOT_IN_TOPIC": 2, "HALF_RANGE_GONE": 1}
 
 
 def test_two_namespaces_share_a_real_topic(kafka: EmbeddedKafka, spark: SparkSession) -> None:

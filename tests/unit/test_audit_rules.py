@@ -345,6 +345,23 @@ def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSe
     assert both.fate(lost) == "unverifiable"
 
 
+def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> None:
+    """All that was delivered before is gone; what is missing behind a record that is there is lost."""
+    log = Memory()
+    gone, there, lost, other = log.half(), log.half(), log.half(), log.half(partition=PASSED)
+    for half in (gone, there, lost, other):
+        log.end(half, COMMIT)
+    log.transaction(log.op("commit", gone))
+    log.deliver(there)
+    log.transaction(log.op("commit", lost))
+    log.transaction(log.op("commit", other))
+    judged = Judged(spark, log, log.facts())
+    assert [judged.fate(half) for half in (gone, there, lost)] == ["unverifiable", "delivered", "LOST"]
+    # Records of another half partition lie in an order of their own.
+    assert (judged.fate(other), judged.of(other).findings) == ("unverifiable", ["NOT_IN_TOPIC"])
+    assert judged.of(gone).findings == ["NOT_IN_TOPIC"]
+
+
 def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) -> None:
     log = Memory()
     expired = Half(PLAIN, 3, "F" * 32, "billing", ORDERS)
