@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit import collect, events, facts, findings, ledger, parquet, proof, records, strays, verdicts
+from txbridge_audit import collect, events, facts, findings, ledger, overview, parquet, proof, records, strays, verdicts
 from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import SETTLE_TIMEOUT, Cut, Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
@@ -36,6 +36,7 @@ def run_audit(
     settle_timeout: float = SETTLE_TIMEOUT,
     limits: Limits | None = None,
     ledger_path: str | None = None,
+    with_overview: bool = False,
     progress: Progress = lambda _: None,
 ) -> AuditReport:
     """Audit every transaction that HALF still holds; nothing is written to Kafka.
@@ -45,7 +46,8 @@ def run_audit(
     a local one is started and stopped. `settle_timeout` is how many seconds each cut waits for open Kafka transactions;
     what they may hide after that is not judged, and a finding. `limits` are the workers' settings that say
     what is overdue. `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger as Parquet.
-    `progress` is told, in words, what is going on.
+    With `with_overview` the report has the summaries that the page shows. `progress` is told, in words, what is going
+    on.
 
     Raises CouldNotAuditError when no verdict can be given; the message says what to do. May be run at any time, beside
     running workers and clients.
@@ -64,7 +66,7 @@ def run_audit(
         if ledger_path is not None:
             parquet.refuse_existing(session, ledger_path)
         try:
-            report = audit.run(int(started * 1000), known, ledger_path)
+            report = audit.run(int(started * 1000), known, ledger_path, with_overview=with_overview)
         finally:
             audit.release()
         report = replace(report, started_at=int(started * 1000), seconds=time.time() - started)
@@ -116,7 +118,7 @@ class _Audit:
         for frame in self._persisted:
             frame.unpersist()
 
-    def run(self, now: int, limits: Limits, ledger_path: str | None) -> AuditReport:
+    def run(self, now: int, limits: Limits, ledger_path: str | None, *, with_overview: bool) -> AuditReport:
         """The report; `now` (ms) is when the audit began."""
         names, cluster = self._names, self._cluster
         internal = [key for keys in self._partitions.values() for key in keys]
@@ -191,6 +193,7 @@ class _Audit:
         judged = findings.find(verdicts.judge(proof.add(self._spark, rows, truncated)))
         counted = collect.counts(judged)
 
+        told = overview.overview(judged) if with_overview else None
         if ledger_path is not None:
             self._say("writing the ledger")
             parquet.write(names, judged, frames, ledger_path)
@@ -218,7 +221,7 @@ class _Audit:
         if self._open:
             kinds[findings.OPEN_TRANSACTION] = len(self._open)
             entries += self._open_transactions()
-        return self._report(counted, kinds, entries, before)
+        return replace(self._report(counted, kinds, entries, before), overview=told)
 
     def _report(
         self,

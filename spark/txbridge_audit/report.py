@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txbridge_audit.overview import Overview
+
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1
 
@@ -75,6 +77,8 @@ class AuditReport:
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
     seconds: float
+    #: Summaries for the page; None unless they were asked for. Not in the JSON form.
+    overview: Overview | None = None
 
     @property
     def clean(self) -> bool:

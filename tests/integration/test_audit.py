@@ -411,8 +411,9 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
 def test_command_line(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path: Path) -> None:
     """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
     log, _ = planted
-    target = tmp_path / "report.json"
+    target, page, numbers = tmp_path / "report.json", tmp_path / "report.html", tmp_path / "audit.prom"
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
+    arguments += ["--html", str(page), "--prometheus", str(numbers)]
     done = subprocess.run(
         [sys.executable, "-m", "txbridge.admin.cli", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
         capture_output=True,
@@ -428,7 +429,13 @@ def test_command_line(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path
     assert re.search(r"LOST +5 ", done.stdout)
     assert "starting Spark" in done.stderr
     assert "WARN" not in done.stderr + done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.prom", "report.html", "report.json"]
+    text = page.read_text()
+    assert f"{report['violations']['total']} violations</h1>" in text
+    for part in ("Over time", "Latency", "Checks per group", "Oldest pending", "Evidence", "Findings"):
+        assert f"<h2>{part}" in text
+    wrong = [line for line in numbers.read_text().splitlines() if line.startswith("txbridge_audit_violations{")]
+    assert any('kind="LOST"' in line and line.endswith(" 5.0") for line in wrong)
 
 
 def test_spark_submit(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path: Path) -> None:
@@ -474,6 +481,7 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
         (["--kafka", "isolation.level=read_uncommitted"], "the audit sets isolation.level itself"),
         (["--kafka", "no.such.option=1"], "refuses the settings"),
         (["--report", "no/such/folder/report.json"], "does not exist"),
+        (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
     ):
         refused = run(*arguments)
         assert (refused.returncode, len(refused.stderr.strip().splitlines())) == (2, 1), refused.stderr

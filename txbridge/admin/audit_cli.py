@@ -35,6 +35,11 @@ def audit(
         str | None,
         typer.Option(metavar="FOLDER", help="Write one row per transaction here, as Parquet; a new folder or URI."),
     ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page here.")] = None,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the counts here, for the textfile collector of Prometheus."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Findings are errors, too.")] = False,
     transaction_check_max: Annotated[int, typer.Option(metavar="N", min=1, help="As the workers are told.")] = 15,
     transaction_max_age: Annotated[
@@ -52,7 +57,7 @@ def audit(
         from txbridge_audit.facts import Limits  # noqa: PLC0415
         from txbridge_audit.settings import parse_options  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"pyspark", "py4j"}:
+        if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "matplotlib", "jinja2"}:
             raise
         raise EnvironmentProblemError("the audit runs on PySpark: pip install 'txbridge[audit]'") from error
     try:
@@ -65,6 +70,8 @@ def audit(
             report,
             ledger,
             strict,
+            html,
+            prometheus,
             Limits(transaction_check_max, transaction_max_age),
         )
         code = job.run(options)
