@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit import collect, events, facts, findings, ledger, overview, parquet, proof, records, strays, verdicts
+from txbridge_audit import (
+    collect,
+    events,
+    facts,
+    findings,
+    ledger,
+    notes,
+    overview,
+    parquet,
+    proof,
+    records,
+    strays,
+    verdicts,
+)
 from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import SETTLE_TIMEOUT, Cut, Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.events import Frames
 from txbridge_audit.facts import Facts, Limits
-from txbridge_audit.report import AuditReport, Entry, Place, Tally
+from txbridge_audit.report import AuditReport, Entry, Tally
+from txbridge_audit.selection import Selection
+from txbridge_audit.selection import begin as begin_of
 from txbridge_audit.session import Progress, spark_session
 from txbridge_audit.settings import KafkaSettings, kafka_settings
 from txbridge_audit.sources import READ_COMMITTED, READ_UNCOMMITTED, read
@@ -33,6 +48,7 @@ def run_audit(
     kafka_options: Mapping[str, str] | None = None,
     real_topics: Collection[str] = (),
     spark: SparkSession | None = None,
+    selection: Selection | None = None,
     settle_timeout: float = SETTLE_TIMEOUT,
     limits: Limits | None = None,
     ledger_path: str | None = None,
@@ -43,11 +59,11 @@ def run_audit(
 
     `kafka_options` are librdkafka's names (`java.<name>` for Spark's consumer alone). The real topics are those that
     half messages name; `real_topics` adds others in which to look for phantoms. With `spark` that session is used, else
-    a local one is started and stopped. `settle_timeout` is how many seconds each cut waits for open Kafka transactions;
-    what they may hide after that is not judged, and a finding. `limits` are the workers' settings that say
-    what is overdue. `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger as Parquet.
-    With `with_overview` the report has the summaries that the page shows. `progress` is told, in words, what is going
-    on.
+    a local one is started and stopped. `selection` says which transactions, if not all. `settle_timeout` is how many
+    seconds each cut waits for open Kafka transactions; what they may hide after that is not judged, and a finding.
+    `limits` are the workers' settings that say what is overdue. `ledger_path` is a new folder, or a URI that Spark can
+    write to, for the ledger as Parquet. With `with_overview` the report has the summaries that the page shows.
+    `progress` is told, in words, what is going on.
 
     Raises CouldNotAuditError when no verdict can be given; the message says what to do. May be run at any time, beside
     running workers and clients.
@@ -56,17 +72,25 @@ def run_audit(
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = Cluster(settings)
     names = Names(namespace)
-    topics = _internal_topics(cluster, names)  # before Spark: what is missing should be said at once
+    topics = facts.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
     half = partitions_of(names.half, topics[names.half])
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
     small = sum(ends[key] - starts[key] for key in half) < _SMALL
     with spark_session(spark, progress, small=small) as session:
-        audit = _Audit(session, cluster, settings, names, topics, frozenset(real_topics), settle_timeout, progress)
-        known = limits or Limits()
+        plan = _Plan(
+            now=int(started * 1000),
+            limits=limits or Limits(),
+            selection=selection or Selection(),
+            real_topics=frozenset(real_topics),
+            settle_timeout=settle_timeout,
+            ledger_path=ledger_path,
+            with_overview=with_overview,
+        )
+        audit = _Audit(session, cluster, settings, names, topics, plan, progress)
         if ledger_path is not None:
             parquet.refuse_existing(session, ledger_path)
         try:
-            report = audit.run(int(started * 1000), known, ledger_path, with_overview=with_overview)
+            report = audit.run()
         finally:
             audit.release()
         report = replace(report, started_at=int(started * 1000), seconds=time.time() - started)
@@ -75,22 +99,18 @@ def run_audit(
     return report
 
 
-def _internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
-    counts = cluster.partition_counts()
-    wanted = (names.half, names.end, names.op, names.offset, names.discard)
-    missing = [name for name in wanted if name not in counts]
-    if missing:
-        raise CouldNotAuditError(
-            f"no topic {', '.join(missing)}: check --namespace, run `txbridge topics apply`, "
-            "or give the audit's user the right to describe it",
-        )
-    number = {counts[name] for name in wanted[:4]}
-    if len(number) > 1:
-        raise CouldNotAuditError(
-            "HALF, END, OP and OFFSET must have the same number of partitions, but have "
-            + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
-        )
-    return {name: counts[name] for name in wanted}
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What `run_audit` was asked for."""
+
+    #: When the audit began, ms.
+    now: int
+    limits: Limits
+    selection: Selection
+    real_topics: frozenset[str]
+    settle_timeout: float
+    ledger_path: str | None
+    with_overview: bool
 
 
 class _Audit:
@@ -103,12 +123,11 @@ class _Audit:
         settings: KafkaSettings,
         names: Names,
         topics: Mapping[str, int],
-        real_topics: frozenset[str],
-        settle_timeout: float,
+        plan: _Plan,
         progress: Progress,
     ) -> None:
         self._spark, self._cluster, self._settings, self._names = spark, cluster, settings, names
-        self._wanted, self._settle_timeout, self._say = real_topics, settle_timeout, progress
+        self._plan, self._say = plan, progress
         self._partitions = {name: partitions_of(name, count) for name, count in topics.items()}
         self._spans: dict[TopicPartition, Range] = {}
         self._open: dict[TopicPartition, tuple[int, int]] = {}
@@ -118,17 +137,18 @@ class _Audit:
         for frame in self._persisted:
             frame.unpersist()
 
-    def run(self, now: int, limits: Limits, ledger_path: str | None, *, with_overview: bool) -> AuditReport:
-        """The report; `now` (ms) is when the audit began."""
-        names, cluster = self._names, self._cluster
+    def run(self) -> AuditReport:
+        names, cluster, plan = self._names, self._cluster, self._plan
         internal = [key for keys in self._partitions.values() for key in keys]
         starts = cluster.log_starts(internal)
 
         # Step 1: which real topics there are, from a first look at HALF.
         self._say("reading half messages")
         half_keys = self._partitions[names.half]
+        told_in = [*self._partitions[names.end], *self._partitions[names.op]]
+        begin = begin_of(cluster, plan.selection, half_keys, told_in, starts)
         first_look = cluster.high_watermarks(half_keys)
-        early = self._keep(records.halves(self._read(ranges(starts, first_look), READ_UNCOMMITTED), names))
+        early = self._keep(records.halves(self._read(ranges(begin, first_look), READ_UNCOMMITTED), names))
         named = self._named_topics(early)
         real = self._existing(named)
 
@@ -161,7 +181,7 @@ class _Audit:
 
         # Step 9: the real topics again, those named meanwhile included.
         added = records.halves(self._read(ranges(first_look, half), READ_UNCOMMITTED), names)
-        self._note(ranges(starts, half))
+        self._note(ranges(begin, half))
         real = self._existing(named | self._named_topics(added))
         after = self._settle(real)
         real_starts = cluster.log_starts(real)
@@ -171,10 +191,10 @@ class _Audit:
         discards = self._keep(records.discards(self._read_noted(starts, discard.ends, READ_COMMITTED)))
         # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
         set_aside = discards.where("malformed").count()
-        raw_op = self._read_noted(starts, op.ends, READ_COMMITTED)
+        raw_op = self._read_noted(begin, op.ends, READ_COMMITTED)
         frames = Frames(
             halves=early.unionByName(added),
-            end_records=records.end_records(self._read_noted(starts, end, READ_UNCOMMITTED)),
+            end_records=records.end_records(self._read_noted(begin, end, READ_UNCOMMITTED)),
             outcomes=records.outcomes(raw_op),
             parked=records.parked(kept, names),
             discards=discards,
@@ -182,21 +202,21 @@ class _Audit:
             checks=records.checks(self._read_noted(check_starts, check, READ_COMMITTED)),
         )
         surroundings = Facts(
-            partitions=facts.partition_facts(names, cluster, self._partitions, starts, progress, op),
+            partitions=facts.partition_facts(names, cluster, self._partitions, starts, progress, op, begin),
             topics=facts.topic_facts(cluster, real, real_starts, after),
             before=before,
-            now=now,
-            limits=limits,
+            now=plan.now,
+            limits=plan.limits,
         )
         rows = self._keep(ledger.build(self._spark, names, frames, surroundings))
         truncated = [key for key, start in real_starts.items() if start > 0]
-        judged = findings.find(verdicts.judge(proof.add(self._spark, rows, truncated)))
+        judged = findings.find(verdicts.judge(proof.add(self._spark, rows, truncated))).where(plan.selection.takes())
         counted = collect.counts(judged)
 
-        told = overview.overview(judged) if with_overview else None
-        if ledger_path is not None:
+        told = overview.overview(judged) if plan.with_overview else None
+        if plan.ledger_path is not None:
             self._say("writing the ledger")
-            parquet.write(names, judged, frames, ledger_path)
+            parquet.write(names, judged, frames, plan.ledger_path)
 
         # Step 11: what is wrong or odd, with its records. Reads the same ranges again, but only when there is any.
         self._say("collecting evidence")
@@ -204,7 +224,7 @@ class _Audit:
         kinds = dict(counted.kinds)
         if counted.strays:
             unmatched = strays.candidates(events.copies_before(self._spark, frames.copies, before), rows)
-            found, more = collect.strays(self._keep(self._labelled(unmatched, starts)))
+            found, more = collect.strays(self._keep(self._labelled(unmatched, starts, begin)))
             kinds, entries = kinds | found, entries + more
         if counted.malformed or set_aside:
             odd = findings.malformed(frames.halves, frames.end_records, discards, names.half, names.end)
@@ -214,13 +234,13 @@ class _Audit:
             self._refuse_unknown_versions(raw_op)  # not before: each is an OP record that can not be read
             kinds[findings.UNREADABLE_OP] = counted.bad_ops
             entries += collect.unreadable(names, frames.outcomes)
-        gone = _range_gone(names, surroundings)
+        gone = notes.range_gone(names, surroundings)
         if gone:
             kinds[findings.HALF_RANGE_GONE] = len(gone)
             entries += gone
         if self._open:
             kinds[findings.OPEN_TRANSACTION] = len(self._open)
-            entries += self._open_transactions()
+            entries += notes.open_transactions(self._open, self._partitions)
         return replace(self._report(counted, kinds, entries, before), overview=told)
 
     def _report(
@@ -245,6 +265,7 @@ class _Audit:
             rolled_back_but_visible=counted.rolled_back_but_visible,
             answered_by_check=counted.answered_by_check,
             cuts=self._cuts(before),
+            selection=self._plan.selection,
             started_at=0,
             seconds=0.0,
         )
@@ -274,11 +295,16 @@ class _Audit:
 
     def _named_topics(self, halves: DataFrame) -> set[str]:
         rows = halves.where(F.col("fault").isNull()).select("real_topic").distinct().collect()
-        return {row.real_topic for row in rows} | self._wanted
+        return {row.real_topic for row in rows} | self._plan.real_topics
 
     def _existing(self, topics: Collection[str]) -> list[TopicPartition]:
         """Partitions of the real topics that exist; to deliver to one that does not, the worker waits."""
         counts = self._cluster.partition_counts()
+        chosen = self._plan.selection.topics
+        unknown = sorted(chosen - set(topics) - set(counts))
+        if unknown:
+            raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
+        topics = set(topics) & chosen if chosen else topics
         return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 
     def _check_topics(self) -> list[TopicPartition]:
@@ -299,15 +325,18 @@ class _Audit:
             )
 
     def _settle(self, partitions: Sequence[TopicPartition]) -> Cut:
-        cut = settle(self._cluster, partitions, timeout=self._settle_timeout)
+        cut = settle(self._cluster, partitions, timeout=self._plan.settle_timeout)
         self._open |= {key: (cut.ends[key], target) for key, target in cut.unsettled.items()}
         return cut
 
     # Phantoms and the rest of the report
 
-    def _labelled(self, unmatched: DataFrame, starts: Mapping[TopicPartition, int]) -> DataFrame:
-        own = {partition: starts[topic, partition] for topic, partition in self._partitions[self._names.half]}
-        return strays.label(self._spark, unmatched, own, self._other_namespaces())
+    def _labelled(
+        self, unmatched: DataFrame, starts: Mapping[TopicPartition, int], begin: Mapping[TopicPartition, int]
+    ) -> DataFrame:
+        own = self._partitions[self._names.half]
+        log_starts, read_from = ({number: of[topic, number] for topic, number in own} for of in (starts, begin))
+        return strays.label(self._spark, unmatched, log_starts, read_from, self._other_namespaces())
 
     def _other_namespaces(self) -> strays.OtherNamespaces | None:
         base = Names().half
@@ -323,17 +352,6 @@ class _Audit:
             edges[partition] = max(start, edges.get(partition, 0))
         return strays.OtherNamespaces(records.halves(raw, self._names), edges)
 
-    def _open_transactions(self) -> list[Entry]:
-        return [
-            Entry(
-                findings.OPEN_TRANSACTION,
-                f"{findings.SAYS[findings.OPEN_TRANSACTION]}: {topic}/{partition} from {stable} to {target}",
-                real_topic=None if topic in self._partitions else topic,
-                evidence=(Place("open", topic, partition, stable),),
-            )
-            for (topic, partition), (stable, target) in sorted(self._open.items())
-        ]
-
     def _cuts(self, before: Mapping[TopicPartition, int]) -> dict[str, dict[str, dict[str, int]]]:
         cuts: dict[str, dict[str, dict[str, int]]] = {}
         for (topic, partition), span in sorted(self._spans.items()):
@@ -342,17 +360,3 @@ class _Audit:
                 offsets["before"] = before[topic, partition]
             cuts.setdefault(topic, {})[str(partition)] = offsets
         return cuts
-
-
-def _range_gone(names: Names, known: Facts) -> list[Entry]:
-    """Partitions whose log of HALF begins above the watermark of the worker: nobody can tell what was there."""
-    return [
-        Entry(
-            findings.HALF_RANGE_GONE,
-            f"{findings.SAYS[findings.HALF_RANGE_GONE]}: {names.half}/{fact.partition} "
-            f"from {fact.low} to {fact.half_start}",
-            evidence=(Place("half", names.half, fact.partition, fact.half_start),),
-        )
-        for fact in known.partitions
-        if fact.low is not None and fact.low < fact.half_start
-    ]

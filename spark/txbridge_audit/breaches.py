@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
         "still open, but its half message is gone from the log",
         lambda: (
             ~_col("present")
-            & (_col("half") < _col("half_start"))
+            & (_col("half") < _col("log_start"))
             & _col("parked").isin("pending", "held")
             & _col("op_settled")
             & ~recorded()

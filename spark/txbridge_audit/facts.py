@@ -27,7 +27,7 @@ class PartitionFacts:
     """What is known of one partition of HALF and those that belong to it."""
 
     partition: int
-    #: Log start of HALF: coordinates below it are gone.
+    #: Where HALF is read from: nothing is said of coordinates below it.
     half_start: int
     #: `end` and `half` of the last progress record; None when no worker ever wrote one.
     applied_to: int | None = None
@@ -36,6 +36,8 @@ class PartitionFacts:
     known_since: int = -1
     #: Whether every Kafka transaction in the OFFSET cut is decided in the OP cut.
     op_settled: bool = True
+    #: Log start of HALF: what lay below it is gone.
+    log_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,25 @@ class Facts:
     #: When the audit began, ms. Broker clocks may differ from ours by CLOCK_MARGIN_MS.
     now: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)
+
+
+def internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
+    """Number of partitions of each internal topic. Raises CouldNotAuditError when they are not as they should be."""
+    counts = cluster.partition_counts()
+    wanted = (names.half, names.end, names.op, names.offset, names.discard)
+    missing = [name for name in wanted if name not in counts]
+    if missing:
+        raise CouldNotAuditError(
+            f"no topic {', '.join(missing)}: check --namespace, run `txbridge topics apply`, "
+            "or give the audit's user the right to describe it",
+        )
+    number = {counts[name] for name in wanted[:4]}
+    if len(number) > 1:
+        raise CouldNotAuditError(
+            "HALF, END, OP and OFFSET must have the same number of partitions, but have "
+            + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
+        )
+    return {name: counts[name] for name in wanted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +149,12 @@ def partition_facts(
     starts: Mapping[TopicPartition, int],
     known: Mapping[int, Progress],
     op: Cut,
+    begin: Mapping[TopicPartition, int],
 ) -> list[PartitionFacts]:
-    """What is known of each partition of HALF; `partitions` and `starts` are those of the internal topics."""
+    """What is known of each partition of HALF; `partitions` and `starts` are those of the internal topics.
+
+    HALF is read from `begin`.
+    """
     shortened = [key for name in (names.end, names.op, names.discard) for key in partitions[name] if starts[key] > 0]
     oldest = cluster.first_timestamps(shortened)
 
@@ -142,7 +167,8 @@ def partition_facts(
     return [
         PartitionFacts(
             partition=partition,
-            half_start=starts[topic, partition],
+            half_start=begin[topic, partition],
+            log_start=starts[topic, partition],
             applied_to=known.get(partition, Progress()).applied_to,
             low=known.get(partition, Progress()).low,
             known_since=known_since([(names.end, partition), (names.op, partition), *partitions[names.discard]]),

@@ -25,6 +25,7 @@ from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Limits
 from txbridge_audit.report import AuditReport
+from txbridge_audit.selection import Selection, selection_of
 from txbridge_audit.settings import parse_options
 from txbridge_audit.table import print_report
 
@@ -46,6 +47,7 @@ class Options:
     strict: bool = False
     html: Path | None = None
     prometheus: Path | None = None
+    selection: Selection = field(default_factory=Selection)
     limits: Limits = field(default_factory=Limits)
 
 
@@ -74,6 +76,7 @@ def run(options: Options) -> int:
             namespace=options.namespace,
             kafka_options=options.kafka_options,
             real_topics=options.real_topics,
+            selection=options.selection,
             limits=options.limits,
             ledger_path=options.ledger,
             with_overview=options.html is not None,
@@ -114,6 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
     parser.add_argument("--ledger", metavar="FOLDER", help="write one row per transaction here, as Parquet")
+    parser.add_argument("--since", metavar="TIME", help="only transactions prepared at or after this (ISO 8601)")
+    parser.add_argument("--until", metavar="TIME", help="only transactions prepared before this")
+    parser.add_argument(
+        "--only-topic", action="append", default=[], metavar="TOPIC", help="only those of this real topic"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page here")
     parser.add_argument("--prometheus", type=Path, metavar="FILE", help="write the counts for Prometheus here")
     parser.add_argument("--strict", action="store_true", help="findings are errors, too")
@@ -132,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.strict,
             given.html,
             given.prometheus,
+            selection_of(given.since, given.until, given.only_topic),
             Limits(given.transaction_check_max, given.transaction_max_age),
         )
         return run(options)

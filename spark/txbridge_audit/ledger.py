@@ -230,7 +230,8 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
 
 def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:
     fields = (
-        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, op_settled: boolean"
+        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, "
+        "op_settled: boolean, log_start: bigint"
     )
     return frame(spark, map(dataclasses.asdict, facts), fields)
 

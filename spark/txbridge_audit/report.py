@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txbridge_audit.overview import Overview
+from txbridge_audit.selection import Selection
 
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1
@@ -77,6 +78,7 @@ class AuditReport:
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
     seconds: float
+    selection: Selection = field(default_factory=Selection)
     #: Summaries for the page; None unless they were asked for. Not in the JSON form.
     overview: Overview | None = None
 
@@ -140,6 +142,7 @@ class AuditReport:
             "violations": _tally(self.violations),
             "findings": _tally(self.findings),
             "findings_to_act_on": self.to_act_on,
+            "selection": self.selection.to_dict(),
             "cuts": {topic: {p: dict(span) for p, span in spans.items()} for topic, spans in self.cuts.items()},
             "started_at": self.started_at,
             "seconds": round(self.seconds, 3),

@@ -9,9 +9,9 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import client, pending
+from tests.bench import audit, client, pending
 
-_BENCHES = {"client": client, "pending": pending}
+_BENCHES = {"audit": audit, "client": client, "pending": pending}
 
 
 def main() -> None:

@@ -175,9 +175,10 @@ class Judged:
         frames, names = log.frames(spark), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
         self.rows = findings.find(verdicts.judge(proof.add(spark, rows, truncated))).collect()
-        starts = {fact.partition: fact.half_start for fact in facts.partitions}
+        starts = {fact.partition: fact.log_start for fact in facts.partitions}
+        read_from = {fact.partition: fact.half_start for fact in facts.partitions}
         unmatched = strays.candidates(events.copies_before(spark, frames.copies, facts.before), rows)
-        self.strays = [row.kind for row in strays.label(spark, unmatched, starts, others).collect()]
+        self.strays = [row.kind for row in strays.label(spark, unmatched, starts, read_from, others).collect()]
         assert len(self.strays) == sum(row.strays for row in self.rows)
         odd = findings.malformed(frames.halves, frames.end_records, frames.discards, names.half, names.end)
         self.malformed = odd.collect()
@@ -367,7 +368,9 @@ def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) 
     expired = Half(PLAIN, 3, "F" * 32, "billing", ORDERS)
     log.end(expired, COMMIT)
     log.deliver(expired)
-    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=4, applied_to=1, low=4)]))
+    judged = Judged(
+        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=4, log_start=4, applied_to=1, low=4)])
+    )
     assert judged.strays == ["HALF_GONE"]
     assert not any(row.findings for row in judged.rows)
 
@@ -397,7 +400,9 @@ def test_open_ones_whose_half_message_is_gone_have_expired(spark: SparkSession) 
     log.transaction(log.parked(pending, "pending"), log.parked(held, "held"), log.parked(discarded, "discarded"))
     log.transaction(log.parked(finished, "pending"), log.op("rollback", finished))
     log.transaction(log.parked(resolved, "pending"), log.parked(resolved, None), log.parked(there, "pending"))
-    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=6, applied_to=0, low=7)]))
+    judged = Judged(
+        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=6, log_start=6, applied_to=0, low=7)])
+    )
     assert {row.half: row.breaches for row in judged.rows if row.breaches} == {1: ["EXPIRED"], 2: ["EXPIRED"]}
 
 

@@ -35,6 +35,15 @@ def audit(
         str | None,
         typer.Option(metavar="FOLDER", help="Write one row per transaction here, as Parquet; a new folder or URI."),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only transactions prepared at or after this (ISO 8601, UTC)."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only transactions prepared before this.")] = None,
+    only_topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Only transactions of this real topic; may be repeated."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page here.")] = None,
     prometheus: Annotated[
         Path | None,
@@ -55,6 +64,7 @@ def audit(
         from txbridge_audit import job  # noqa: PLC0415
         from txbridge_audit.errors import CouldNotAuditError  # noqa: PLC0415
         from txbridge_audit.facts import Limits  # noqa: PLC0415
+        from txbridge_audit.selection import selection_of  # noqa: PLC0415
         from txbridge_audit.settings import parse_options  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "matplotlib", "jinja2"}:
@@ -72,6 +82,7 @@ def audit(
             strict,
             html,
             prometheus,
+            selection_of(since, until, only_topic or []),
             Limits(transaction_check_max, transaction_max_age),
         )
         code = job.run(options)
