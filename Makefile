@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 MUTATION := build/mutation/venv
 
-.PHONY: setup check format lock demo test chaos differential bench broken mutation clean
+.PHONY: setup check format lock demo test chaos corruption differential bench broken mutation clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,10 @@ test: setup check
 # is part of `make test`.
 chaos: setup
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# A million transactions written by hand with every violation among them, and what the audit finds: some minutes.
+corruption: setup
+	$(BIN)/python -m tests.corruption $(ARGS)
 
 # The same scenarios on a real RocketMQ and on txbridge, side by side: five minutes, a JDK, and 98 MB of jars the first time.
 differential: setup

@@ -11,7 +11,7 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from txbridge.core.names import Names
 
@@ -118,8 +118,19 @@ class Log(ABC):
 
     def copy(self, half: Half, topic: str | None = None, partition: int = 0, **changed: str | None) -> Record:
         ours = {"UNIQ_KEY": half.id, "TXB_HALF": f"{half.partition}:{half.offset}"} | changed
-        told = [("trace", b"1"), *headers(**ours)]
+        told = [("trace", b"1"), ("trace", None), *headers(**ours)]
         return Record(self.real(topic or half.topic), partition, b"key", b"\xff\x00 the user's bytes", told)
+
+    def check(self, half: Half, end: int, times: int = 1, **changed: str | None) -> Record:
+        """A check request that was decided when every END below `end` had been applied."""
+        ours = {
+            "TXB_V": "1",
+            "UNIQ_KEY": half.id,
+            "TXB_HALF": f"{half.partition}:{half.offset}",
+            "TXB_END": str(end),
+            "TRANSACTION_CHECK_TIMES": str(times),
+        } | changed
+        return Record(self.names.check("billing"), 0, b"key", b"\xff\x00 the user's bytes", headers(**ours))
 
     def op(self, outcome: str, *halves: Half) -> Record:
         value = ",".join(str(half.offset) for half in halves).encode()
@@ -191,6 +202,7 @@ class Case:
     plant: Callable[[Log], Half | None]
     fate: str | None
     state: str | None = None
+    #: Violations beside the fate, and findings.
     findings: frozenset[str] = frozenset()
     #: Violations and findings that belong to no transaction of this case.
     strays: tuple[str, ...] = ()
@@ -644,6 +656,129 @@ def later_rollback_prevailed(log: Log) -> Half:
     return half
 
 
+def altered(log: Log, change: Callable[[Record], Record]) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(change(log.copy(half)), log.op("commit", half))
+    return half
+
+
+@case("delivered", "ALTERED")
+def altered_value(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, value=b"\xff\x00 the user's bytes."))
+
+
+@case("delivered", "ALTERED")
+def altered_value_to_null(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, value=None))
+
+
+@case("delivered", "ALTERED")
+def altered_key(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, key=b"yek"))
+
+
+@case("delivered", "ALTERED")
+def altered_key_to_empty_and_value_to_both(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, key=b"", value=b"key\xff\x00 the user's bytes"))
+
+
+@case("delivered", "ALTERED")
+def altered_header_value(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, headers=[("trace", b"2"), *copy.headers[1:]]))
+
+
+@case("delivered", "ALTERED")
+def altered_null_header_to_empty(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, headers=[copy.headers[0], ("trace", b""), *copy.headers[2:]]))
+
+
+@case("delivered", "ALTERED")
+def altered_order_of_headers(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, headers=[copy.headers[1], copy.headers[0], *copy.headers[2:]]))
+
+
+@case("delivered", "ALTERED")
+def altered_by_a_header_more(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, headers=[("more", b"1"), *copy.headers]))
+
+
+@case("delivered", "CHECKED_AFTER_DECISION")
+def checked_after_the_commit_was_applied(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    log.transaction(log.check(half, log.end_position[half.partition]))
+    return half
+
+
+@case("rolled_back", "CHECKED_AFTER_DECISION", "REPEAT")
+def checked_after_the_rollback_was_applied_and_answered(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.check(half, log.end_position[half.partition]))
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half), log.check(half, log.end_position[half.partition], times=2))
+    log.end(half, ROLLBACK, source="check", rest=",2")
+    return half
+
+
+@case("delivered")
+def checked_before_the_decision_was_applied(log: Log) -> Half:
+    half = log.half()
+    seen = log.end_position[half.partition]
+    log.end(half, COMMIT)
+    log.transaction(log.check(half, seen), log.parked(half, "pending", checks=1))
+    log.deliver(half, log.parked(half, None))
+    return half
+
+
+@case("pending", "LATE", state="resumed")
+def checked_after_a_late_commit_and_a_resume(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.discard(half), log.op("discard", half), log.parked(half, "discarded"))
+    log.end(half, COMMIT)
+    log.end(half, UNKNOWN, source="resume")
+    log.transaction(log.parked(half, "pending", checks=1), log.check(half, log.end_position[half.partition]))
+    return half
+
+
+@case("delivered")
+def checks_that_say_nothing(log: Log) -> Half:
+    """A copy of another message, coordinates and an END position that are none: nothing follows from them."""
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    end = log.end_position[half.partition]
+    log.transaction(
+        log.check(half, end, UNIQ_KEY="E" * 32),
+        log.check(half, end, TXB_HALF="here"),
+        log.check(half, end, TXB_END="soon"),
+        log.check(half, end, TXB_END=None),
+    )
+    return half
+
+
+@case("pending", "STUCK", state="undecided")
+def stuck_an_interval_after_its_last_check(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.parked(half, "pending", checks=15, next=1))
+    return half
+
+
+@case("pending", state="undecided")
+def last_check_not_answered_yet(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.parked(half, "pending", checks=15, next=2**62))
+    return half
+
+
+@case("pending", state="undecided")
+def next_check_long_overdue_because_its_group_is_dead(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.parked(half, "pending", checks=14, next=1))
+    return half
+
+
 @case(None, strays=("PHANTOM",))
 def phantom_beyond_the_half_log(log: Log) -> None:
     log.transaction(log.copy(Half(PLAIN, 555_555, "F" * 32, "billing", log.real(ORDERS))))
@@ -705,14 +840,14 @@ def discarded_twice(log: Log) -> Half:
     return half
 
 
-@case("rolled_back", "UNRECORDED")
+@case("rolled_back", "PROGRESS_AHEAD")
 def rolled_back_but_not_recorded(log: Log) -> Half:
     half = log.half()
     log.end(half, ROLLBACK)
     return half
 
 
-@case("delivered", "UNRECORDED")
+@case("delivered", "PROGRESS_AHEAD")
 def delivered_but_not_recorded(log: Log) -> Half:
     half = log.half()
     log.end(half, COMMIT)
@@ -720,7 +855,7 @@ def delivered_but_not_recorded(log: Log) -> Half:
     return half
 
 
-@case("pending", "UNRECORDED", state="undecided")
+@case("pending", "PROGRESS_AHEAD", state="undecided")
 def forgotten_by_the_watermark(log: Log) -> Half:
     return log.half(partition=PASSED)
 
@@ -766,6 +901,14 @@ def commit_not_read_yet(log: Log) -> Half:
 def rollback_not_read_yet(log: Log) -> Half:
     half = log.half()
     log.end(half, ROLLBACK)
+    return half
+
+
+@case("delivered", "UNRECORDED", tail=True)
+def delivered_in_half_of_a_kafka_transaction(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half))
     return half
 
 

@@ -10,20 +10,32 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit import collect, findings, ledger, proof, records, strays, verdicts
+from txbridge_audit import (
+    collect,
+    events,
+    facts,
+    findings,
+    ledger,
+    notes,
+    overview,
+    parquet,
+    proof,
+    records,
+    strays,
+    verdicts,
+)
 from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import SETTLE_TIMEOUT, Cut, Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.ledger import Facts, Frames, PartitionFacts, TopicFacts
-from txbridge_audit.report import AuditReport, Entry, Place, Tally
+from txbridge_audit.events import Frames
+from txbridge_audit.facts import Facts, Limits
+from txbridge_audit.report import AuditReport, Entry, Tally
+from txbridge_audit.selection import Selection
+from txbridge_audit.selection import begin as begin_of
 from txbridge_audit.session import Progress, spark_session
 from txbridge_audit.settings import KafkaSettings, kafka_settings
 from txbridge_audit.sources import READ_COMMITTED, READ_UNCOMMITTED, read
 
-#: What the clocks of two brokers may differ, ms. Used in one place, where retention has removed a beginning of END, OP
-#: or discard: records born this long after the oldest one left there are taken to have lost none of their traces.
-CLOCK_MARGIN_MS = 3_600_000
-_FOREVER = 2**62
 #: Half messages at most for which our own Spark starts quickly rather than runs fast. Offsets are good enough to choose
 #: by; nothing that is reported rests on them.
 _SMALL = 600_000
@@ -36,15 +48,22 @@ def run_audit(
     kafka_options: Mapping[str, str] | None = None,
     real_topics: Collection[str] = (),
     spark: SparkSession | None = None,
+    selection: Selection | None = None,
     settle_timeout: float = SETTLE_TIMEOUT,
+    limits: Limits | None = None,
+    ledger_path: str | None = None,
+    with_overview: bool = False,
     progress: Progress = lambda _: None,
 ) -> AuditReport:
-    """Audit every transaction that HALF still holds; nothing is written anywhere.
+    """Audit every transaction that HALF still holds; nothing is written to Kafka.
 
     `kafka_options` are librdkafka's names (`java.<name>` for Spark's consumer alone). The real topics are those that
     half messages name; `real_topics` adds others in which to look for phantoms. With `spark` that session is used, else
-    a local one is started and stopped. `settle_timeout` is how many seconds each cut waits for open Kafka transactions;
-    what they may hide after that is not judged, and a finding. `progress` is told, in words, what is going on.
+    a local one is started and stopped. `selection` says which transactions, if not all. `settle_timeout` is how many
+    seconds each cut waits for open Kafka transactions; what they may hide after that is not judged, and a finding.
+    `limits` are the workers' settings that say what is overdue. `ledger_path` is a new folder, or a URI that Spark can
+    write to, for the ledger as Parquet. With `with_overview` the report has the summaries that the page shows.
+    `progress` is told, in words, what is going on.
 
     Raises CouldNotAuditError when no verdict can be given; the message says what to do. May be run at any time, beside
     running workers and clients.
@@ -53,41 +72,45 @@ def run_audit(
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = Cluster(settings)
     names = Names(namespace)
-    topics = _internal_topics(cluster, names)  # before Spark: what is missing should be said at once
+    topics = facts.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
     half = partitions_of(names.half, topics[names.half])
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
     small = sum(ends[key] - starts[key] for key in half) < _SMALL
     with spark_session(spark, progress, small=small) as session:
-        audit = _Audit(session, cluster, settings, names, topics, frozenset(real_topics), settle_timeout, progress)
+        plan = _Plan(
+            now=int(started * 1000),
+            limits=limits or Limits(),
+            selection=selection or Selection(),
+            real_topics=frozenset(real_topics),
+            settle_timeout=settle_timeout,
+            ledger_path=ledger_path,
+            with_overview=with_overview,
+        )
+        audit = _Audit(session, cluster, settings, names, topics, plan, progress)
+        if ledger_path is not None:
+            parquet.refuse_existing(session, ledger_path)
         try:
             report = audit.run()
         finally:
             audit.release()
-    return replace(report, started_at=int(started * 1000), seconds=time.time() - started)
+        report = replace(report, started_at=int(started * 1000), seconds=time.time() - started)
+        if ledger_path is not None:
+            parquet.write_summary(session, report.to_json(), ledger_path)
+    return report
 
 
-def _internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
-    counts = cluster.partition_counts()
-    wanted = (names.half, names.end, names.op, names.offset, names.discard)
-    missing = [name for name in wanted if name not in counts]
-    if missing:
-        raise CouldNotAuditError(
-            f"no topic {', '.join(missing)}: check --namespace, run `txbridge topics apply`, "
-            "or give the audit's user the right to describe it",
-        )
-    number = {counts[name] for name in wanted[:4]}
-    if len(number) > 1:
-        raise CouldNotAuditError(
-            "HALF, END, OP and OFFSET must have the same number of partitions, but have "
-            + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
-        )
-    return {name: counts[name] for name in wanted}
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What `run_audit` was asked for."""
 
-
-@dataclass(slots=True)
-class _Progress:
-    applied_to: int | None = None
-    low: int | None = None
+    #: When the audit began, ms.
+    now: int
+    limits: Limits
+    selection: Selection
+    real_topics: frozenset[str]
+    settle_timeout: float
+    ledger_path: str | None
+    with_overview: bool
 
 
 class _Audit:
@@ -100,12 +123,11 @@ class _Audit:
         settings: KafkaSettings,
         names: Names,
         topics: Mapping[str, int],
-        real_topics: frozenset[str],
-        settle_timeout: float,
+        plan: _Plan,
         progress: Progress,
     ) -> None:
         self._spark, self._cluster, self._settings, self._names = spark, cluster, settings, names
-        self._wanted, self._settle_timeout, self._say = real_topics, settle_timeout, progress
+        self._plan, self._say = plan, progress
         self._partitions = {name: partitions_of(name, count) for name, count in topics.items()}
         self._spans: dict[TopicPartition, Range] = {}
         self._open: dict[TopicPartition, tuple[int, int]] = {}
@@ -116,15 +138,17 @@ class _Audit:
             frame.unpersist()
 
     def run(self) -> AuditReport:
-        names, cluster = self._names, self._cluster
+        names, cluster, plan = self._names, self._cluster, self._plan
         internal = [key for keys in self._partitions.values() for key in keys]
         starts = cluster.log_starts(internal)
 
         # Step 1: which real topics there are, from a first look at HALF.
         self._say("reading half messages")
         half_keys = self._partitions[names.half]
+        told_in = [*self._partitions[names.end], *self._partitions[names.op]]
+        begin = begin_of(cluster, plan.selection, half_keys, told_in, starts)
         first_look = cluster.high_watermarks(half_keys)
-        early = self._keep(records.halves(self._read(ranges(starts, first_look), READ_UNCOMMITTED), names))
+        early = self._keep(records.halves(self._read(ranges(begin, first_look), READ_UNCOMMITTED), names))
         named = self._named_topics(early)
         real = self._existing(named)
 
@@ -141,64 +165,83 @@ class _Audit:
         later = cluster.stable_offsets(offset_keys)
         kept = self._keep(read_once.unionByName(self._read(ranges(cut, later), READ_COMMITTED)))
         self._note(ranges(starts, later))
-        progress = self._progress(kept)
+        self._refuse_unknown_versions(kept.where(F.col("key").cast("string").startswith(f"{names.half}@")))
+        progress = facts.progress(kept, names, cluster)
 
-        # Steps 4 to 7: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
+        # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
+        check_keys = self._check_topics()
+        check_starts, check = cluster.log_starts(check_keys), cluster.stable_offsets(check_keys)
+
+        # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
         op = self._settle(self._partitions[names.op])
         discard = self._settle(self._partitions[names.discard])
         end = cluster.high_watermarks(self._partitions[names.end])
         half = cluster.high_watermarks(half_keys)
-        self._check(progress, end, half)
+        facts.check_ends(names, progress, end, half)
 
-        # Step 8: the real topics again, those named meanwhile included.
+        # Step 9: the real topics again, those named meanwhile included.
         added = records.halves(self._read(ranges(first_look, half), READ_UNCOMMITTED), names)
-        self._note(ranges(starts, half))
+        self._note(ranges(begin, half))
         real = self._existing(named | self._named_topics(added))
         after = self._settle(real)
         real_starts = cluster.log_starts(real)
 
-        # Step 9: everything is fixed; read the rest and join.
+        # Step 10: everything is fixed; read the rest and join.
         self._say("reading decisions, outcomes and real topics")
         discards = self._keep(records.discards(self._read_noted(starts, discard.ends, READ_COMMITTED)))
         # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
         set_aside = discards.where("malformed").count()
+        raw_op = self._read_noted(begin, op.ends, READ_COMMITTED)
         frames = Frames(
             halves=early.unionByName(added),
-            end_records=records.end_records(self._read_noted(starts, end, READ_UNCOMMITTED)),
-            outcomes=records.outcomes(self._read_noted(starts, op.ends, READ_COMMITTED)),
+            end_records=records.end_records(self._read_noted(begin, end, READ_UNCOMMITTED)),
+            outcomes=records.outcomes(raw_op),
             parked=records.parked(kept, names),
             discards=discards,
             copies=records.copies(self._read_noted(real_starts, after.ends, READ_COMMITTED)),
+            checks=records.checks(self._read_noted(check_starts, check, READ_COMMITTED)),
         )
-        facts = Facts(
-            partitions=self._partition_facts(starts, progress, op),
-            topics=self._topic_facts(real, real_starts, after),
+        surroundings = Facts(
+            partitions=facts.partition_facts(names, cluster, self._partitions, starts, progress, op, begin),
+            topics=facts.topic_facts(cluster, real, real_starts, after),
             before=before,
+            now=plan.now,
+            limits=plan.limits,
         )
-        rows = self._keep(ledger.build(self._spark, names, frames, facts))
+        rows = self._keep(ledger.build(self._spark, names, frames, surroundings))
         truncated = [key for key, start in real_starts.items() if start > 0]
-        judged = findings.find(verdicts.judge(proof.add(self._spark, rows, truncated)))
+        judged = findings.find(verdicts.judge(proof.add(self._spark, rows, truncated))).where(plan.selection.takes())
         counted = collect.counts(judged)
 
-        # Step 10: what is wrong or odd, with its records. Reads the same ranges again, but only when there is any.
+        told = overview.overview(judged) if plan.with_overview else None
+        if plan.ledger_path is not None:
+            self._say("writing the ledger")
+            parquet.write(names, judged, frames, plan.ledger_path)
+
+        # Step 11: what is wrong or odd, with its records. Reads the same ranges again, but only when there is any.
         self._say("collecting evidence")
         entries = collect.listed(names, judged, counted)
-        kinds = dict(counted.findings)
+        kinds = dict(counted.kinds)
         if counted.strays:
-            unmatched = strays.candidates(ledger.copies_before(self._spark, frames.copies, before), rows)
-            found, more = collect.strays(self._keep(self._labelled(unmatched, starts)))
+            unmatched = strays.candidates(events.copies_before(self._spark, frames.copies, before), rows)
+            found, more = collect.strays(self._keep(self._labelled(unmatched, starts, begin)))
             kinds, entries = kinds | found, entries + more
         if counted.malformed or set_aside:
             odd = findings.malformed(frames.halves, frames.end_records, discards, names.half, names.end)
             found, more = collect.malformed(names, self._keep(odd))
             kinds, entries = kinds | found, entries + more
         if counted.bad_ops:
+            self._refuse_unknown_versions(raw_op)  # not before: each is an OP record that can not be read
             kinds[findings.UNREADABLE_OP] = counted.bad_ops
             entries += collect.unreadable(names, frames.outcomes)
+        gone = notes.range_gone(names, surroundings)
+        if gone:
+            kinds[findings.HALF_RANGE_GONE] = len(gone)
+            entries += gone
         if self._open:
             kinds[findings.OPEN_TRANSACTION] = len(self._open)
-            entries += self._open_transactions()
-        return self._report(counted, kinds, entries, before)
+            entries += notes.open_transactions(self._open, self._partitions)
+        return replace(self._report(counted, kinds, entries, before), overview=told)
 
     def _report(
         self,
@@ -207,7 +250,7 @@ class _Audit:
         entries: Sequence[Entry],
         before: Mapping[TopicPartition, int],
     ) -> AuditReport:
-        wrong = {kind: kinds.get(kind, 0) or counted.fates.get(kind, 0) for kind in verdicts.VIOLATIONS}
+        wrong = {kind: kinds.get(kind, 0) or counted.fates.get(kind, 0) for kind in collect.VIOLATIONS}
         return AuditReport(
             namespace=self._names.namespace,
             transactions=counted.transactions,
@@ -222,6 +265,7 @@ class _Audit:
             rolled_back_but_visible=counted.rolled_back_but_visible,
             answered_by_check=counted.answered_by_check,
             cuts=self._cuts(before),
+            selection=self._plan.selection,
             started_at=0,
             seconds=0.0,
         )
@@ -251,118 +295,48 @@ class _Audit:
 
     def _named_topics(self, halves: DataFrame) -> set[str]:
         rows = halves.where(F.col("fault").isNull()).select("real_topic").distinct().collect()
-        return {row.real_topic for row in rows} | self._wanted
+        return {row.real_topic for row in rows} | self._plan.real_topics
 
     def _existing(self, topics: Collection[str]) -> list[TopicPartition]:
         """Partitions of the real topics that exist; to deliver to one that does not, the worker waits."""
         counts = self._cluster.partition_counts()
+        chosen = self._plan.selection.topics
+        unknown = sorted(chosen - set(topics) - set(counts))
+        if unknown:
+            raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
+        topics = set(topics) & chosen if chosen else topics
         return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 
+    def _check_topics(self) -> list[TopicPartition]:
+        prefix = self._names.check("")
+        counts = self._cluster.partition_counts()
+        return [
+            key for topic in sorted(counts) if topic.startswith(prefix) for key in partitions_of(topic, counts[topic])
+        ]
+
+    def _refuse_unknown_versions(self, raw: DataFrame) -> None:
+        """Only workers write these topics: one that speaks another version has done what we can not read."""
+        first = records.unknown_versions(raw).limit(1).collect()
+        for row in first:
+            raise CouldNotAuditError(
+                f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
+                "know: a newer worker wrote it, and what it means for the verdict can not be told; "
+                "use the audit of that version",
+            )
+
     def _settle(self, partitions: Sequence[TopicPartition]) -> Cut:
-        cut = settle(self._cluster, partitions, timeout=self._settle_timeout)
+        cut = settle(self._cluster, partitions, timeout=self._plan.settle_timeout)
         self._open |= {key: (cut.ends[key], target) for key, target in cut.unsettled.items()}
         return cut
 
-    # Facts
-
-    def _progress(self, offsets: DataFrame) -> dict[int, _Progress]:
-        rows = records.progress(offsets, self._names).collect()
-        for row in rows:
-            self._check_ids(row.topics or {})
-        return {row.partition: _Progress(row.applied_to, row.low) for row in rows}
-
-    def _check_ids(self, stored: Mapping[str, str]) -> None:
-        """The worker notes the ids of the topics it works on: other ids mean other offsets, and no verdict."""
-        internal = {
-            "half": self._names.half,
-            "end": self._names.end,
-            "op": self._names.op,
-            "offset": self._names.offset,
-        }
-        known = {short: name for short, name in internal.items() if short in stored}
-        ids = self._cluster.topic_ids(known.values()) if known else {}
-        changed = [name for short, name in known.items() if ids[name] != stored[short]]
-        if changed:
-            raise CouldNotAuditError(
-                f"{', '.join(changed)} was deleted and created again since the worker wrote its progress: the offsets "
-                "in the other internal topics mean nothing any more; use a new namespace",
-            )
-
-    def _check(
-        self,
-        progress: Mapping[int, _Progress],
-        end: Mapping[TopicPartition, int],
-        half: Mapping[TopicPartition, int],
-    ) -> None:
-        """END and HALF were cut after OFFSET: they can not end below what the progress has seen."""
-        for partition, seen in progress.items():
-            for topic, ends, position in (
-                (self._names.end, end, seen.applied_to),
-                (self._names.half, half, seen.low),
-            ):
-                if position is not None and position > ends.get((topic, partition), 0):
-                    raise CouldNotAuditError(
-                        f"{topic}/{partition} ends at {ends.get((topic, partition), 0)}, below the worker's progress "
-                        f"({position}): its records were lost or the topic was created again; no verdict is possible",
-                    )
-
-    def _partition_facts(
-        self,
-        starts: Mapping[TopicPartition, int],
-        progress: Mapping[int, _Progress],
-        op: Cut,
-    ) -> list[PartitionFacts]:
-        names = self._names
-        shortened = [
-            key for name in (names.end, names.op, names.discard) for key in self._partitions[name] if starts[key] > 0
-        ]
-        oldest = self._cluster.first_timestamps(shortened)
-
-        def known_since(keys: Collection[TopicPartition]) -> int:
-            """ms; see PartitionFacts. Append times, so a record born later than the oldest one left is whole."""
-            edges = [oldest[key] for key in keys if key in oldest]
-            # A partition that retention has emptied tells nothing about anybody.
-            return max((_FOREVER if edge is None else edge + CLOCK_MARGIN_MS for edge in edges), default=-1)
-
-        return [
-            PartitionFacts(
-                partition=partition,
-                half_start=starts[topic, partition],
-                applied_to=progress.get(partition, _Progress()).applied_to,
-                low=progress.get(partition, _Progress()).low,
-                known_since=known_since(
-                    [(names.end, partition), (names.op, partition), *self._partitions[names.discard]],
-                ),
-                op_settled=(names.op, partition) not in op.unsettled,
-            )
-            for topic, partition in self._partitions[names.half]
-        ]
-
-    def _topic_facts(
-        self,
-        real: Collection[TopicPartition],
-        starts: Mapping[TopicPartition, int],
-        after: Cut,
-    ) -> list[TopicFacts]:
-        topics = {topic for topic, _ in real}
-        policies = self._cluster.cleanup_policies(topics)
-        truncated = {topic for (topic, _), start in starts.items() if start > 0}
-        unsettled = {topic for topic, _ in after.unsettled}
-        return [
-            TopicFacts(
-                topic=topic,
-                compacted="compact" in (policies[topic] or "compact"),  # unknown: nothing may be concluded
-                truncated=topic in truncated,
-                settled=topic not in unsettled,
-            )
-            for topic in sorted(topics)
-        ]
-
     # Phantoms and the rest of the report
 
-    def _labelled(self, unmatched: DataFrame, starts: Mapping[TopicPartition, int]) -> DataFrame:
-        own = {partition: starts[topic, partition] for topic, partition in self._partitions[self._names.half]}
-        return strays.label(self._spark, unmatched, own, self._other_namespaces())
+    def _labelled(
+        self, unmatched: DataFrame, starts: Mapping[TopicPartition, int], begin: Mapping[TopicPartition, int]
+    ) -> DataFrame:
+        own = self._partitions[self._names.half]
+        log_starts, read_from = ({number: of[topic, number] for topic, number in own} for of in (starts, begin))
+        return strays.label(self._spark, unmatched, log_starts, read_from, self._other_namespaces())
 
     def _other_namespaces(self) -> strays.OtherNamespaces | None:
         base = Names().half
@@ -377,17 +351,6 @@ class _Audit:
         for (_, partition), start in starts.items():
             edges[partition] = max(start, edges.get(partition, 0))
         return strays.OtherNamespaces(records.halves(raw, self._names), edges)
-
-    def _open_transactions(self) -> list[Entry]:
-        return [
-            Entry(
-                findings.OPEN_TRANSACTION,
-                f"{findings.SAYS[findings.OPEN_TRANSACTION]}: {topic}/{partition} from {stable} to {target}",
-                real_topic=None if topic in self._partitions else topic,
-                evidence=(Place("open", topic, partition, stable),),
-            )
-            for (topic, partition), (stable, target) in sorted(self._open.items())
-        ]
 
     def _cuts(self, before: Mapping[TopicPartition, int]) -> dict[str, dict[str, dict[str, int]]]:
         cuts: dict[str, dict[str, dict[str, int]]] = {}

@@ -88,6 +88,12 @@ class Cluster:
         found = self._list(partitions, _FIRST_RECORD, IsolationLevel.READ_UNCOMMITTED)
         return {key: answer.timestamp if answer.offset >= 0 else None for key, answer in found.items()}
 
+    def offsets_at(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
+        """Offset of the first record of each partition that is not older than a time (ms); its end if there is none."""
+        found = self._list(partitions, OffsetSpec.for_timestamp(max(0, ms)), IsolationLevel.READ_UNCOMMITTED)
+        ends = self.high_watermarks(partitions)
+        return {key: int(answer.offset) if answer.offset >= 0 else ends[key] for key, answer in found.items()}
+
     def cleanup_policies(self, topics: Collection[str]) -> dict[str, str | None]:
         """`cleanup.policy` of each topic; None where we have no right to see it."""
 

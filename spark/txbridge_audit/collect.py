@@ -10,9 +10,12 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
-from txbridge_audit import findings, verdicts
+from txbridge_audit import breaches, findings, verdicts
 from txbridge_audit.records import ROLLBACK
 from txbridge_audit.report import Entry, Place
+
+#: Broken promises: fates, what a transaction breaks beside its fate, and a visible record that belongs to none.
+VIOLATIONS = (*verdicts.WRONG_FATES, verdicts.PHANTOM, *breaches.KINDS)
 
 #: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.
 VIOLATIONS_LISTED, FINDINGS_LISTED = 10_000, 1_000
@@ -25,8 +28,8 @@ class Counts:
     transactions: int
     fates: Mapping[str, int]
     pending_states: Mapping[str, int]
-    #: Kinds that occur, in the order of findings.RULES.
-    findings: Mapping[str, int]
+    #: Kinds that occur beside the fate, violations and findings, in the order of their rules.
+    kinds: Mapping[str, int]
     delivered_more_than_once: int
     rolled_back_but_visible: int
     answered_by_check: int
@@ -53,10 +56,12 @@ def counts(judged: DataFrame) -> Counts:
             F.sum("strays").alias("strays"),
             (F.sum("bad_ends") + F.count_if(F.col("present") & ~valid)).alias("malformed"),
             F.sum("bad_ops").alias("bad_ops"),
+            *(F.count_if(F.array_contains("breaches", kind)).alias(kind) for kind in breaches.KINDS),
             *(F.count_if(F.array_contains("findings", rule.kind)).alias(rule.kind) for rule in findings.RULES),
         )
         .collect()
     )
+    beside = (*breaches.KINDS, *(rule.kind for rule in findings.RULES))
     fates = dict.fromkeys(verdicts.FATES, 0)
     states = dict.fromkeys(verdicts.PENDING_STATES, 0)
     for row in rows:
@@ -72,7 +77,7 @@ def counts(judged: DataFrame) -> Counts:
         transactions=sum(fates.values()),
         fates=fates,
         pending_states=states,
-        findings={rule.kind: total(rule.kind) for rule in findings.RULES if total(rule.kind)},
+        kinds={kind: total(kind) for kind in beside if total(kind)},
         delivered_more_than_once=total("doubled"),
         rolled_back_but_visible=total("leaked"),
         answered_by_check=total("by_check"),
@@ -84,20 +89,20 @@ def counts(judged: DataFrame) -> Counts:
 
 def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Entry]:
     """Violations and findings of the ledger's rows, the first of each kind by half coordinates."""
-    violations = [kind for kind in verdicts.VIOLATIONS if counted.fates.get(kind)]
-    if not violations and not counted.findings:
+    violations = [kind for kind in VIOLATIONS if counted.fates.get(kind)]
+    if not violations and not counted.kinds:
         return []
-    kinds = F.concat("findings", F.when(F.col("fate").isin(*violations), F.array("fate")).otherwise(F.array()))
-    limit = F.when(F.col("kind").isin(*verdicts.VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
+    wrong = F.coalesce(F.col("fate").isin(*violations), F.lit(False))
+    kinds = F.concat("breaches", "findings", F.when(wrong, F.array("fate")).otherwise(F.array()))
+    limit = F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
     order = Window.partitionBy("kind").orderBy("partition", "half")
     rows = (
-        judged.where((F.size("findings") > 0) | F.col("fate").isin(*violations))
-        .withColumn("kind", F.explode(kinds))
+        judged.withColumn("kind", F.explode(kinds))
         .withColumn("number", F.row_number().over(order))
         .where(F.col("number") <= limit)
         .collect()
     )
-    places = {kind: place for place, kind in enumerate((*verdicts.VIOLATIONS, *findings.SAYS))}
+    places = {kind: place for place, kind in enumerate((*VIOLATIONS, *findings.SAYS))}
     rows.sort(key=lambda row: (places[row.kind], row.number))
     return [_entry(names, row) for row in rows]
 
@@ -151,11 +156,13 @@ def unreadable(names: Names, outcomes: DataFrame) -> list[Entry]:
 
 
 def _entry(names: Names, row: Row) -> Entry:
+    # Of a half message that is gone its parked entry tells.
+    own = row.last_parked if row.kind == breaches.EXPIRED else row
     return Entry(
         row.kind,
-        verdicts.RULES[row.rule].says if row.kind in verdicts.VIOLATIONS else findings.SAYS[row.kind],
-        transaction=None if row.id is None else short_id(row.id),
-        group=row.group,
+        verdicts.RULES[row.rule].says if row.kind == row.fate else (breaches.SAYS | findings.SAYS)[row.kind],
+        transaction=None if own.id is None else short_id(own.id),
+        group=own.group,
         real_topic=row.real_topic,
         evidence=tuple(_evidence(names, row)),
     )
@@ -178,8 +185,14 @@ def _evidence(names: Names, row: Row) -> Iterable[Place]:
     outcomes = (at for at in (row.op_commit, row.op_rollback, row.op_discard) if at is not None)
     yield from (Place("op", names.op, row.partition, at) for at in sorted(outcomes))
     yield from _places("discard", names.discard, row.discarded_at or [])
-    for place in (*row.copied_to, *row.foreign_at):
-        yield Place("copy", place.topic, place.partition, place.offset)
+    if row.kind in {breaches.STUCK, breaches.EXPIRED} and row.last_parked is not None:
+        yield Place("parked", names.offset, row.partition, row.last_parked["at"])
+    if row.kind == breaches.CHECKED_AFTER_DECISION:
+        yield Place("check", row.checked.topic, row.checked.partition, row.checked.offset)
+    copies = {(place.topic, place.partition, place.offset) for place in (*row.copied_to, *row.foreign_at)}
+    if row.kind == breaches.ALTERED:
+        copies.add((row.altered_at.topic, row.altered_at.partition, row.altered_at.offset))
+    yield from (Place("copy", *place) for place in sorted(copies))
 
 
 def _places(role: str, topic: str, places: Iterable[Any]) -> Iterable[Place]:

@@ -9,6 +9,7 @@ partitions at different times, so no single order of cuts is right for every ver
 - LOST says "recorded as committed, but not visible". It needs the real topics cut *after* OP, and only once their last
   stable offset has passed the high watermark asked after the OP cut: whatever was written together with an OP record in
   the cut lies below that high watermark, and is decided once the stable offset is past it (`settle`).
+- CHECKED_AFTER_DECISION needs the check topics cut before discard and END, EXPIRED the log start of HALF before OFFSET.
 - "Applied, but with no outcome" needs OP cut after OFFSET, settled in the same way.
 
 So the real topics have two cuts; the later one is read, and rows below the earlier one are marked.

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
-from txbridge_audit import verdicts
-from txbridge_audit.records import COMMIT, ROLLBACK
+from txbridge_audit import breaches, verdicts
+from txbridge_audit.breaches import Rule
+from txbridge_audit.records import COMMIT
 
 #: Findings that do not come from a row of the ledger.
 MALFORMED, COPY, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "COPY", "OTHER_NAMESPACE", "HALF_GONE"
-UNREADABLE_OP, OPEN_TRANSACTION = "UNREADABLE_OP", "OPEN_TRANSACTION"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A kind of finding, what it says, and for which rows of the judged ledger it holds (null counts as not)."""
-
-    kind: str
-    says: str
-    holds: Callable[[], Column]
+UNREADABLE_OP, OPEN_TRANSACTION, HALF_RANGE_GONE = "UNREADABLE_OP", "OPEN_TRANSACTION", "HALF_RANGE_GONE"
 
 
 def _col(name: str) -> Column:
@@ -34,24 +23,11 @@ def _lost_in_range() -> Column:
     return ~_col("present") & (F.coalesce(_col("half"), F.lit(0)) >= F.coalesce("half_start", F.lit(0)))
 
 
-def _recorded() -> Column:
-    return _col("op_commit").isNotNull() | _col("op_rollback").isNotNull() | _col("op_discard").isNotNull()
-
-
 def _unrecorded() -> Column:
-    decided, parked = _col("winner.decision"), _col("parked").isNotNull()
-    visible = (_col("copies_before") > 0) & decided.eqNullSafe(COMMIT)
-    rolled_back = decided.eqNullSafe(ROLLBACK) & _col("applied")
-    forgotten = _col("winner").isNull() & (_col("half") < _col("low"))
-    # The cuts: OP came after the earlier cut of the real topics and after OFFSET, and is settled.
-    return (
-        _col("valid")
-        & _col("op_settled")
-        & _col("history_known")
-        & ~_recorded()
-        & ~parked
-        & (visible | rolled_back | forgotten)
-    )
+    # The cuts: OP came after the earlier cut of the real topics, and is settled.
+    visible = (_col("copies_before") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
+    untold = ~breaches.recorded() & _col("parked").isNull() & ~breaches.progress_ahead()
+    return _col("valid") & _col("op_settled") & _col("history_known") & untold & visible
 
 
 RULES: tuple[Rule, ...] = (
@@ -77,7 +53,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "OUTCOME_WITHOUT_HALF",
         "OP names coordinates where no half message is",
-        lambda: _lost_in_range() & (_col("entries") == 0) & _recorded(),
+        lambda: _lost_in_range() & (_col("entries") == 0) & breaches.recorded(),
     ),
     # END is cut after OP.
     Rule(
@@ -90,7 +66,7 @@ RULES: tuple[Rule, ...] = (
             & (_col("op_commit").isNotNull() | _col("op_rollback").isNotNull())
         ),
     ),
-    Rule("UNRECORDED", "finished according to the progress or the real topic, but OP does not name it", _unrecorded),
+    Rule("UNRECORDED", "visible, but OP does not name it, and the progress has not passed its decision", _unrecorded),
     Rule(
         "DISCARDED_TWICE",
         "more than one discard record, with no resume between",
@@ -98,6 +74,18 @@ RULES: tuple[Rule, ...] = (
             _col("valid")
             & (_col("discards") > 1)
             & (_col("resumed_at").isNull() | (_col("resumed_at") < F.get("discard_ends", F.lit(0))))
+        ),
+    ),
+    # Retention and compaction explain themselves; a topic that was deleted and created again does not.
+    Rule(
+        "NOT_IN_TOPIC",
+        "recorded as committed and not visible, nor is any older one: was the real topic deleted and created again?",
+        lambda: (
+            (_col("fate") == verdicts.UNVERIFIABLE)
+            & _col("op_commit").isNotNull()
+            & _col("topic_exists")
+            & ~_col("compacted")
+            & ~_col("truncated")
         ),
     ),
     Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: _col("foreign") > 0),
@@ -110,13 +98,18 @@ SAYS = {rule.kind: rule.says for rule in RULES} | {
     HALF_GONE: "a visible record whose half message retention has removed",
     UNREADABLE_OP: "a record of OP that can not be read",
     OPEN_TRANSACTION: "a Kafka transaction stayed open; what it may hide is not judged",
+    HALF_RANGE_GONE: "retention removed half messages that the progress had not passed; their fates can not be told",
 }
 
 
 def find(judged: DataFrame) -> DataFrame:
-    """The judged ledger with `findings`: the kinds that hold, in the order of RULES."""
-    kinds = F.array(*(F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(rule.kind)) for rule in RULES))
-    return judged.withColumn("findings", F.array_compact(kinds))
+    """The judged ledger with `breaches` (violations beside the fate) and `findings`: the kinds that hold, in order."""
+
+    def kinds(rules: tuple[Rule, ...]) -> Column:
+        held = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(rule.kind)) for rule in rules)
+        return F.array_compact(F.array(*held))
+
+    return judged.withColumns({"breaches": kinds(breaches.RULES), "findings": kinds(RULES)})
 
 
 def malformed(halves: DataFrame, end_records: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:

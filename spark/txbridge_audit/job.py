@@ -23,6 +23,9 @@ from rich.console import Console
 
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.facts import Limits
+from txbridge_audit.report import AuditReport
+from txbridge_audit.selection import Selection, selection_of
 from txbridge_audit.settings import parse_options
 from txbridge_audit.table import print_report
 
@@ -40,15 +43,23 @@ class Options:
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     real_topics: Sequence[str] = ()
     report: Path | None = None
+    ledger: str | None = None
+    strict: bool = False
+    html: Path | None = None
+    prometheus: Path | None = None
+    selection: Selection = field(default_factory=Selection)
+    limits: Limits = field(default_factory=Limits)
 
 
 def run(options: Options) -> int:
-    """Audit, print to stdout (progress to stderr) and return the exit code: 0 clean, 1 violations.
+    """Audit, print to stdout (progress to stderr), return the exit code: 0 clean, 1 violations (strict: findings, too).
 
     Raises CouldNotAuditError.
     """
-    if options.report is not None and not options.report.absolute().parent.is_dir():
-        raise CouldNotAuditError(f"the folder of --report {options.report} does not exist")
+    files = {"report": options.report, "html": options.html, "prometheus": options.prometheus}
+    for name, path in files.items():
+        if path is not None and not path.absolute().parent.is_dir():
+            raise CouldNotAuditError(f"the folder of --{name} {path} does not exist")
     notes = Console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output == "json" and "PYSPARK_GATEWAY_PORT" in os.environ
@@ -65,18 +76,35 @@ def run(options: Options) -> int:
             namespace=options.namespace,
             kafka_options=options.kafka_options,
             real_topics=options.real_topics,
+            selection=options.selection,
+            limits=options.limits,
+            ledger_path=options.ledger,
+            with_overview=options.html is not None,
             progress=progress,
         )
-    if options.report is not None:
-        try:
-            options.report.write_text(report.to_json() + "\n", encoding="utf-8")
-        except OSError as error:
-            raise CouldNotAuditError(f"the report can not be written: {error}") from error
+    try:
+        _write_files(options, report)
+    except OSError as error:
+        raise CouldNotAuditError(f"the report can not be written: {error}") from error
     if options.output == "json":
         sys.stdout.write(report.to_json() + "\n")
     else:
         print_report(report, Console())
-    return report.exit_code
+    return report.strict_exit_code if options.strict else report.exit_code
+
+
+def _write_files(options: Options, report: AuditReport) -> None:
+    if options.report is not None:
+        options.report.write_text(report.to_json() + "\n", encoding="utf-8")
+    if options.html is None and options.prometheus is None:
+        return
+    # Only here: the plots' library takes a second to load.
+    from txbridge_audit import page  # noqa: PLC0415
+
+    if options.html is not None and report.overview is not None:
+        options.html.write_text(page.html(report, report.overview), encoding="utf-8")
+    if options.prometheus is not None:
+        page.write_prometheus(report, options.prometheus)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,6 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kafka", action="append", default=[], metavar="KEY=VALUE", help="librdkafka's names")
     parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
+    parser.add_argument("--ledger", metavar="FOLDER", help="write one row per transaction here, as Parquet")
+    parser.add_argument("--since", metavar="TIME", help="only transactions prepared at or after this (ISO 8601)")
+    parser.add_argument("--until", metavar="TIME", help="only transactions prepared before this")
+    parser.add_argument(
+        "--only-topic", action="append", default=[], metavar="TOPIC", help="only those of this real topic"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page here")
+    parser.add_argument("--prometheus", type=Path, metavar="FILE", help="write the counts for Prometheus here")
+    parser.add_argument("--strict", action="store_true", help="findings are errors, too")
+    parser.add_argument("--transaction-check-max", type=int, default=Limits().transaction_check_max, metavar="N")
+    parser.add_argument("--transaction-max-age", type=int, default=Limits().transaction_max_age, metavar="MS")
     given = parser.parse_args(arguments)
     try:
         options = Options(
@@ -97,6 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parse_options(given.kafka),
             given.real_topic,
             given.report,
+            given.ledger,
+            given.strict,
+            given.html,
+            given.prometheus,
+            selection_of(given.since, given.until, given.only_topic),
+            Limits(given.transaction_check_max, given.transaction_max_age),
         )
         return run(options)
     except CouldNotAuditError as error:

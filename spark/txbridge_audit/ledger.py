@@ -1,7 +1,7 @@
 """The ledger: one row per half message, with everything the topics say about it. Facts only; verdicts come after.
 
-Whatever mentions a half message is an *event* at its coordinates (partition, half), the half message itself included.
-All events are joined with HALF and summed up in one pass, without another shuffle; the key is unique, so not skewed.
+All events (events.py) are joined with HALF and summed up in one pass, without another shuffle; the key is unique, so
+not skewed.
 Rows also exist for coordinates that are mentioned although no half message is there (`present` is false), and one per
 partition, with a null half, for records that name no coordinates at all: no mention is lost.
 """
@@ -9,88 +9,16 @@ partition, with a null half, for records that name no coordinates at all: no men
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit.cuts import TopicPartition
+from txbridge_audit.events import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, Frames, collect
+from txbridge_audit.facts import CLOCK_MARGIN_MS, Facts, PartitionFacts, TopicFacts
 from txbridge_audit.literals import frame
-from txbridge_audit.records import COMMIT, ROLLBACK, UNKNOWN, entries
-
-KEY = ["partition", "half"]
-
-#: Kinds of events, and what their columns hold. HALF: the half message itself.
-HALF, END, OP, COPY, PARKED = range(5)
-#: Half message set aside as malformed; END record that can not be read; OP record that can not be read.
-ASIDE, BAD_END, BAD_OP = range(5, 8)
-_EVENT = (
-    "kind: int, partition: int, half: bigint, "
-    # Offset of the record. COPY: and its partition.
-    "at: bigint, place: int, "
-    # END: line in the record, decision.
-    "line: int, decision: int, "
-    # END: source. OP: outcome. COPY: topic. PARKED: state, null for a tombstone.
-    "name: string, "
-    # END, COPY: as the record states them.
-    "id: string, group: string, "
-    # COPY: below the earlier cut.
-    "before: boolean"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """Typed rows of each topic, as records.py gives them."""
-
-    halves: DataFrame
-    end_records: DataFrame
-    outcomes: DataFrame
-    parked: DataFrame
-    discards: DataFrame
-    copies: DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
-    """What is known of one partition of HALF and those that belong to it."""
-
-    partition: int
-    #: Log start of HALF: coordinates below it are gone.
-    half_start: int
-    #: `end` and `half` of the last progress record; None when no worker ever wrote one.
-    applied_to: int | None = None
-    low: int | None = None
-    #: ms; END, OP and discard records of half messages born after this are all still there.
-    known_since: int = -1
-    #: Whether every Kafka transaction in the OFFSET cut is decided in the OP cut.
-    op_settled: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """What is known of one real topic that exists."""
-
-    topic: str
-    #: Records may vanish by compaction. True also when we may not see the policy.
-    compacted: bool = False
-    #: Retention or DeleteRecords has removed a beginning of at least one partition.
-    truncated: bool = False
-    #: Whether every Kafka transaction in the OP cut is decided in the later cut.
-    settled: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything that is known besides records."""
-
-    partitions: Iterable[PartitionFacts]
-    topics: Iterable[TopicFacts]
-    #: The earlier cut of the real topics.
-    before: Mapping[TopicPartition, int]
+from txbridge_audit.records import COMMIT, ROLLBACK, UNKNOWN
 
 
 def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
@@ -100,79 +28,20 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
         "born",
         F.col("fault").isNull().alias("well_formed"),
         *(F.when(F.col("fault").isNull(), F.col(name)).alias(f"own_{name}") for name in ("id", "group", "real_topic")),
+        F.col("content").alias("own_content"),
+        F.col("fixed_partition").alias("own_fixed_partition"),
+        "discard_checks",
         *("discards", "discard_ends", "discarded_at"),
     )
     # A left join keeps the order and the place of the events, so that they can be summed up as they come; an outer one
     # would have Spark shuffle and sort everything again.
-    summed = _sum(_events(spark, names, frames, facts).join(own, KEY, "left"))
+    summed = _sum(collect(spark, names, frames, facts.before).join(own, KEY, "left"))
     known = (
         _resolve(summed)
         .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")
         .join(F.broadcast(_topic_facts(spark, facts.topics)), "real_topic", "left")
     )
-    return _derive(known)
-
-
-def copies_before(spark: SparkSession, copies: DataFrame, before: Mapping[TopicPartition, int]) -> DataFrame:
-    """The copies with `before`: whether they lie below the earlier cut."""
-    rows = [{"topic": topic, "copy_partition": number, "before_end": end} for (topic, number), end in before.items()]
-    cut = frame(spark, rows, "topic: string, copy_partition: int, before_end: bigint")
-    below = F.coalesce(F.col("copy_at") < F.col("before_end"), F.lit(False))
-    return copies.join(F.broadcast(cut), ["topic", "copy_partition"], "left").withColumn("before", below)
-
-
-def _events(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
-    aside = frames.discards.where("malformed").select("source_topic", "partition", "source_offset").distinct()
-    aside_ends = aside.where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
-    readable = _of_firsts(
-        entries(frames.end_records.join(aside_ends, ["partition", "end_at"], "left_anti")),
-        frames.discards,
-    )
-    faulty_ends = frames.end_records.where(F.col("fault").isNotNull())
-    faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
-    aside_halves = aside.where(F.col("source_topic") == names.half)
-    copies = copies_before(spark, frames.copies, facts.before)
-    tables = (
-        _as_events(frames.halves, HALF),
-        _as_events(readable, END, at="end_at", line="line", decision="decision", name="source", id="id", group="group"),
-        _as_events(faulty_ends, BAD_END, half=None, at="end_at"),
-        _as_events(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome"),
-        _as_events(faulty_outcomes, BAD_OP, half=None, at="op_at"),
-        _as_events(copies, COPY, at="copy_at", place="copy_partition", name="topic", id="id", before="before"),
-        _as_events(frames.parked, PARKED, at="at", name="state"),
-        _as_events(aside_halves, ASIDE, half="source_offset"),
-    )
-    return reduce(DataFrame.unionByName, tables)
-
-
-def _of_firsts(named: DataFrame, discards: DataFrame) -> DataFrame:
-    """The END entries, those that name a copy with the coordinates of its first: that is the one they decide.
-
-    Sound because the worker sets a copy aside at the latest in the Kafka transaction that applies an END naming it.
-    """
-    firsts = (
-        discards.where(F.col("first").isNotNull())
-        .groupBy("partition", F.col("source_offset").alias("half"))
-        .agg(F.min("first").alias("first"))
-    )
-    return (
-        named.join(F.broadcast(firsts), ["partition", "half"], "left")
-        .withColumn("half", F.coalesce("first", "half"))
-        .drop("first")
-    )
-
-
-def _as_events(rows: DataFrame, kind: int, half: str | None = "half", **columns: str) -> DataFrame:
-    """The rows as events of one kind; columns that the kind does not have are null."""
-    given = {"partition": "partition", "half": half, **columns}
-
-    def column(name: str, of_type: str) -> Column:
-        source = given.get(name)
-        value = F.lit(kind) if name == "kind" else F.lit(None) if source is None else F.col(source)
-        return value.cast(of_type).alias(name)
-
-    fields = (field.split(": ") for field in _EVENT.split(", "))
-    return rows.select(*(column(name, of_type) for name, of_type in fields))
+    return _derive(known, facts)
 
 
 def _discarded(discards: DataFrame) -> DataFrame:
@@ -183,6 +52,7 @@ def _discarded(discards: DataFrame) -> DataFrame:
         F.count("*").alias("discards"),
         F.sort_array(F.collect_list("discard_end")).alias("discard_ends"),
         F.sort_array(F.collect_list(place)).alias("discarded_at"),
+        F.max("checks").alias("discard_checks"),
     )
 
 
@@ -200,7 +70,7 @@ def _sum(mentions: DataFrame) -> DataFrame:
 
     def ends(condition: Column, name: str) -> Column:
         """The first and the last place: all of them where there are two, and enough to look at where there are more."""
-        where = F.when(condition, F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset")))
+        where = F.when(condition, copied)
         return F.array_compact(F.array_distinct(F.array(F.min(where), F.max(where)))).alias(name)
 
     place = F.col("place").alias("partition")
@@ -208,9 +78,26 @@ def _sum(mentions: DataFrame) -> DataFrame:
     ours = right_id & (F.col("group") == F.col("own_group"))
     decides = of(END, ours & F.col("decision").isin(COMMIT, ROLLBACK))
     resumes = of(END, ours & (F.col("name") == "resume"))
-    entry = F.struct(F.col("at").alias("end_at"), "line", "decision", F.col("name").alias("source"))
+    entry = F.struct(F.col("at").alias("end_at"), "line", "decision", F.col("name").alias("source"), "stamp")
     home = right_id & (F.col("name") == F.col("own_real_topic"))
-    own = ("born", "own_id", "own_group", "own_real_topic", "well_formed", "discards", "discard_ends", "discarded_at")
+    own = (
+        *("born", "own_id", "own_group", "own_real_topic", "own_content", "own_fixed_partition", "well_formed"),
+        *("discards", "discard_ends", "discarded_at", "discard_checks"),
+    )
+    copied = F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset"))
+    altered = of(COPY, home & (F.col("number") != F.col("own_content")))
+    asked = F.struct(
+        F.col("number").alias("end_position"), F.col("name").alias("topic"), place, F.col("at").alias("offset")
+    )
+    parked = F.struct(
+        F.col("name").alias("state"),
+        "id",
+        "group",
+        "checks",
+        F.col("number").alias("due"),
+        F.col("stamp").alias("resumed"),
+        "at",
+    )
     return mentions.groupBy(KEY).agg(
         *(F.first(name).alias(name) for name in own),
         count(of(ASIDE), "set_aside"),
@@ -235,7 +122,13 @@ def _sum(mentions: DataFrame) -> DataFrame:
         count(of(COPY, right_id & F.col("before")), "matches_before"),
         ends(of(COPY, home), "copied_to"),
         ends(of(COPY, right_id & ~home), "foreign_at"),
-        F.max_by(F.when(of(PARKED), F.col("name")), F.when(of(PARKED), F.col("at"))).alias("parked"),
+        count(altered, "altered"),
+        F.min(F.when(altered, copied)).alias("altered_at"),
+        count(of(CHECK, right_id), "check_requests"),
+        F.max(F.when(of(CHECK, right_id), asked)).alias("checked"),
+        F.max(F.when(of(CHECK, right_id) | of(PARKED) | of(END, ours), F.col("checks"))).alias("checks_known"),
+        F.min(F.when(of(OP, F.col("name") == "commit"), F.col("stamp"))).alias("committed_at"),
+        F.max_by(F.when(of(PARKED), parked), F.when(of(PARKED), F.col("at"))).alias("last_parked"),
         count(of(BAD_END), "bad_ends"),
         count(of(BAD_OP), "bad_ops"),
     )
@@ -279,7 +172,11 @@ def _resolve(summed: DataFrame) -> DataFrame:
         *("op_commit", "op_rollback", "op_discard", "copies", "copies_before", "foreign"),
         (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
         F.coalesce("discards", F.lit(0)).alias("discards"),
-        *("discard_ends", "discarded_at", "parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
+        *("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
+        *("altered", "altered_at", "check_requests", "checked", "committed_at"),
+        F.col("last_parked.state").alias("parked"),
+        F.col("own_fixed_partition").alias("fixed_partition"),
+        F.coalesce(F.greatest("checks_known", "discard_checks"), F.lit(0)).alias("checks_sent"),
     )
     both = F.col("first_commit").isNotNull() & F.col("first_rollback").isNotNull()
     return chosen.withColumns(
@@ -305,8 +202,12 @@ def _is_open(entry: Column) -> Column:
     return last.isNull() | reopened
 
 
-def _derive(known: DataFrame) -> DataFrame:
+def _derive(known: DataFrame, facts: Facts) -> DataFrame:
     """What the rules ask again and again."""
+    now, limits = F.lit(facts.now - CLOCK_MARGIN_MS), facts.limits
+    # Its age counts from a resume; greatest() passes over nulls.
+    expires = F.greatest("born", "last_parked.resumed") + limits.transaction_max_age
+    checked_out = (F.col("last_parked.checks") >= limits.transaction_check_max) & (F.col("last_parked.due") < now)
     discard_known = F.col("op_discard").isNull() | (F.size("discard_ends") > 0)
     resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
     return known.withColumns(
@@ -318,6 +219,8 @@ def _derive(known: DataFrame) -> DataFrame:
             "applied": F.coalesce(F.col("winner.end_at") < F.col("applied_to"), F.lit(False)),
             # Resumed after its last discard, and the worker has applied the resume.
             "reopened": F.coalesce(resume_seen, F.lit(False)),
+            # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
+            "overdue": F.coalesce(expires < now, F.lit(False)) | F.coalesce(checked_out, F.lit(False)),
             "op_settled": F.coalesce("op_settled", F.lit(True)),
             "topic_exists": F.coalesce("topic_exists", F.lit(False)),
             "settled": F.coalesce("settled", F.lit(True)),
@@ -327,7 +230,8 @@ def _derive(known: DataFrame) -> DataFrame:
 
 def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:
     fields = (
-        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, op_settled: boolean"
+        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, "
+        "op_settled: boolean, log_start: bigint"
     )
     return frame(spark, map(dataclasses.asdict, facts), fields)
 

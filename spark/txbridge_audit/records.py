@@ -29,11 +29,15 @@ _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
 
 
 def halves(raw: DataFrame, names: Names) -> DataFrame:
-    """HALF: partition, half (offset), born (ms), id, group, real_topic, fault (null when well formed)."""
+    """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, content, fault.
+
+    `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers.
+    """
     named = raw.select(
         "partition",
         F.col("offset").alias("half"),
         F.unix_millis("timestamp").alias("born"),
+        _content(),
         _headers(),
     )
     topic, fixed, stamp = _text(headers.REAL_TOPIC), _text(headers.REAL_QID), _text(headers.BORN_TIMESTAMP)
@@ -54,15 +58,21 @@ def halves(raw: DataFrame, names: Names) -> DataFrame:
         _text(headers.UNIQ_KEY).alias("id"),
         _text(headers.PGROUP).alias("group"),
         topic.alias("real_topic"),
+        fixed.try_cast("int").alias("fixed_partition"),
+        "content",
         fault.alias("fault"),
     )
 
 
 def end_records(raw: DataFrame) -> DataFrame:
-    """END, a row per record: partition, end_at (offset), source, group, lines, fault (null when readable)."""
+    """END, a row per record: partition, end_at (offset), stamp, source, group, client, lines, fault.
+
+    `stamp` is the append time (ms), `client` who sent it as far as he says so, `fault` null when it can be read.
+    """
     named = raw.select(
         "partition",
         F.col("offset").alias("end_at"),
+        F.unix_millis("timestamp").alias("stamp"),
         F.split(F.col("value").cast("string"), "\n").alias("lines"),
         _headers(),
     )
@@ -80,26 +90,33 @@ def end_records(raw: DataFrame) -> DataFrame:
     return named.select(
         "partition",
         "end_at",
+        "stamp",
         source.alias("source"),
         _text(headers.PGROUP).alias("group"),
+        _text(headers.CLIENT_ID).alias("client"),
         "lines",
         fault.alias("fault"),
     )
 
 
 def entries(records: DataFrame) -> DataFrame:
-    """Entries of readable END records: partition, end_at, line (from 0), half, id, decision, source, group."""
+    """Entries of readable END records: partition, end_at, stamp, line (from 0), half, id, decision, source, group,
+    client, checks (number of the check that it answers), remark (percent-encoded).
+    """
     lines = records.where(F.col("fault").isNull()).select(
         "partition",
         "end_at",
+        "stamp",
         "source",
         "group",
+        "client",
         F.posexplode("lines").alias("line", "text"),
     )
-    fields = F.split("text", ",", 4)
+    fields = F.split("text", ",", 5)
     return lines.select(
         "partition",
         "end_at",
+        "stamp",
         "line",
         # More digits than an offset can have: no such half message, which the ledger finds by itself (null).
         F.get(fields, 0).try_cast("bigint").alias("half"),
@@ -107,14 +124,21 @@ def entries(records: DataFrame) -> DataFrame:
         F.get(fields, 2).try_cast("int").alias("decision"),
         "source",
         "group",
+        "client",
+        F.get(fields, 3).try_cast("bigint").alias("checks"),
+        F.get(fields, 4).alias("remark"),
     )
 
 
 def outcomes(raw: DataFrame) -> DataFrame:
-    """OP, a row per half message named: partition, op_at (offset), outcome, half, fault (then half is null)."""
+    """OP, a row per half message named: partition, op_at (offset), stamp, outcome, half, fault (then half is null).
+
+    `stamp` is the append time, ms.
+    """
     named = raw.select(
         "partition",
         F.col("offset").alias("op_at"),
+        F.unix_millis("timestamp").alias("stamp"),
         F.col("value").cast("string").alias("value"),
         _headers(),
     )
@@ -124,11 +148,13 @@ def outcomes(raw: DataFrame) -> DataFrame:
         (_text(headers.OUTCOME).isin("commit", "rollback", "discard"), "OUTCOME is unknown"),
         (F.forall(F.split("value", ","), lambda half: half.rlike(r"\A[0-9]{1,18}\z")), "not a list of half offsets"),
     )
-    rows = named.select("partition", "op_at", "value", _text(headers.OUTCOME).alias("outcome"), fault.alias("fault"))
-    halves_named = F.when(F.col("fault").isNull(), F.split("value", ","))
-    return rows.select("partition", "op_at", "outcome", "fault", F.explode_outer(halves_named).alias("half")).select(
+    outcome = _text(headers.OUTCOME).alias("outcome")
+    rows = named.select("partition", "op_at", "stamp", "value", outcome, fault.alias("fault"))
+    named_halves = F.explode_outer(F.when(F.col("fault").isNull(), F.split("value", ","))).alias("half")
+    return rows.select("partition", "op_at", "stamp", "outcome", "fault", named_halves).select(
         "partition",
         "op_at",
+        "stamp",
         "outcome",
         F.col("half").try_cast("bigint").alias("half"),
         "fault",
@@ -144,6 +170,7 @@ def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
         F.regexp_extract(key, pattern, 2).try_cast("bigint").alias("half"),
         F.col("partition").alias("stored_in"),
         F.col("offset").alias("at"),
+        F.unix_millis("timestamp").alias("stamp"),
         F.col("value").cast("string").alias("value"),
         _headers(),
     ).where((F.col("partition") == F.col("stored_in")) & (_text(headers.VERSION) == "1"))
@@ -164,17 +191,27 @@ def progress(raw: DataFrame, names: Names) -> DataFrame:
 
 
 def parked(raw: DataFrame, names: Names) -> DataFrame:
-    """OFFSET, every parked entry of a half message: partition, half, at (offset), state (null for a tombstone)."""
+    """OFFSET, every parked entry of a half message: partition, half, at (offset), stamp, state (null for a tombstone),
+    id, group, checks (sent so far), due (of the next one), resumed (when), error (why it is held).
+
+    `stamp` is the append time; all times are ms.
+    """
     rows = _offset_rows(raw, names).where(F.col("half").isNotNull())
+    # One by one: a number that is none makes only itself unknown.
     state = F.from_json("value", "state string")["state"]
-    rows = rows.select("partition", "half", "at", state.alias("state"), F.col("value").isNull().alias("is_tombstone"))
+    told = ("id string", "group string", "checks bigint", "next bigint", "resumed bigint", "error string")
+    fields = {field.split()[0]: F.from_json("value", field)[field.split()[0]] for field in told}
+    rows = rows.select(
+        *("partition", "half", "at", "stamp", state.alias("state"), F.col("value").isNull().alias("is_tombstone")),
+        *(column.alias("due" if name == "next" else name) for name, column in fields.items()),
+    )
     is_one = F.col("state").isin("pending", "held", "discarded")
     return rows.where(F.col("is_tombstone") | is_one).drop("is_tombstone")
 
 
 def discards(raw: DataFrame) -> DataFrame:
-    """Discard: malformed, source_topic, partition, source_offset, reason, error, first, discard_end, and its own
-    coordinates at_partition, at_offset.
+    """Discard: malformed, source_topic, partition, source_offset, reason, error, first, discard_end, checks (sent
+    before it), and its own coordinates at_partition, at_offset and append time stamp (ms).
 
     A discarded half message is named by its half coordinates (its source_topic is null), a malformed record by the
     coordinates where it was found. A copy counts as malformed; `first` is the half offset of what it copies.
@@ -183,6 +220,7 @@ def discards(raw: DataFrame) -> DataFrame:
     named = raw.select(
         F.col("partition").alias("at_partition"),
         F.col("offset").alias("at_offset"),
+        F.unix_millis("timestamp").alias("stamp"),
         _headers(),
     )
     reason, where = _text(headers.REASON), _text(headers.HALF_COORDINATES)
@@ -204,6 +242,8 @@ def discards(raw: DataFrame) -> DataFrame:
         _text(headers.ERROR).alias("error"),
         F.when(is_copy, F.regexp_extract(where, _COORDINATES, 2)).try_cast("bigint").alias("first"),
         _text(headers.END_POSITION).try_cast("bigint").alias("discard_end"),
+        _text(headers.CHECK_TIMES).try_cast("bigint").alias("checks"),
+        "stamp",
         "at_partition",
         "at_offset",
     )
@@ -213,12 +253,14 @@ def discards(raw: DataFrame) -> DataFrame:
 def copies(raw: DataFrame) -> DataFrame:
     """Real topics: records that carry TXB_HALF; the rest is other people's.
 
-    topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id.
+    topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id, content (a
+    hash of the user's key, value and headers).
     """
     named = raw.select(
         "topic",
         F.col("partition").alias("copy_partition"),
         F.col("offset").alias("copy_at"),
+        _content(),
         _headers(),
     )
     where = _text(headers.HALF_COORDINATES)
@@ -229,7 +271,59 @@ def copies(raw: DataFrame) -> DataFrame:
         F.regexp_extract(where, _COORDINATES, 1).try_cast("int").alias("partition"),
         F.regexp_extract(where, _COORDINATES, 2).try_cast("bigint").alias("half"),
         _text(headers.UNIQ_KEY).alias("id"),
+        "content",
     )
+
+
+def checks(raw: DataFrame) -> DataFrame:
+    """Check requests: topic, check_partition, check_at (offset), partition, half, id, checks (number of this one),
+    end_position. Records that can not be read are dropped: nothing follows from them.
+    """
+    named = raw.select(
+        "topic",
+        F.col("partition").alias("check_partition"),
+        F.col("offset").alias("check_at"),
+        _headers(),
+    )
+    where = _text(headers.HALF_COORDINATES)
+    return named.where(where.rlike(_COORDINATES)).select(
+        "topic",
+        "check_partition",
+        "check_at",
+        F.regexp_extract(where, _COORDINATES, 1).try_cast("int").alias("partition"),
+        F.regexp_extract(where, _COORDINATES, 2).try_cast("bigint").alias("half"),
+        _text(headers.UNIQ_KEY).alias("id"),
+        _text(headers.CHECK_TIMES).try_cast("bigint").alias("checks"),
+        _text(headers.END_POSITION).try_cast("bigint").alias("end_position"),
+    )
+
+
+def unknown_versions(raw: DataFrame) -> DataFrame:
+    """Of records that only workers write those of another version than ours: topic, partition, offset, version."""
+    version = _text(headers.VERSION)
+    rows = raw.select("topic", "partition", "offset", _headers())
+    return rows.where(version.rlike(_DIGITS) & (version != headers.PROTOCOL_VERSION.decode())).select(
+        "topic",
+        "partition",
+        "offset",
+        version.alias("version"),
+    )
+
+
+def _content() -> Column:
+    """A hash of what the user gave: key, value and the headers that are not ours, in their order.
+
+    Equal contents have equal hashes, so a difference is one; two contents share a hash once in 2^64. Spark's hash
+    passes over nulls, which are not the same as empty bytes, so it is told of each.
+    """
+    reserved = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
+    given = F.filter(
+        F.coalesce("headers", F.array()),
+        lambda header: ~(header["key"].isin(*sorted(reserved)) | header["key"].startswith("TXB_")),
+    )
+    told = F.transform(given, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]))
+    key, value = F.col("key"), F.col("value")
+    return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told).alias("content")
 
 
 def _headers() -> Column:

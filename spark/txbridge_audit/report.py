@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txbridge_audit.overview import Overview
+from txbridge_audit.selection import Selection
+
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1
 
 CLEAN, VIOLATED = 0, 1
+
+#: Findings about what others do with their records, or retention with old ones: nothing to act on.
+NOTES = frozenset({"FOREIGN_COPY", "OTHER_NAMESPACE", "HALF_GONE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +78,28 @@ class AuditReport:
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
     seconds: float
+    selection: Selection = field(default_factory=Selection)
+    #: Summaries for the page; None unless they were asked for. Not in the JSON form.
+    overview: Overview | None = None
 
     @property
     def clean(self) -> bool:
         return self.violations.total == 0
 
     @property
+    def to_act_on(self) -> int:
+        """Findings that `--strict` counts as errors: all but those that only say what others do with their records."""
+        return sum(count for kind, count in self.findings.by_kind.items() if kind not in NOTES)
+
+    @property
     def exit_code(self) -> int:
         """0 clean, 1 violations."""
         return CLEAN if self.clean else VIOLATED
+
+    @property
+    def strict_exit_code(self) -> int:
+        """0 clean, 1 violations or findings to act on."""
+        return VIOLATED if self.to_act_on else self.exit_code
 
     @property
     def delivered(self) -> int:
@@ -122,6 +141,8 @@ class AuditReport:
             "unverifiable": self.unverifiable,
             "violations": _tally(self.violations),
             "findings": _tally(self.findings),
+            "findings_to_act_on": self.to_act_on,
+            "selection": self.selection.to_dict(),
             "cuts": {topic: {p: dict(span) for p, span in spans.items()} for topic, spans in self.cuts.items()},
             "started_at": self.started_at,
             "seconds": round(self.seconds, 3),

@@ -35,18 +35,26 @@ def candidates(copies: DataFrame, ledger: DataFrame) -> DataFrame:
 def label(
     spark: SparkSession,
     unmatched: DataFrame,
-    half_starts: Mapping[int, int],
+    log_starts: Mapping[int, int],
+    read_from: Mapping[int, int],
     others: OtherNamespaces | None = None,
 ) -> DataFrame:
-    """The candidates with `kind`: PHANTOM, OTHER_NAMESPACE or HALF_GONE (removed by retention, here or there)."""
-    starts = dict(half_starts)
+    """The candidates with `kind`: PHANTOM, OTHER_NAMESPACE or HALF_GONE (removed by retention, here or there).
+
+    Those of half messages that are there, but before where HALF was read from, are left out.
+    """
+    starts = dict(log_starts)
     known = frame(spark, [], "partition: int, half: bigint, id: string")
     if others is not None:
         known = others.halves.select("partition", "half", "id").distinct()
         for partition, start in others.starts.items():
             starts[partition] = max(start, starts.get(partition, 0))
-    rows = ({"partition": partition, "edge": start} for partition, start in starts.items())
-    edges = frame(spark, rows, "partition: int, edge: bigint")
+    rows = (
+        {"partition": partition, "edge": edge, "start": log_starts.get(partition), "read": read_from.get(partition)}
+        for partition, edge in starts.items()
+    )
+    edges = frame(spark, rows, "partition: int, edge: bigint, start: bigint, read: bigint")
+    unread = F.coalesce((F.col("half") >= F.col("start")) & (F.col("half") < F.col("read")), F.lit(False))
     kind = (
         F.when(F.col("elsewhere"), findings.OTHER_NAMESPACE)
         .when(F.col("half") < F.col("edge"), findings.HALF_GONE)
@@ -55,5 +63,6 @@ def label(
     return (
         unmatched.join(known.withColumn("elsewhere", F.lit(True)), ["partition", "half", "id"], "left")
         .join(F.broadcast(edges), "partition", "left")
+        .where(~unread)
         .withColumn("kind", kind)
     )

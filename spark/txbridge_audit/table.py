@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from txbridge_audit import verdicts
+from txbridge_audit import breaches, verdicts
+from txbridge_audit.collect import VIOLATIONS
 from txbridge_audit.findings import SAYS
 from txbridge_audit.report import AuditReport, Entry, Tally
 
@@ -23,6 +24,11 @@ _MEANING = {
     verdicts.DUPLICATED: "more than one visible copy",
     verdicts.LEAKED: "visible though rolled back, undecided or discarded",
     verdicts.PHANTOM: "visible without a half message (records)",
+    breaches.ALTERED: "a visible copy differs from its half message",
+    breaches.STUCK: "undecided for too long",
+    breaches.EXPIRED: "open, and its half message is gone",
+    breaches.CHECKED_AFTER_DECISION: "checked although decided",
+    breaches.PROGRESS_AHEAD: "passed by the progress without a trace",
     verdicts.WRONG_WINNER: "a later decision prevailed over the first",
 }
 
@@ -55,9 +61,9 @@ def _fates(report: AuditReport) -> Table:
     table.add_column("fate")
     table.add_column("transactions", justify="right")
     table.add_column("meaning", style="dim")
-    counts = dict(report.fates) | {verdicts.PHANTOM: report.violations.by_kind.get(verdicts.PHANTOM, 0)}
-    for fate in (*(f for f in verdicts.FATES if f not in verdicts.VIOLATIONS), *verdicts.VIOLATIONS):
-        wrong = fate in verdicts.VIOLATIONS and counts[fate]
+    counts = dict.fromkeys(VIOLATIONS, 0) | dict(report.violations.by_kind) | dict(report.fates)
+    for fate in (*(f for f in verdicts.FATES if f not in VIOLATIONS), *VIOLATIONS):
+        wrong = fate in VIOLATIONS and counts[fate]
         table.add_row(fate, f"{counts[fate]:,}", _MEANING[fate], style="bold red" if wrong else None)
     return table
 

@@ -18,9 +18,9 @@ WRONG_WINNER, LEAKED, DUPLICATED, LOST, PHANTOM = "WRONG_WINNER", "LEAKED", "DUP
 DELIVERED, ROLLED_BACK, PENDING = "delivered", "rolled_back", "pending"
 DISCARDED, UNVERIFIABLE = "discarded", "unverifiable"
 
-#: Broken promises. PHANTOM belongs to a visible record, not to a transaction: it is no fate.
-VIOLATIONS = (LOST, DUPLICATED, LEAKED, PHANTOM, WRONG_WINNER)
-FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, UNVERIFIABLE, LOST, DUPLICATED, LEAKED, WRONG_WINNER)
+#: Fates that break a promise. PHANTOM belongs to a visible record, not to a transaction: it is no fate.
+WRONG_FATES = (LOST, DUPLICATED, LEAKED, WRONG_WINNER)
+FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, UNVERIFIABLE, *WRONG_FATES)
 
 #: States of a pending transaction, in the order in which they are tested.
 HELD, IN_COMMIT, MOVING, UNREAD = "held", "in_commit", "moving", "decision_unread"
@@ -55,8 +55,8 @@ def _undecided() -> Column:
 
 def _provable() -> Column:
     """A committed record that is not in the real topic was never there (see `proof.py`)."""
-    whole = ~_col("truncated") | F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
-    return _col("topic_exists") & ~_col("compacted") & whole
+    older_is_there = F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
+    return _col("topic_exists") & ~_col("compacted") & older_is_there
 
 
 def _is_held() -> Column:
@@ -102,7 +102,7 @@ RULES: tuple[Rule, ...] = (
     Rule(DUPLICATED, "more than one visible copy", lambda: _col("copies") > 1),
     # Sound because the real topics were cut again after OP, once every Kafka transaction that had written by then was
     # decided (`settled`): the record that goes with the OP record in the cut is below that cut, or was never written.
-    # Where compaction, retention or a missing topic could explain the gap it is `unverifiable` instead.
+    # Where compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.
     Rule(
         LOST,
         "recorded as committed, but not visible",

@@ -9,9 +9,16 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import client, end_to_end, log_cost, pending, worker
+from tests.bench import audit, client, end_to_end, log_cost, pending, worker
 
-_BENCHES = {"client": client, "end_to_end": end_to_end, "log_cost": log_cost, "pending": pending, "worker": worker}
+_BENCHES = {
+    "audit": audit,
+    "client": client,
+    "end_to_end": end_to_end,
+    "log_cost": log_cost,
+    "pending": pending,
+    "worker": worker,
+}
 
 
 def main() -> None:

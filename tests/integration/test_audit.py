@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -9,17 +10,22 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
 import txbridge_audit
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
-from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
-from txbridge_audit.session import spark_session
+from pyspark.sql import Row, SparkSession
+from txbridge_audit import AuditReport, CouldNotAuditError, run_audit, selection
+from txbridge_audit.selection import Selection
+from txbridge_audit.session import CONNECTOR, spark_session
 
 from tests.audit_cases import (
     ABSENT,
@@ -29,6 +35,7 @@ from tests.audit_cases import (
     FORWARDED,
     ORDERS,
     PARTITIONS,
+    PASSED,
     PLAIN,
     ROLLBACK,
     TAIL,
@@ -37,6 +44,7 @@ from tests.audit_cases import (
     Record,
     plant,
 )
+from tests.harness import eventually
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 
@@ -46,6 +54,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+INTERPRETED = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+#: HotSpot's quick compiler alone: the other one does not pay within seconds.
+QUICK = "-XX:TieredStopAtLevel=1"
+BIN = Path(sys.executable).parent
 SPARK_FOLDER = Path(txbridge_audit.__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SPARK_FOLDER.parent), str(Path.cwd())])}
 
@@ -59,8 +76,11 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with spark_session(None, lambda _: None, small=True) as session:
-        session.conf.set("spark.sql.shuffle.partitions", "2")
+    with pytest.MonkeyPatch.context() as patch, spark_session(None, lambda _: None, small=True) as session:
+        # A handful of rows: to compile code for them costs more than it saves.
+        for name, value in INTERPRETED.items():
+            patch.setitem(txbridge_audit.session._SEMANTICS, name, value)
+            session.conf.set(name, value)
         yield session
 
 
@@ -75,6 +95,7 @@ class KafkaLog(Log):
         stamped = {"message.timestamp.type": "LogAppendTime"}
         topics = [NewTopic(topic, partitions, 1, config=stamped) for topic in (names.half, names.end, names.op)]
         topics.append(NewTopic(names.offset, partitions, 1, config={"cleanup.policy": "compact"}))
+        topics.append(NewTopic(names.check("billing"), 1, 1, config=stamped))
         topics.append(NewTopic(names.discard, 1, 1, config=stamped))
         topics.append(NewTopic(self.real(ORDERS), 2, 1))
         topics.append(NewTopic(self.real(FORWARDED), 1, 1))
@@ -86,10 +107,14 @@ class KafkaLog(Log):
     def create(self, *topics: NewTopic) -> None:
         for future in self.admin.create_topics(list(topics)).values():
             future.result()
+        # The broker that answers may hear of them a moment later.
+        wanted = {topic.topic for topic in topics}
+        eventually(lambda: wanted <= self.admin.list_topics(timeout=10).topics.keys())
 
     def delete(self, *topics: str) -> None:
         for future in self.admin.delete_topics(list(topics)).values():
             future.result()
+        eventually(lambda: not set(topics) & self.admin.list_topics(timeout=10).topics.keys())
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """What retention does: removes the beginning."""
@@ -168,26 +193,33 @@ def evidence(report: AuditReport, half: Half) -> list[tuple[str, str, list[tuple
     ]
 
 
+def transactions() -> list[str]:
+    """The fate of every planted transaction; one case has two of them."""
+    return [case.fate for case in (*CASES.values(), *TAIL.values()) if case.fate] + ["rolled_back"]
+
+
 def test_finds_what_was_planted_and_nothing_else(
     planted: tuple[KafkaLog, dict[str, Half | None]],
     spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     log, halves = planted
     said: list[str] = []
-    report = audit(log, spark, progress=said.append, real_topics=[log.real(FORWARDED)])
+    folder = str(tmp_path / "ledger")
+    report = audit(log, spark, progress=said.append, real_topics=[log.real(FORWARDED)], ledger_path=folder)
     cases = [*CASES.values(), *TAIL.values()]
 
-    fates = Counter(case.fate for case in cases if case.fate) + Counter(["rolled_back"])  # of the case with two entries
+    fates = Counter(transactions())
     assert +Counter(report.fates) == fates
     assert report.transactions == fates.total()
     assert +Counter(report.pending_states) == Counter(case.state for case in cases if case.state)
     found = Counter(kind for case in cases for kind in (*case.findings, *case.strays))
-    phantoms = found.pop("PHANTOM")
-    assert dict(report.findings.by_kind) == dict(found)
-    violations = {"LOST": 5, "DUPLICATED": 1, "LEAKED": 6, "PHANTOM": phantoms, "WRONG_WINNER": 2}
+    violations = {"LOST": 5, "DUPLICATED": 1, "LEAKED": 6, "PHANTOM": 6, "WRONG_WINNER": 2}
+    violations |= {"ALTERED": 8, "STUCK": 1, "EXPIRED": 0, "CHECKED_AFTER_DECISION": 2, "PROGRESS_AHEAD": 3}
+    assert dict(report.findings.by_kind) == {kind: count for kind, count in found.items() if kind not in violations}
     assert dict(report.violations.by_kind) == violations
     assert report.violations.total == len(report.violations.listed) == sum(violations.values())
-    assert report.exit_code == 1
+    assert (report.exit_code, report.strict_exit_code) == (1, 1)
     assert not report.clean
 
     assert report.answered_by_check == 1
@@ -201,6 +233,50 @@ def test_finds_what_was_planted_and_nothing_else(
         if half is not None:
             kinds = {kind for kind, _, _ in evidence(report, half)}
             assert kinds == case.findings | ({case.fate} & set(report.violations.by_kind)), name
+    ledger_says_the_same(spark.read.parquet(folder).collect(), halves)
+    (summary,) = spark.read.text(f"{folder}/_audit").collect()
+    assert json.loads(summary.value) == json.loads(report.to_json())
+    with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already: give --ledger a new folder"):
+        audit(log, spark, ledger_path=folder)
+
+
+def ledger_says_the_same(rows: list[Row], halves: dict[str, Half | None]) -> None:
+    """Every planted transaction has one row of the Parquet ledger, with its fate and its history."""
+    by_place = {(row.partition, row.half): row for row in rows}
+    assert len(by_place) == len(rows)
+    named = {name: by_place[half.partition, half.offset] for name, half in halves.items() if half is not None}
+    for name, row in named.items():
+        case, half = (CASES | TAIL)[name], halves[name]
+        assert half is not None
+        assert (row.fate, row.pending_state, {*row.violations, *row.findings}) == (case.fate, case.state, case.findings)
+        assert (row.transaction, row.id_sha256) == (half.id[:8], hashlib.sha256(half.id.encode()).hexdigest())
+        assert half.id not in str(row)
+        assert (row.real_topic, row.group, str(row.day)) == (half.topic, half.group, str(row.prepared_at.date()))
+
+    def rulings(name: str) -> list[tuple[int, str, str]]:
+        return [(end.decision, end.source, end.ruling) for end in named[name].decisions]
+
+    assert rulings("later_rollback_refused") == [(8, "client", "decided"), (12, "check", "CONTRADICTION")]
+    assert rulings("repeated") == [(8, "client", "decided"), (8, "client", "REPEAT")]
+    assert rulings("wrong_transaction_id") == [(8, "client", "WRONG_TRANSACTION_ID"), (12, "client", "decided")]
+    assert rulings("wrong_group") == [(8, "client", "WRONG_GROUP"), (12, "client", "decided")]
+    assert rulings("late_then_resumed") == [(12, "client", "LATE"), (0, "resume", "resume"), (8, "client", "decided")]
+    assert rulings("resumed_and_committed") == [(0, "resume", "resume"), (8, "operator", "decided")]
+    asked = named["delivered_in_answer_to_a_check"]
+    assert (asked.decision, asked.decided_by, asked.checks_sent) == ("commit", "check", 1)
+    assert [(end.remark, end.check, end.ruling) for end in asked.decisions] == [
+        ("no idea, sorry", None, "unknown"),
+        (None, 1, "decided"),
+    ]
+    assert asked.prepare_to_decision_ms >= 0
+    assert asked.decision_to_delivery_ms >= 0
+    assert [len(named[name].delivered) for name in ("delivered", "duplicated", "rolled_back")] == [1, 2, 0]
+    held = named["held"]
+    assert (held.held_why, held.held_ms, held.delivered_at) == ("no such topic", None, None)
+    assert held.held_since >= held.prepared_at
+    again = named["discarded_again_after_a_resume"]
+    assert [(record.reason, record.checks) for record in again.discard_records] == [("MAX_CHECKS", 15)] * 2
+    assert (again.checks_sent, again.resumed_end) == (15, again.decisions[0].end)
 
 
 def test_evidence(planted: tuple[KafkaLog, dict[str, Half | None]], kafka: EmbeddedKafka, spark: SparkSession) -> None:
@@ -273,7 +349,45 @@ def test_retention_and_deleted_records_raise_no_false_alarm(kafka: EmbeddedKafka
     log.transaction(log.copy(expired), log.copy(Half(PLAIN, removed.offset, "E" * 32, "billing", log.real(ORDERS))))
     report = audit(log, spark)
     assert (report.transactions, report.delivered, report.fates["LOST"]) == (2, 1, 1)
-    assert dict(report.findings.by_kind) == {"HALF_GONE": 2}
+    assert dict(report.findings.by_kind) == {"HALF_GONE": 2, "HALF_RANGE_GONE": 1}
+    # The real topic is deleted and created again: what it held was not lost by anybody here.
+    log.delete(log.real(ORDERS))
+    log.create(NewTopic(log.real(ORDERS), 2, 1))
+    report = audit(log, spark)
+    assert (report.clean, report.unverifiable) == (True, 2)
+    assert dict(report.findings.by_kind) == {"NOT_IN_TOPIC": 2, "HALF_RANGE_GONE": 1}
+
+
+def test_range_of_time_and_chosen_topics(
+    kafka: EmbeddedKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not chosen is not judged, and accuses nobody: neither its copies nor its ENDs are taken for strays."""
+    # The one broker has one clock; with an hour's margin everything here would be read.
+    monkeypatch.setattr(selection, "CLOCK_MARGIN_MS", 0)
+    log = KafkaLog(kafka.bootstrap_servers)
+    leaked, old = log.half(), log.half(partition=PASSED)
+    log.deliver(leaked)
+    log.end(old, COMMIT)
+    log.deliver(old)
+    time.sleep(0.05)
+    mark = time.time_ns() // 1_000_000
+    time.sleep(0.05)
+    new, elsewhere = log.half(), log.half(topic=FORWARDED)
+    for half in (new, elsewhere):
+        log.end(half, COMMIT)
+        log.deliver(half)
+    since = audit(log, spark, selection=Selection(since=mark))
+    assert (since.transactions, since.delivered, since.clean, dict(since.findings.by_kind)) == (2, 2, True, {})
+    assert since.cuts[log.names.half]["0"]["start"] == new.offset
+    until = audit(log, spark, selection=Selection(until=mark, topics=frozenset({log.real(ORDERS)})))
+    assert (until.transactions, until.delivered, until.fates["LEAKED"]) == (2, 1, 1)
+    assert log.real(FORWARDED) not in until.cuts
+    assert json.loads(until.to_json())["selection"] == {"since": None, "until": mark, "topics": [log.real(ORDERS)]}
+    with pytest.raises(CouldNotAuditError, match=r"no topic nowhere, and no half message names it: check --only-topic"):
+        audit(log, spark, selection=Selection(topics=frozenset({"nowhere"})))
+    log.delete_records(log.names.half, PLAIN, new.offset)
+    with pytest.raises(CouldNotAuditError, match=r"retention has left nothing before .*HALF_TOPIC/0.* a later --since"):
+        audit(log, spark, selection=Selection(since=mark - 1_000))
 
 
 def test_two_namespaces_share_a_real_topic(kafka: EmbeddedKafka, spark: SparkSession) -> None:
@@ -329,6 +443,14 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
     with pytest.raises(CouldNotAuditError, match=r"no topic nowhere\.RMQ_SYS_TRANS_HALF_TOPIC.*topics apply"):
         run_audit(kafka.bootstrap_servers, namespace="nowhere", spark=spark)
     log = KafkaLog(kafka.bootstrap_servers)
+    newer = Record(log.names.op, PLAIN, None, b"0", [("TXB_V", b"2"), ("TAGS", b"d"), ("OUTCOME", b"commit")])
+    log.transaction(newer)
+    with pytest.raises(CouldNotAuditError, match=r"OP_HALF_TOPIC/0@0 has TXB_V=2, .* use the audit of that version"):
+        audit(log, spark)
+    log.transaction(replace(log.progress(PLAIN, half=1), headers=[("TXB_V", b"2")]))
+    with pytest.raises(CouldNotAuditError, match=r"OFFSET_TOPIC/0@0 has TXB_V=2"):
+        audit(log, spark)
+    log = KafkaLog(kafka.bootstrap_servers)
     log.transaction(log.progress(PLAIN, half=1))
     with pytest.raises(CouldNotAuditError, match=r"HALF_TOPIC/0 ends at 0, below the worker's progress \(1\)"):
         audit(log, spark)
@@ -343,18 +465,21 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
         audit(log, spark)
 
 
-def test_command_line(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path: Path) -> None:
+def test_command_line(
+    planted: tuple[KafkaLog, dict[str, Half | None]], interpreted: dict[str, str], tmp_path: Path
+) -> None:
     """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
     log, _ = planted
-    target = tmp_path / "report.json"
+    target, page, numbers = tmp_path / "report.json", tmp_path / "report.html", tmp_path / "audit.prom"
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
+    arguments += ["--html", str(page), "--prometheus", str(numbers)]
     done = subprocess.run(
         [sys.executable, "-m", "txbridge.admin.cli", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
-        env=ENVIRONMENT | {"COLUMNS": "200"},
+        env=ENVIRONMENT | interpreted | {"COLUMNS": "200"},
         cwd=tmp_path,
     )
     report = json.loads(target.read_text())
@@ -363,29 +488,92 @@ def test_command_line(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path
     assert re.search(r"LOST +5 ", done.stdout)
     assert "starting Spark" in done.stderr
     assert "WARN" not in done.stderr + done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.prom", "report.html", "report.json"]
+    text = page.read_text()
+    assert f"{report['violations']['total']} violations</h1>" in text
+    for part in ("Over time", "Latency", "Checks per group", "Oldest pending", "Evidence", "Findings"):
+        assert f"<h2>{part}" in text
+    wrong = [line for line in numbers.read_text().splitlines() if line.startswith("txbridge_audit_violations{")]
+    assert any('kind="LOST"' in line and line.endswith(" 5.0") for line in wrong)
 
 
-def test_spark_submit(planted: tuple[KafkaLog, dict[str, Half | None]], tmp_path: Path) -> None:
-    """The same job as a plain Spark application; it has Spark fetch the connector when it was not given."""
-    log, _ = planted
-    submit = Path(sys.executable).with_name("spark-submit")
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which a Spark of its own does not compile code for a handful of rows either."""
+    folder = tmp_path_factory.mktemp("conf")
+    quick = {**INTERPRETED, "spark.driver.extraJavaOptions": QUICK, "spark.executor.extraJavaOptions": QUICK}
+    quick |= {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in quick.items()))
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {"SPARK_CONF_DIR": str(folder), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.fixture
+def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a standalone master with two workers of one core each."""
+    folder = tmp_path_factory.mktemp("standalone")
+    environment = os.environ | interpreted | {"SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m"}
+    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = folder / f"{len(started)}.log"
+        kind = f"org.apache.spark.deploy.{name}"
+        command = [str(spark_class), kind, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
+        with log.open("wb") as out:
+            started.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment))
+        return log
+
+    def told(log: Path, pattern: str) -> str:
+        found = eventually(lambda: re.search(pattern, log.read_text()), timeout=60)
+        assert isinstance(found, re.Match)
+        return str(found.group(1))
+
+    try:
+        master = told(start("master.Master"), r"Starting Spark master at (spark://\S+)")
+        for log in [start("worker.Worker", "--cores", "1", "--memory", "1g", master) for _ in range(2)]:
+            told(log, r"(Successfully registered with master)")
+        yield master
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(30)
+
+
+def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
+    """The JSON form that `spark-submit` prints."""
     done = subprocess.run(
         [
-            *(submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false"),
-            *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.bindAddress=127.0.0.1"),
-            *("--conf", "spark.driver.host=127.0.0.1", SPARK_FOLDER / "job.py"),
+            *(BIN / "spark-submit", *options, SPARK_FOLDER / "job.py"),
             *("--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--format", "json"),
         ],
         capture_output=True,
         text=True,
         timeout=250,
         check=False,
-        env={**os.environ, "PATH": f"{submit.parent}{os.pathsep}{os.environ['PATH']}"},
-        cwd=tmp_path,
+        env=os.environ | environment,
+        cwd=folder,
     )
     assert done.returncode == 1, done.stderr[-3000:]
-    assert json.loads(done.stdout)["violations"]["by_kind"]["LOST"] == 5
+    form: dict[str, Any] = json.loads(done.stdout)
+    return form
+
+
+def test_spark_submit(
+    planted: tuple[KafkaLog, dict[str, Half | None]], interpreted: dict[str, str], tmp_path: Path
+) -> None:
+    """The same job as a plain Spark application; it has Spark fetch the connector when it was not given."""
+    form = submitted(planted[0], interpreted, tmp_path, "--master", "local[2]")
+    assert form["violations"]["by_kind"]["LOST"] == 5
+
+
+def test_spark_submit_on_a_standalone_master_with_two_workers(
+    planted: tuple[KafkaLog, dict[str, Half | None]], interpreted: dict[str, str], standalone: str, tmp_path: Path
+) -> None:
+    options = ("--master", standalone, "--packages", CONNECTOR, "--executor-memory", "512m", "--executor-cores", "1")
+    form = submitted(planted[0], interpreted, tmp_path, *options)
+    assert (form["violations"]["by_kind"]["LOST"], form["transactions"]) == (5, len(transactions()))
 
 
 def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
@@ -409,6 +597,9 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
         (["--kafka", "isolation.level=read_uncommitted"], "the audit sets isolation.level itself"),
         (["--kafka", "no.such.option=1"], "refuses the settings"),
         (["--report", "no/such/folder/report.json"], "does not exist"),
+        (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),
+        (["--since", "2026-11-21", "--until", "2026-11-20T23:00"], "--until must be later than --since"),
+        (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
     ):
         refused = run(*arguments)
         assert (refused.returncode, len(refused.stderr.strip().splitlines())) == (2, 1), refused.stderr

@@ -13,6 +13,7 @@ from txbridge_audit import verdicts
 from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.report import AuditReport, Entry, Place, Tally
+from txbridge_audit.selection import Selection, selection_of
 from txbridge_audit.settings import kafka_settings, parse_options
 from txbridge_audit.table import print_report
 
@@ -118,6 +119,14 @@ def test_options_that_can_not_work(options: dict[str, str], message: str) -> Non
         kafka_settings("kafka:9092", options)
 
 
+def test_times_of_a_selection() -> None:
+    """1,700,000,000 s is 2023-11-14 22:13:20 UTC."""
+    chosen = selection_of("2023-11-14T22:13:20", "2023-11-15T00:13:20.5+01:00", ["orders", "orders"])
+    assert (chosen.since, chosen.until) == (1_700_000_000_000, 1_700_003_600_500)
+    assert chosen.topics == {"orders"}
+    assert selection_of(None, None, []) == Selection()
+
+
 def test_pairs() -> None:
     assert parse_options(["a.b=c=d", "e="]) == {"a.b": "c=d", "e": ""}
     with pytest.raises(CouldNotAuditError, match="key=value"):
@@ -156,7 +165,7 @@ def test_json_form() -> None:
     assert set(data) == {
         *("format", "clean", "namespace", "transactions", "fates", "delivered", "delivered_more_than_once"),
         *("rolled_back", "rolled_back_but_visible", "answered_by_check", "pending", "pending_states", "discarded"),
-        *("unverifiable", "violations", "findings", "cuts", "started_at", "seconds"),
+        *("unverifiable", "violations", "findings", "findings_to_act_on", "selection", "cuts", "started_at", "seconds"),
     }
     assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)
     assert data["violations"] == {
@@ -181,6 +190,10 @@ def test_json_form() -> None:
 def test_exit_code() -> None:
     assert (report(delivered=1).clean, report(delivered=1).exit_code) == (True, 0)
     assert report(Tally({"LOST": 1}), LOST=1).exit_code == 1
+    # Only --strict minds findings, and of those none that say what others do with their records.
+    assert report(findings=Tally({"LATE": 1}), unverifiable=1).strict_exit_code == 1
+    assert report(findings=Tally({"FOREIGN_COPY": 3, "HALF_GONE": 1}), pending=1).strict_exit_code == 0
+    assert report(Tally({"LOST": 1}), LOST=1).strict_exit_code == 1
     # Findings and what can not be verified are no violations.
     assert report(findings=Tally({"LATE": 1}), unverifiable=1).exit_code == 0
 

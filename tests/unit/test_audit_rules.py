@@ -10,9 +10,10 @@ from random import Random
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from txbridge_audit import findings, ledger, literals, proof, records, strays, verdicts
+from txbridge_audit import events, findings, ledger, literals, proof, records, strays, verdicts
 from txbridge_audit.cuts import TopicPartition
-from txbridge_audit.ledger import Facts, Frames, PartitionFacts, TopicFacts
+from txbridge_audit.events import Frames
+from txbridge_audit.facts import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.session import spark_session
 from txbridge_audit.sources import RAW_FIELDS
 
@@ -40,14 +41,24 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+INTERPRETED = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 #: Birth of every half message, ms.
 BORN = 1_700_000_000_000
+HOUR = 3_600_000
+DAY = 24 * HOUR
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     with spark_session(None, lambda _: None, connector=False, small=True) as session:
-        session.conf.set("spark.sql.shuffle.partitions", "2")
+        # A handful of rows: to compile code for them costs twenty times what it saves.
+        for name, value in INTERPRETED.items():
+            session.conf.set(name, value)
         yield session
 
 
@@ -99,7 +110,7 @@ class Memory(Log):
     def frames(self, spark: SparkSession) -> Frames:
         names = self.names
         internal = {names.half, names.end, names.op, names.offset, names.discard}
-        real = {record.topic for record in self.records} - internal
+        real = {record.topic for record in self.records} - internal - {names.check("billing")}
         return Frames(
             halves=records.halves(self.frame(spark, names.half), names),
             end_records=records.end_records(self.frame(spark, names.end)),
@@ -107,6 +118,7 @@ class Memory(Log):
             parked=records.parked(self.frame(spark, names.offset), names),
             discards=records.discards(self.frame(spark, names.discard)),
             copies=records.copies(self.frame(spark, *real)),
+            checks=records.checks(self.frame(spark, names.check("billing"))),
         )
 
     def facts(self, **changed: object) -> Facts:
@@ -117,6 +129,7 @@ class Memory(Log):
             "partitions": partitions,
             "topics": [TopicFacts(ORDERS), TopicFacts(COMPACTED, compacted=True), TopicFacts(FORWARDED)],
             "before": before,
+            "now": BORN + DAY,
         }
         return Facts(**(known | changed))  # type: ignore[arg-type]
 
@@ -162,9 +175,10 @@ class Judged:
         frames, names = log.frames(spark), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
         self.rows = findings.find(verdicts.judge(proof.add(spark, rows, truncated))).collect()
-        starts = {fact.partition: fact.half_start for fact in facts.partitions}
-        unmatched = strays.candidates(ledger.copies_before(spark, frames.copies, facts.before), rows)
-        self.strays = [row.kind for row in strays.label(spark, unmatched, starts, others).collect()]
+        starts = {fact.partition: fact.log_start for fact in facts.partitions}
+        read_from = {fact.partition: fact.half_start for fact in facts.partitions}
+        unmatched = strays.candidates(events.copies_before(spark, frames.copies, facts.before), rows)
+        self.strays = [row.kind for row in strays.label(spark, unmatched, starts, read_from, others).collect()]
         assert len(self.strays) == sum(row.strays for row in self.rows)
         odd = findings.malformed(frames.halves, frames.end_records, frames.discards, names.half, names.end)
         self.malformed = odd.collect()
@@ -196,7 +210,7 @@ def test_fate_and_findings(planted: tuple[dict[str, Half | None], Judged], name:
         assert case.fate is None
         return
     row = judged.of(half)
-    assert (row.fate, row.pending_state, set(row.findings)) == (case.fate, case.state, case.findings)
+    assert (row.fate, row.pending_state, {*row.breaches, *row.findings}) == (case.fate, case.state, case.findings)
 
 
 def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None], Judged]) -> None:
@@ -332,14 +346,64 @@ def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSe
     assert both.fate(lost) == "unverifiable"
 
 
+def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> None:
+    """All that was delivered before is gone; what is missing behind a record that is there is lost."""
+    log = Memory()
+    gone, there, lost, other = log.half(), log.half(), log.half(), log.half(partition=PASSED)
+    for half in (gone, there, lost, other):
+        log.end(half, COMMIT)
+    log.transaction(log.op("commit", gone))
+    log.deliver(there)
+    log.transaction(log.op("commit", lost))
+    log.transaction(log.op("commit", other))
+    judged = Judged(spark, log, log.facts())
+    assert [judged.fate(half) for half in (gone, there, lost)] == ["unverifiable", "delivered", "LOST"]
+    # Records of another half partition lie in an order of their own.
+    assert (judged.fate(other), judged.of(other).findings) == ("unverifiable", ["NOT_IN_TOPIC"])
+    assert judged.of(gone).findings == ["NOT_IN_TOPIC"]
+
+
 def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) -> None:
     log = Memory()
     expired = Half(PLAIN, 3, "F" * 32, "billing", ORDERS)
     log.end(expired, COMMIT)
     log.deliver(expired)
-    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=4, applied_to=1, low=4)]))
+    judged = Judged(
+        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=4, log_start=4, applied_to=1, low=4)])
+    )
     assert judged.strays == ["HALF_GONE"]
     assert not any(row.findings for row in judged.rows)
+
+
+def test_undecided_for_too_long_is_stuck(spark: SparkSession) -> None:
+    """Greatest age 72 h, and an hour for clocks that differ."""
+    log = Memory()
+    old, decided, resumed, held = log.half(), log.half(), log.half(), log.half()
+    log.end(decided, COMMIT)
+    log.transaction(log.discard(resumed), log.op("discard", resumed), log.parked(resumed, "discarded"))
+    log.end(resumed, 0, source="resume")
+    log.transaction(log.parked(resumed, "pending", resumed=BORN + 10 * HOUR))
+    at = log.end(held, COMMIT)
+    log.transaction(log.parked(held, "held", decided=at))
+    unread = [PartitionFacts(PLAIN, 0, applied_to=0, low=0)]
+    young = Judged(spark, log, log.facts(partitions=unread, now=BORN + 73 * HOUR))
+    assert not any(row.breaches for row in young.rows)
+    aged = Judged(spark, log, log.facts(partitions=unread, now=BORN + 73 * HOUR + 1))
+    assert {row.half: row.breaches for row in aged.rows if row.breaches} == {old.offset: ["STUCK"]}
+
+
+def test_open_ones_whose_half_message_is_gone_have_expired(spark: SparkSession) -> None:
+    log = Memory()
+    pending, held, discarded, finished, resolved, there = (
+        Half(PLAIN, offset, f"{offset:032X}", "billing", ORDERS) for offset in (1, 2, 3, 4, 5, 6)
+    )
+    log.transaction(log.parked(pending, "pending"), log.parked(held, "held"), log.parked(discarded, "discarded"))
+    log.transaction(log.parked(finished, "pending"), log.op("rollback", finished))
+    log.transaction(log.parked(resolved, "pending"), log.parked(resolved, None), log.parked(there, "pending"))
+    judged = Judged(
+        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, half_start=6, log_start=6, applied_to=0, low=7)])
+    )
+    assert {row.half: row.breaches for row in judged.rows if row.breaches} == {1: ["EXPIRED"], 2: ["EXPIRED"]}
 
 
 def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> None:

@@ -31,23 +31,61 @@ def audit(
         typer.Option(metavar="TOPIC", help="Look for phantoms here too, besides the topics that half messages name."),
     ] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON report here as well.")] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Write one row per transaction here, as Parquet; a new folder or URI."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only transactions prepared at or after this (ISO 8601, UTC)."),
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only transactions prepared before this.")] = None,
+    only_topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Only transactions of this real topic; may be repeated."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page here.")] = None,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the counts here, for the textfile collector of Prometheus."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Findings are errors, too.")] = False,
+    transaction_check_max: Annotated[int, typer.Option(metavar="N", min=1, help="As the workers are told.")] = 15,
+    transaction_max_age: Annotated[
+        int, typer.Option(metavar="MS", min=1, help="As the workers are told.")
+    ] = 259_200_000,
 ) -> None:
     """Say from the topics alone what became of every transaction.
 
-    Exit code 0: clean. 1: violations. 2: could not audit.
+    Exit code 0: clean. 1: violations; with --strict findings, too. 2: could not audit.
     """
     try:
         # Only here: Spark is an extra, and no other command should pay for its import.
         from txbridge_audit import job  # noqa: PLC0415
         from txbridge_audit.errors import CouldNotAuditError  # noqa: PLC0415
+        from txbridge_audit.facts import Limits  # noqa: PLC0415
+        from txbridge_audit.selection import selection_of  # noqa: PLC0415
         from txbridge_audit.settings import parse_options  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"pyspark", "py4j"}:
+        if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "matplotlib", "jinja2"}:
             raise
         raise EnvironmentProblemError("the audit runs on PySpark: pip install 'txbridge[audit]'") from error
     try:
-        options = parse_options(kafka or [])
-        code = job.run(job.Options(bootstrap_servers, namespace, output.value, options, real_topic or [], report))
+        options = job.Options(
+            bootstrap_servers,
+            namespace,
+            output.value,
+            parse_options(kafka or []),
+            real_topic or [],
+            report,
+            ledger,
+            strict,
+            html,
+            prometheus,
+            selection_of(since, until, only_topic or []),
+            Limits(transaction_check_max, transaction_max_age),
+        )
+        code = job.run(options)
     except CouldNotAuditError as error:
         raise EnvironmentProblemError(str(error)) from error
     raise typer.Exit(code)

@@ -1,0 +1,90 @@
+"""The audit against a bare Spark job that only reads and counts the same topics, in the same session."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from txbridge_audit import run_audit
+from txbridge_audit.cluster import Cluster, partitions_of
+from txbridge_audit.cuts import ranges
+from txbridge_audit.session import spark_session
+from txbridge_audit.settings import kafka_settings
+from txbridge_audit.sources import READ_COMMITTED, read
+
+from tests.corruption.matrix import compare
+from tests.corruption.writer import Writer
+from txbridge.embedded import EmbeddedKafka
+
+#: Planted of every kind that is not plain: what has to be listed costs, too.
+_EACH = 100
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--transactions",
+        type=int,
+        nargs="+",
+        default=[1_000_000, 3_000_000],
+        help="sizes, each with a Kafka and a Spark of its own (default 1,000,000 3,000,000)",
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    return {"runs": [_measure(size) for size in options.transactions]}
+
+
+def _measure(transactions: int) -> dict[str, Any]:
+    with EmbeddedKafka(jvm_profile="throughput", heap="2g") as kafka:
+        writer = Writer(kafka.bootstrap_servers, "bench", seed=1)
+        started = time.monotonic()
+        writer.plant(transactions, _EACH)
+        _say(f"{transactions:,} transactions planted in {time.monotonic() - started:.0f} s")
+        with spark_session(None, _say) as spark:
+            # The first job of a session also loads and compiles what every job needs: it is not measured.
+            _count(spark, kafka.bootstrap_servers)
+            bare, records = _count(spark, kafka.bootstrap_servers)
+            _say(f"counted {records:,} records in {bare:.1f} s")
+            report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark, progress=_say)
+            peak = _peak_mib()
+        right = all(line.right for line in compare(writer.truth, report))
+    return {
+        "transactions": report.transactions,
+        "records": records,
+        "count_seconds": round(bare, 1),
+        "audit_seconds": round(report.seconds, 1),
+        "times": round(report.seconds / bare, 2),
+        "transactions_per_second": round(report.transactions / report.seconds),
+        "peak_memory_mib": peak,
+        "all_found_and_nothing_else": right,
+    }
+
+
+def _count(spark: SparkSession, servers: str) -> tuple[float, int]:
+    """Seconds, and the number of records in all topics of the cluster that are not Kafka's own."""
+    settings = kafka_settings(servers)
+    cluster = Cluster(settings)
+    topics = {name: count for name, count in cluster.partition_counts().items() if not name.startswith("__")}
+    keys = [key for topic, count in topics.items() for key in partitions_of(topic, count)]
+    started = time.monotonic()
+    spans = ranges(cluster.log_starts(keys), cluster.stable_offsets(keys))
+    counted = read(spark, settings, spans, READ_COMMITTED).count()
+    return time.monotonic() - started, counted
+
+
+def _peak_mib() -> int:
+    """Largest resident size of Spark's JVM so far."""
+    gateway: Any = SparkContext._gateway
+    status = Path(f"/proc/{gateway.proc.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found.group(1)) // 1024 if found else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

@@ -1,0 +1,151 @@
+"""What can be planted: transactions whose whole history is written down by hand, with what the audit must say of them.
+
+A transaction lives through three rounds. In each, its END entries are written first, and then its records in a Kafka
+transaction together with those of all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a transaction."""
+
+    #: Decision and source of an END entry.
+    end: tuple[int, str] | None = None
+    #: It states another transaction id than that of the half message.
+    forged: bool = False
+    #: Visible copies. Each after the first goes to the next partition.
+    copies: int = 0
+    #: What is changed in the copies: key, value or header.
+    altered: str | None = None
+    #: Copies in a Kafka transaction of its own that is aborted, before.
+    aborted: int = 0
+    #: Outcome named in OP; a discard also writes its discard record.
+    op: str | None = None
+    #: State of a parked entry, with fields of its value; None is a tombstone.
+    parked: tuple[str | None, Mapping[str, object]] | None = None
+    #: A check request is sent, after the ENDs of this round have been applied.
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of transaction."""
+
+    name: str
+    rounds: tuple[Round, ...]
+    fate: str
+    #: Violations beside the fate, and findings.
+    says: tuple[str, ...] = ()
+    #: Changed headers of the half message.
+    half: Mapping[str, str] = field(default_factory=dict)
+
+
+def _kind(name: str, fate: str, *rounds: Round, says: tuple[str, ...] = (), **half: str) -> Kind:
+    return Kind(name, rounds, fate, says, half)
+
+
+_GONE = (None, {})
+_DISCARDED = Round(op="discard", parked=("discarded", {"reason": "MAX_CHECKS"}))
+_RESUMED = Round(end=(UNKNOWN, "resume"), parked=("pending", {}))
+
+COMMITTED = _kind("committed", "delivered", Round(end=(COMMIT, "client"), copies=1, op="commit"))
+ROLLED_BACK = _kind("rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), op="rollback"))
+
+#: Legal, and more or less odd: nothing but findings may come of these.
+LEGAL = (
+    _kind(
+        "answered a check",
+        "delivered",
+        Round(end=(UNKNOWN, "client"), parked=("pending", {"checks": 1}), check=True),
+        Round(end=(COMMIT, "check"), copies=1, op="commit", parked=_GONE),
+    ),
+    _kind("long immunity", "pending", Round(parked=("pending", {})), CHECK_IMMUNITY_TIME_IN_SECONDS="86400"),
+    _kind("held", "pending", Round(end=(COMMIT, "client"), parked=("held", {"error": "no such partition"}))),
+    _kind(
+        "held, then delivered",
+        "delivered",
+        Round(end=(COMMIT, "client"), parked=("held", {"error": "too large"})),
+        Round(copies=1, op="commit", parked=_GONE),
+    ),
+    _kind("aborted and done again", "delivered", Round(end=(COMMIT, "client"), aborted=1, copies=1, op="commit")),
+    _kind("aborted, rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), aborted=1, op="rollback")),
+    _kind("discarded", "discarded", _DISCARDED),
+    _kind("resumed", "pending", _DISCARDED, _RESUMED),
+    _kind(
+        "resumed and committed by hand",
+        "delivered",
+        _DISCARDED,
+        _RESUMED,
+        Round(end=(COMMIT, "operator"), copies=1, op="commit", parked=_GONE),
+    ),
+    _kind("late", "discarded", _DISCARDED, Round(end=(COMMIT, "client")), says=("LATE",)),
+    _kind(
+        "late, then resumed",
+        "delivered",
+        _DISCARDED,
+        Round(end=(ROLLBACK, "client")),
+        Round(end=(UNKNOWN, "resume"), parked=("pending", {})),
+        Round(end=(COMMIT, "check"), copies=1, op="commit", parked=_GONE),
+        says=("LATE",),
+    ),
+    _kind("repeated", "delivered", *COMMITTED.rounds, Round(end=(COMMIT, "check")), says=("REPEAT",)),
+    _kind("contradicted", "delivered", *COMMITTED.rounds, Round(end=(ROLLBACK, "check")), says=("CONTRADICTION",)),
+    _kind(
+        "forged first",
+        "rolled_back",
+        Round(end=(COMMIT, "client"), forged=True),
+        Round(end=(ROLLBACK, "client"), op="rollback"),
+        says=("WRONG_TRANSACTION_ID",),
+    ),
+)
+
+#: Broken promises.
+CORRUPT = (
+    _kind("recorded, not delivered", "LOST", Round(end=(COMMIT, "client"), op="commit")),
+    _kind("passed over", "LOST", Round(end=(COMMIT, "client"))),
+    _kind("delivered in an aborted transaction", "LOST", Round(end=(COMMIT, "client"), aborted=1, op="commit")),
+    _kind("rolled back instead", "LOST", Round(end=(COMMIT, "client"), op="rollback")),
+    _kind("delivered twice", "DUPLICATED", Round(end=(COMMIT, "client"), copies=2, op="commit")),
+    _kind("delivered again later", "DUPLICATED", Round(end=(COMMIT, "client"), copies=1, op="commit"), Round(copies=1)),
+    _kind("rolled back, visible", "LEAKED", Round(end=(ROLLBACK, "client"), copies=1, op="rollback")),
+    _kind("undecided, visible", "LEAKED", Round(copies=1, parked=("pending", {}))),
+    _kind("discarded, visible", "LEAKED", _DISCARDED, Round(copies=1)),
+    _kind(
+        "the later commit prevailed",
+        "WRONG_WINNER",
+        Round(end=(ROLLBACK, "client")),
+        Round(end=(COMMIT, "check"), copies=1, op="commit"),
+    ),
+    _kind(
+        "the later rollback prevailed",
+        "WRONG_WINNER",
+        Round(end=(COMMIT, "client")),
+        Round(end=(ROLLBACK, "check"), op="rollback"),
+    ),
+    *(
+        _kind(
+            f"{what} altered",
+            "delivered",
+            Round(end=(COMMIT, "client"), copies=1, altered=what, op="commit"),
+            says=("ALTERED",),
+        )
+        for what in ("key", "value", "header")
+    ),
+    _kind("out of checks", "pending", Round(parked=("pending", {"checks": 15, "next": 1})), says=("STUCK",)),
+    _kind(
+        "checked after the decision",
+        "delivered",
+        *COMMITTED.rounds,
+        Round(check=True),
+        says=("CHECKED_AFTER_DECISION",),
+    ),
+    _kind("finished without a trace", "rolled_back", Round(end=(ROLLBACK, "client")), says=("PROGRESS_AHEAD",)),
+    _kind("forgotten", "pending", Round(), says=("PROGRESS_AHEAD",)),
+)

@@ -1,0 +1,54 @@
+"""The corruption matrix: planted, found and false alarms of each kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from txbridge_audit import AuditReport
+
+from tests.corruption.writer import Truth
+
+
+@dataclass(frozen=True)
+class Line:
+    """One kind of violation, finding or fate."""
+
+    kind: str
+    planted: int
+    found: int
+    false_alarms: int
+
+    @property
+    def right(self) -> bool:
+        return self.planted == self.found and self.false_alarms == 0
+
+
+def compare(truth: Truth, report: AuditReport) -> list[Line]:
+    """Violations and findings by transaction, and the number of transactions of each fate.
+
+    Planted ones must be listed, which up to 1,000 of a kind are (10,000 for violations); the report's counts are exact.
+    """
+    listed = Counter(
+        (entry.kind, entry.transaction or "") for entry in (*report.violations.listed, *report.findings.listed)
+    )
+    counted = Counter(report.violations.by_kind) + Counter(report.findings.by_kind)
+    lines = []
+    for kind in sorted({kind for kind, _ in truth.says} | set(+counted)):
+        planted = Counter({key: count for key, count in truth.says.items() if key[0] == kind})
+        found = planted & listed
+        lines.append(Line(kind, planted.total(), found.total(), counted[kind] - found.total()))
+    for fate in sorted(set(truth.fates) | set(+Counter(report.fates))):
+        planted, found = truth.fates[fate], report.fates.get(fate, 0)
+        lines.append(Line(f"fate {fate}", planted, min(planted, found), max(0, found - planted)))
+    return lines
+
+
+def table(lines: list[Line]) -> str:
+    """As text; a line that is not right begins with `!`."""
+    rows = [f"  {'kind':24} {'planted':>9} {'found':>9} {'false alarms':>13}"]
+    rows += [
+        f"{' ' if line.right else '!'} {line.kind:24} {line.planted:>9,} {line.found:>9,} {line.false_alarms:>13,}"
+        for line in lines
+    ]
+    return "\n".join(rows)

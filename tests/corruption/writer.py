@@ -1,0 +1,272 @@
+"""Writes the topics as docs/protocol.md says, with none of the worker's code: only the names are shared."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.corruption.kinds import COMMITTED, CORRUPT, LEGAL, ROLLED_BACK, Kind, Round
+from txbridge.core.names import Names
+
+PARTITIONS = 2
+#: Transactions of one batch: each of its rounds is one Kafka transaction.
+_BATCH = 5_000
+#: In each partition: half messages that retention removes in the end, and how many of them were still open.
+_AGED, _EXPIRED = 40, 10
+_GROUPS = ("billing", "shipping", "mail")
+_VALUE = bytes(100)
+
+Headers = list[tuple[str, bytes]]
+_T = TypeVar("_T")
+
+
+@dataclass
+class Truth:
+    """What was planted, by hand: the audit must find this and nothing else."""
+
+    fates: Counter[str] = field(default_factory=Counter)
+    #: Violations and findings: kind and the first 8 characters of the transaction id.
+    says: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+@dataclass
+class _Transaction:
+    kind: Kind
+    id: str
+    half: int
+    group: str
+    topic: str
+
+
+class Writer:
+    """Plants `transactions` of them, `each` of every kind that is not plain, at places that the seed chooses."""
+
+    def __init__(self, servers: str, namespace: str, seed: int) -> None:
+        self.names, self.truth, self._servers = Names(namespace), Truth(), servers
+        self._random = Random(seed)
+        self._admin = AdminClient({"bootstrap.servers": servers})
+        self.topics = [f"{namespace}.orders", f"{namespace}.payments"]
+        #: Half messages to here are old: retention has removed the beginning of this topic.
+        self._aged = f"{namespace}.aged"
+        settings = {"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+        self._plain = Producer({**settings, "enable.idempotence": True})
+        self._worker = Producer({**settings, "transactional.id": f"{namespace}-corruption"})
+        self._worker.init_transactions()
+        self._half = dict.fromkeys(range(PARTITIONS), 0)
+        self._end = dict.fromkeys(range(PARTITIONS), 0)
+        self._numbers = itertools.count(1)
+
+    def plant(self, transactions: int, each: int) -> None:
+        self._create_topics()
+        self._plant_aged()
+        kinds = [kind for kind in (*LEGAL, *CORRUPT) for _ in range(each)]
+        if len(kinds) > transactions:
+            raise ValueError(f"{transactions} transactions can not hold {len(kinds)} that are not plain")
+        kinds += self._random.choices([COMMITTED, ROLLED_BACK], weights=[4, 1], k=transactions - len(kinds))
+        self._random.shuffle(kinds)
+        # Behind these a loss can be proved in every partition of every topic.
+        first = [COMMITTED] * (8 * len(self.topics) * PARTITIONS)
+        for chosen in (first, *(kinds[at : at + _BATCH] for at in range(0, len(kinds), _BATCH))):
+            for partition in range(PARTITIONS):
+                self._batch(partition, chosen[partition::PARTITIONS])
+        self._strays(each)
+        for partition in range(PARTITIONS):
+            self._transaction(partial(self._progress, partition))
+        self._tail(each)
+
+    # Steps
+
+    def _create_topics(self) -> None:
+        names, stamped = self.names, {"message.timestamp.type": "LogAppendTime"}
+        topics = [NewTopic(name, PARTITIONS, 1, config=stamped) for name in (names.half, names.end, names.op)]
+        topics.append(NewTopic(names.offset, PARTITIONS, 1, config=stamped | {"cleanup.policy": "compact"}))
+        topics += [NewTopic(name, 1, 1, config=stamped) for name in (names.discard, *map(names.check, _GROUPS))]
+        topics += [NewTopic(topic, PARTITIONS, 1) for topic in (*self.topics, self._aged)]
+        for future in self._admin.create_topics(topics).values():
+            future.result()
+
+    def _plant_aged(self) -> None:
+        """Retention: these half messages go, and what was delivered of others that stay."""
+        for partition in range(PARTITIONS):
+            old = [self._new(partition, COMMITTED, self.topics[0]) for _ in range(_AGED - _EXPIRED)]
+            for transaction in old:
+                self._forget(transaction)
+                self.truth.says["HALF_GONE", transaction.id[:8]] += 1
+            self._play(partition, old)
+            open_still = [self._new(partition, COMMITTED, self.topics[0]) for _ in range(_EXPIRED)]
+            for transaction in open_still:
+                self._forget(transaction)
+                self.truth.says["EXPIRED", transaction.id[:8]] += 1
+            parked = Round(parked=("pending", {}))
+            self._transaction(partial(self._finish, partition, [(one, parked) for one in open_still]))
+            self._play(partition, [self._new(partition, COMMITTED, self._aged) for _ in range(_AGED)])
+            self.truth.fates["delivered"] -= _AGED
+            self.truth.fates["unverifiable"] += _AGED
+        ends = [TopicPartition(self.names.half, partition, _AGED) for partition in range(PARTITIONS)]
+        # -1: all of it.
+        ends += [TopicPartition(self._aged, partition, -1) for partition in range(PARTITIONS)]
+        for future in self._admin.delete_records(ends).values():
+            future.result()
+
+    def _batch(self, partition: int, kinds: Sequence[Kind]) -> None:
+        self._play(
+            partition,
+            [self._new(partition, kind, self.topics[at % len(self.topics)]) for at, kind in enumerate(kinds)],
+        )
+
+    def _strays(self, each: int) -> None:
+        """Visible records that no half message stands behind, and such as other producers write."""
+        known = range(_AGED, min(self._half.values()))
+
+        def write() -> None:
+            for _ in range(each):
+                for half in (self._random.randrange(10**12, 10**13), self._random.choice(known)):
+                    phantom = self._id()
+                    self.truth.says["PHANTOM", phantom[:8]] += 1
+                    ours = {"UNIQ_KEY": phantom, "TXB_HALF": f"0:{half}"}
+                    self._worker.produce(self.topics[0], _VALUE, partition=0, headers=_encoded(ours))
+                self._worker.produce(self.topics[1], b"of somebody else", headers=[("UNIQ_KEY", b"theirs")])
+
+        self._transaction(write)
+
+    def _tail(self, each: int) -> None:
+        """What the worker has not read yet."""
+        for partition in range(PARTITIONS):
+            for decision in (None, 8, 12):
+                for _ in range(each):
+                    one = self._new(partition, Kind("unread", (), "pending"), self.topics[0])
+                    if decision is not None:
+                        self._send_ends(partition, {(one.group, "client"): [f"{one.half},{one.id},{decision}"]})
+        self._plain.flush()
+
+    # Transactions
+
+    def _id(self) -> str:
+        return self._random.randbytes(16).hex().upper()
+
+    def _new(self, partition: int, kind: Kind, topic: str) -> _Transaction:
+        one = _Transaction(kind, self._id(), self._half[partition], self._random.choice(_GROUPS), topic)
+        self._half[partition] += 1
+        ours = {"TXB_V": "1", "TRAN_MSG": "true", "REAL_TOPIC": topic, "PGROUP": one.group, "UNIQ_KEY": one.id}
+        headers = [*self._user_headers(one), *_encoded(ours | dict(kind.half))]
+        self._produce(self._plain, self.names.half, _VALUE, one.id[:4].encode(), partition, headers)
+        self.truth.fates[kind.fate] += 1
+        told = (kind.fate, *kind.says) if kind.fate.isupper() else kind.says
+        self.truth.says.update((what, one.id[:8]) for what in told)
+        return one
+
+    def _forget(self, one: _Transaction) -> None:
+        """Its half message will be gone."""
+        self.truth.fates[one.kind.fate] -= 1
+
+    def _play(self, partition: int, chosen: Sequence[_Transaction]) -> None:
+        """All rounds of the transactions of one partition."""
+        for number in range(max(len(one.kind.rounds) for one in chosen)):
+            rounds = [(one, one.kind.rounds[number]) for one in chosen if number < len(one.kind.rounds)]
+            ends: dict[tuple[str, str], list[str]] = defaultdict(list)
+            for one, step in rounds:
+                if step.end is not None:
+                    decision, source = step.end
+                    ends[one.group, source].append(f"{one.half},{self._id() if step.forged else one.id},{decision}")
+            self._send_ends(partition, ends)
+            self._plain.flush()
+            aborted = [(one, Round(copies=step.aborted)) for one, step in rounds if step.aborted]
+            if aborted:
+                self._transaction(partial(self._finish, partition, aborted), commit=False)
+            self._transaction(partial(self._finish, partition, rounds))
+
+    def _finish(self, partition: int, rounds: Sequence[tuple[_Transaction, Round]]) -> None:
+        named: dict[str, list[int]] = defaultdict(list)
+        for one, step in rounds:
+            self._write(partition, one, step)
+            if step.op is not None:
+                named[step.op].append(one.half)
+        for outcome, halves in named.items():
+            for some in _sliced(halves, 5_000):
+                ours = _encoded({"TXB_V": "1", "TAGS": "d", "OUTCOME": outcome})
+                value = ",".join(map(str, some)).encode()
+                self._produce(self._worker, self.names.op, value, None, partition, ours)
+
+    def _write(self, partition: int, one: _Transaction, step: Round) -> None:
+        """Everything of a round but END and OP."""
+        names, where = self.names, f"{partition}:{one.half}"
+        for number in range(step.copies):
+            self._copy(partition, one, step, number)
+        if step.op == "discard":
+            ours = {"UNIQ_KEY": one.id, "TRANSACTION_CHECK_TIMES": "15", "TXB_HALF": where}
+            ours |= {"TXB_END": str(self._end[partition]), "TXB_REASON": "MAX_CHECKS"}
+            self._produce(self._worker, names.discard, _VALUE, None, 0, _encoded(ours))
+        if step.parked is not None:
+            state, more = step.parked
+            value = {"state": state, "id": one.id, "group": one.group, "topic": one.topic, "born": 1, "size": 100}
+            value |= {"checks": 0, "next": 2**62, "end": self._end[partition], **more}
+            text = None if state is None else json.dumps(value).encode()
+            key = names.parked_key(partition, one.half)
+            self._produce(self._worker, names.offset, text, key, partition, _encoded({"TXB_V": "1"}))
+        if step.check:
+            ours = {"TXB_V": "1", "UNIQ_KEY": one.id, "TXB_HALF": where, "TRANSACTION_CHECK_TIMES": "1"}
+            ours |= {"TXB_END": str(self._end[partition])}
+            self._produce(self._worker, names.check(one.group), _VALUE, None, 0, _encoded(ours))
+
+    def _copy(self, partition: int, one: _Transaction, step: Round, number: int) -> None:
+        key, value, users = one.id[:4].encode(), _VALUE, self._user_headers(one)
+        if step.altered == "key":
+            key += b"."
+        elif step.altered == "value":
+            value = value[:-1] + b"\x01"
+        elif step.altered == "header":
+            users = [("trace", b"another")]
+        ours = _encoded({"UNIQ_KEY": one.id, "TXB_HALF": f"{partition}:{one.half}"})
+        where = (int(one.id, 16) + number) % PARTITIONS
+        self._produce(self._worker, one.topic, value, key, where, [*users, *ours])
+
+    @staticmethod
+    def _user_headers(one: _Transaction) -> Headers:
+        return [("trace", one.id[4:8].encode())]
+
+    def _progress(self, partition: int) -> None:
+        value = {"half": self._half[partition], "end": self._end[partition], "op": 0, "owner": "w"}
+        text = json.dumps(value | {"seq": next(self._numbers)}).encode()
+        key = self.names.progress_key(partition)
+        self._produce(self._worker, self.names.offset, text, key, partition, _encoded({"TXB_V": "1"}))
+
+    # Kafka
+
+    def _send_ends(self, partition: int, ends: dict[tuple[str, str], list[str]]) -> None:
+        for (group, source), entries in ends.items():
+            for some in _sliced(entries, 1_000):
+                ours = _encoded({"TXB_V": "1", "PGROUP": group, "SOURCE": source})
+                self._produce(self._plain, self.names.end, "\n".join(some).encode(), None, partition, ours)
+                self._end[partition] += 1
+
+    def _transaction(self, write: Callable[[], object], *, commit: bool = True) -> None:
+        self._worker.begin_transaction()
+        write()
+        if commit:
+            self._worker.commit_transaction()
+        else:
+            self._worker.flush()
+            self._worker.abort_transaction()
+
+    @staticmethod
+    def _produce(
+        producer: Producer, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Headers
+    ) -> None:
+        producer.produce(topic, value, key, partition, headers=headers)
+
+
+def _encoded(values: dict[str, str]) -> Headers:
+    return [(name, value.encode()) for name, value in values.items()]
+
+
+def _sliced(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))

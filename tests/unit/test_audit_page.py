@@ -1,0 +1,146 @@
+"""The HTML page and the file for Prometheus: everything in them, nothing from outside, and nothing unescaped."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from txbridge_audit import verdicts
+from txbridge_audit.collect import VIOLATIONS
+from txbridge_audit.overview import Group, Latency, Overview, Waiting
+from txbridge_audit.page import html, write_prometheus
+from txbridge_audit.plots import duration
+from txbridge_audit.report import AuditReport, Entry, Place, Tally
+
+START = 1_700_000_000_000
+NOTHING = Overview(1, {}, None, None, (), ())
+OVERVIEW = Overview(
+    interval=60_000,
+    over_time={START: {"delivered": 7, "LOST": 1}, START + 60_000: {"pending": 2}},
+    prepare_to_decision=Latency({0: 1, 3: 4, 12: 3}, (5, 2_100, 3_000), 3_999),
+    decision_to_delivery=Latency({4: 7}, (9, 12, 12), 15),
+    groups=(Group("<b>billing</b>", 10, 4, 1_234, 3, 1),),
+    oldest_pending=(Waiting("0123ABCD", "billing", "orders", 1, 42, "held", START - 7_200_000, 15),),
+)
+
+
+def report(violations: Tally, findings: Tally, **fates: int) -> AuditReport:
+    return AuditReport(
+        namespace="shop",
+        transactions=sum(fates.values()),
+        fates=dict.fromkeys(verdicts.FATES, 0) | fates,
+        pending_states=dict.fromkeys(verdicts.PENDING_STATES, 0) | {"held": fates.get("pending", 0)},
+        violations=violations,
+        findings=findings,
+        delivered_more_than_once=0,
+        rolled_back_but_visible=0,
+        answered_by_check=0,
+        cuts={},
+        started_at=START,
+        seconds=1.25,
+    )
+
+
+LOST = Entry("LOST", "gone", "89ABCDEF", "billing", "<script>", (Place("half", "HALF", 0, 7), Place("op", "OP", 0, 2)))
+VIOLATED = report(
+    Tally(dict.fromkeys(VIOLATIONS, 0) | {"LOST": 25, "STUCK": 1}, (*(LOST,) * 25, Entry("STUCK", "too long"))),
+    Tally({"LATE": 3, "HALF_GONE": 1}),
+    delivered=12_345,
+    pending=2,
+    LOST=25,
+)
+CLEAN = report(Tally(dict.fromkeys(VIOLATIONS, 0)), Tally(), delivered=1)
+
+
+class Page(HTMLParser):
+    """What is on the page: text, and the tags with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.all = " ".join(" ".join(self.text).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_page_tells_the_verdict_first_and_then_everything() -> None:
+    page = Page(html(VIOLATED, OVERVIEW))
+    told = page.all
+    places = [
+        told.index(text, told.index("</title>") if "</title>" in told else 0)
+        for text in (
+            "26 violations",
+            "12,345",
+            "Over time",
+            "Latency",
+            "Checks per group",
+            "Oldest pending",
+            "Evidence",
+        )
+    ]
+    assert places == sorted(places)
+    for text in (
+        *("half HALF/0@7", "op OP/0@2", "89ABCDEF", "too long", "held 2", "1,234", "0123ABCD", "1:42", "2 h", "2.1 s"),
+        *("2023-11-14 22:13:20", "12,372 transactions of namespace shop", "21 of 26 are shown"),
+        "decided after it had been discarded, and refused",
+    ):
+        assert text in told, text
+
+
+def test_page_needs_nothing_besides_itself_and_escapes_what_comes_from_kafka() -> None:
+    text = html(VIOLATED, OVERVIEW)
+    tags = Page(text).tags
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags}
+    assert sum(tag == "svg" for tag, _ in tags) == 2
+    assert not [value for _, named in tags for key, value in named.items() if key == "src"]
+    # References inside a plot stay in it.
+    assert all((named.get("xlink:href") or "#").startswith("#") for _, named in tags)
+    assert "url(http" not in text
+    assert "&lt;script&gt;" in text
+    assert "&lt;b&gt;billing" in text
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in tags
+
+
+def test_page_of_a_clean_and_of_an_empty_audit() -> None:
+    told = Page(html(CLEAN, NOTHING)).all
+    assert "No violations" in told
+    assert "1 transactions" not in told
+    assert not {"Evidence", "Latency", "Over time", "Findings"} & set(re.findall(r"\w+(?: \w+)?", told))
+
+
+def test_numbers_for_prometheus(tmp_path: Path) -> None:
+    path = tmp_path / "audit.prom"
+    write_prometheus(VIOLATED, path)
+    families = {family.name: family for family in text_string_to_metric_families(path.read_text())}
+    values = {
+        (sample.name, *(sample.labels[name] for name in sample.labels if name != "namespace")): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    assert values["txbridge_audit_transactions", "delivered"] == 12_345
+    assert values["txbridge_audit_violations", "LOST"] == 25
+    # Zeros are written, so that an alert on them can tell "none" from "never run".
+    assert values["txbridge_audit_violations", "PHANTOM"] == 0
+    assert values["txbridge_audit_findings", "LATE"] == 3
+    assert values["txbridge_audit_pending", "held"] == 2
+    assert values["txbridge_audit_clean",] == 0
+    assert values["txbridge_audit_started_seconds",] == 1_700_000_000
+    assert {sample.labels["namespace"] for family in families.values() for sample in family.samples} == {"shop"}
+    assert [file.name for file in tmp_path.iterdir()] == ["audit.prom"]
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [(0, "0 ms"), (999, "999 ms"), (1_500, "1.5 s"), (90_000, "1.5 min"), (7_200_000, "2 h"), (259_200_000, "3 d")],
+)
+def test_durations_as_people_say_them(ms: int, said: str) -> None:
+    assert duration(ms) == said
