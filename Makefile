@@ -12,7 +12,7 @@ DEMO_IMAGE := txbridge/demo:$(VERSION)
 SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 MUTATION := build/mutation/venv
 
-.PHONY: setup check format lock demo test test-containers image images chaos differential bench broken mutation clean
+.PHONY: setup check format lock demo test test-containers image images compose chaos differential bench broken mutation clean
 
 setup: $(STAMP)
 
@@ -87,6 +87,10 @@ build/image/demo/.ready: build/image/demo/ivy
 build/image/demo/ivy:
 	mkdir -p $(@D)
 	$(BIN)/python compose/fetch_connector.py $@
+
+# Kafka, two workers and the demonstration with its audit, in containers; docs/compose.md.
+compose: images
+	docker compose --file compose/compose.yaml up --exit-code-from demo
 
 # Measurements, as JSON: `make bench ARGS=pending`.
 bench: setup
