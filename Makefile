@@ -6,9 +6,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
+VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+IMAGE := txbridge/worker:$(VERSION)
+DEMO_IMAGE := txbridge/demo:$(VERSION)
+SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 MUTATION := build/mutation/venv
 
-.PHONY: setup check format lock demo test chaos corruption differential bench broken mutation clean
+.PHONY: setup check format lock demo test test-containers image images compose chaos corruption differential bench broken mutation clean
 
 setup: $(STAMP)
 
@@ -32,9 +36,11 @@ format: setup
 
 # Needs uv. No index address is written: the lock file works with any registry.
 lock:
-	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group build --group dev --extra demo --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group build --group dev --extra demo --extra otel --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt pyproject.toml -o requirements/worker.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra demo pyproject.toml -o requirements/demo.txt
 
 demo: setup
 	$(BIN)/txbridge demo
@@ -42,6 +48,15 @@ demo: setup
 # Two files at a time, each with a Kafka of its own; `make test JOBS=0` runs one after the other.
 test: setup check
 	$(PYTEST) tests --numprocesses $(JOBS) --dist loadfile
+
+# The worker's image, and the example's tests, in containers: needs Docker and its images, and says so loudly without. Ryuk,
+# which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.
+test-containers: export TESTCONTAINERS_RYUK_DISABLED ?= true
+test-containers: setup
+	@docker info > /dev/null || { echo 'NO CONTAINER WAS TESTED: Docker does not answer (above). Start it, or install it (Debian: docker.io)' >&2; exit 3; }
+	$(MAKE) image
+	$(PYTEST) tests/containers
+	cd examples/orders && ../../$(PYTEST) --txbridge-backend=containers --txbridge-worker-image=$(IMAGE)
 
 # Client, worker and Kafka killed, ended and stopped under 100,000 transactions each: half an hour. A short version of it
 # is part of `make test`.
@@ -55,6 +70,31 @@ corruption: setup
 # The same scenarios on a real RocketMQ and on txbridge, side by side: five minutes, a JDK, and 98 MB of jars the first time.
 differential: setup
 	$(BIN)/python -m tests.differential $(ARGS)
+
+# The images of compose/. All packages come from here, checked against the lock: nothing is fetched while an image is built.
+# The wheels are for this machine's Python and processor, so use Python 3.11, which the images have.
+images: image build/image/demo/.ready
+	docker build --file compose/demo.Dockerfile --build-arg WORKER_IMAGE=$(IMAGE) --tag $(DEMO_IMAGE) build/image/demo
+
+image: build/image/worker/.ready
+	docker build --file compose/Dockerfile --tag $(IMAGE) build/image/worker
+
+build/image/%/.ready: $(STAMP) requirements/%.txt $(SOURCES)
+	rm -rf build/image/$*/wheels && mkdir -p build/image/$*
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --require-hashes --no-build-isolation -r requirements/$*.txt --wheel-dir build/image/$*/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation . --wheel-dir build/image/$*/wheels
+	touch $@
+
+build/image/demo/.ready: build/image/demo/ivy
+
+# Spark's own Ivy fetches the connector, as it does for every audit.
+build/image/demo/ivy:
+	mkdir -p $(@D)
+	$(BIN)/python compose/fetch_connector.py $@
+
+# Kafka, two workers and the demonstration with its audit, in containers; docs/compose.md.
+compose: images
+	docker compose --file compose/compose.yaml up --exit-code-from demo
 
 # Measurements, as JSON: `make bench ARGS=pending`.
 bench: setup

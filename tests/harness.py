@@ -11,7 +11,6 @@ import json
 import os
 import re
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +38,8 @@ from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.state import PartitionContext
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
+from txbridge.testing import workers
+from txbridge.testing.workers import eventually
 from txbridge.topics_cluster import Cluster
 from txbridge.topics_plan import Action, PlanOptions
 from txbridge.topics_plan import apply as apply_plan
@@ -56,18 +57,6 @@ FAST = {
 _number = itertools.count(1)
 
 
-def eventually(what: Callable[[], object], timeout: float = 30.0, message: str = "") -> object:
-    """Wait until `what` returns something true, and return it."""
-    deadline = time.monotonic() + timeout
-    while True:
-        result = what()
-        if result:
-            return result
-        if time.monotonic() > deadline:
-            raise AssertionError(message or f"did not become true in {timeout} s")
-        time.sleep(0.05)
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A half message that Kafka has acknowledged."""
@@ -81,79 +70,22 @@ class Prepared:
         return text if check_times is None else f"{text},{check_times}"
 
 
-class WorkerProcess:
-    """A `txbridge worker` in a process of its own, its log in a file."""
+class WorkerProcess(workers.WorkerProcess):
+    """A `txbridge worker` in a process of its own, as an operator starts it."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        self.log_file = log
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "txbridge.admin.cli", "worker", *arguments],
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment},
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-    def wait_serving(self, partitions: int, timeout: float = 40.0) -> None:
-        """Wait until it has taken over this many partitions since it was started."""
-        eventually(
-            lambda: len(set(re.findall(r'"partition": (\d+), "seconds"', self.log))) >= partitions or self.returncode,
-            timeout,
-            f"the worker did not take over {partitions} partitions:\n{self.log_file.read_text()[-3000:]}",
-        )
-        assert self.returncode is None, self.log[-3000:]
-
-    def wait_logged(self, text: str, timeout: float = 30.0) -> None:
-        eventually(lambda: text in self.log, timeout, f"{text!r} was not logged")
-
-    def events(self, name: str) -> list[dict[str, object]]:
-        """What it has logged under this event name, oldest first."""
-        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{") and line.endswith("}")]
-        return [line for line in lines if line["event"] == name]
+        super().__init__([sys.executable, "-m", "txbridge.admin.cli", "worker", *arguments], log, environment)
 
     def owned(self) -> set[int]:
         """The partitions that the group has assigned to it last."""
         assignments = self.events("partitions_assigned")
-        return set(assignments[-1]["partitions"]) if assignments else set()  # type: ignore[arg-type]
+        return set(assignments[-1]["partitions"]) if assignments else set()
 
     @property
     def cpu_seconds(self) -> float:
         """Processor time it has used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.poll()
-
-    def wait_dead(self, timeout: float = 30.0) -> int:
-        return self._process.wait(timeout)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self._process.kill()
-        self._process.wait()
-
-    def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> int:
-        """SIGTERM, and wait."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)
-            self._process.terminate()
-        return self._process.wait(30)
 
 
 class CheckMember:

@@ -13,6 +13,11 @@ from rich.console import Console
 
 def demo(
     flights: int | None = typer.Option(None, min=1, help="Only the first so many flights; default: all 336,776."),
+    bootstrap_servers: str | None = typer.Option(
+        None,
+        metavar="HOST:PORT,...",
+        help="A cluster of yours that nobody else uses, with topics and workers. Default: everything is started here.",
+    ),
     folder: Path = typer.Option(Path("build/demo"), help="Where everything is written; it is emptied first."),
 ) -> None:
     """Real flights through a real Kafka: prepare, decide, check back, kill a worker, deliver once, audit.
@@ -24,7 +29,7 @@ def demo(
 
     signal.signal(signal.SIGTERM, _as_interrupt)
     console = Console(highlight=False)
-    report = run_demo(folder, flights, console)
+    report = run_demo(folder, flights, console, bootstrap_servers)
     print_summary(report, folder, console)
     sys.exit(0 if report.clean else 1)
 

@@ -10,7 +10,9 @@ import gc
 import logging
 import os
 import secrets
+import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -28,6 +30,7 @@ from txbridge.broker.faust_transport import TolerantTransport
 from txbridge.broker.inbox import EndEvent
 from txbridge.broker.membership import GroupMembership
 from txbridge.broker.monitor import Monitor
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.quiet import calm_down
 from txbridge.broker.state import PartitionContext
 from txbridge.broker.worker import STOP_TIMEOUT_S, Worker
@@ -58,9 +61,10 @@ _log = get_logger("txbridge.broker")
 class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy here
     """A Faust app with the partitions' owners at its side."""
 
-    def __init__(self, *args: Any, settings: WorkerSettings, monitor: Monitor, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, settings: WorkerSettings, monitor: Monitor, outside: Outside, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.settings = settings
+        self.outside = outside
         #: Not `monitor`: that is Faust's.
         self.own_monitor = monitor
         self.worker: Worker | None = None
@@ -105,6 +109,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             payload_memory=settings.payload_memory // layout.partitions,
             check_rate=settings.transaction_check_rate,
             metrics=self.own_monitor.metrics,
+            outside=self.outside,
         )
         self.own_monitor.metrics.found_partitions(layout.partitions)
         self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
@@ -135,7 +140,7 @@ class BridgeWorker(faust.Worker):  # type: ignore[misc]
         os._exit(0)
 
 
-def create_app(settings: WorkerSettings, monitor: Monitor | None = None) -> BridgeApp:
+def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside: Outside = OUTSIDE) -> BridgeApp:
     """The worker as a Faust app; connects to nothing yet. Without a monitor it gets one of its own."""
     names = Names(settings.namespace)
     servers = [URL(f"aiokafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]
@@ -144,6 +149,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None) -> Brid
         settings.app_id,
         settings=settings,
         monitor=monitor or Monitor(settings),
+        outside=outside,
         broker=servers,
         broker_credentials=credentials(settings.librdkafka),
         # Unique in the group: after being fenced, an owner finds itself by it in the coordinator's answer.
@@ -220,7 +226,7 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings)
             return layout
 
 
-def run(settings: WorkerSettings) -> None:
+def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> None:
     """Run a worker until a signal ends it. Raises TxBridgeError before anything was consumed, SystemExit at the end.
 
     When Faust crashes it is started anew: an error that passes must not need a supervisor.
@@ -233,8 +239,9 @@ def run(settings: WorkerSettings) -> None:
     monitor.start()
     pause = _FIRST_RETRY_S
     while True:
+        _end_when_told()
         asyncio.set_event_loop(asyncio.new_event_loop())
-        app = create_app(settings, monitor)
+        app = create_app(settings, monitor, outside)
         app.prepare()
         started = time.monotonic()
         worker = BridgeWorker(
@@ -255,5 +262,16 @@ def run(settings: WorkerSettings) -> None:
             pause = _FIRST_RETRY_S
         monitor.metrics.failed("faust_crashed")
         _log.error("faust_crashed", error=repr(worker.crash_reason), retry_seconds=pause)
+        _end_when_told()
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_RETRY_S)
+
+
+def _end_when_told() -> None:
+    """Hear SIGTERM while Faust, which hears it otherwise, does not run: as process 1 of a container we would not."""
+
+    def end(*_: object) -> None:
+        # Nothing is owned, so there is nothing to finish.
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from txbridge.broker import tracing
 from txbridge.broker.errors import (
     AbortedError,
     FencedError,
@@ -85,6 +86,7 @@ class TransactionalWriter:
         self._seq += 1
         receipt.progress = replace(contents.progress, owner=self.owner, seq=self._seq)
         transaction = Transaction(producer, self._names, self._partition, self._timeout_s, receipt)
+        began = self._outside.now()
         try:
             fault_point("commit.before_begin")
             guarded(producer.poll, 0)
@@ -105,6 +107,7 @@ class TransactionalWriter:
         if trouble is not None:
             # A late copy of EndTxn can end the next transaction, unless the next one is of a new epoch.
             raise IndefiniteError(f"connection trouble during a commit: {trouble}")
+        tracing.delivered(contents, self._partition, began, self._outside.now())
 
     def _abort(self, producer: Producer, transaction: Transaction, error: KafkaException | None) -> NoReturn:
         """Abort, and raise what follows from it."""

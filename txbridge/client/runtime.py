@@ -23,6 +23,7 @@ from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.message import Limits, Message, check_limits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
+from txbridge.client.tracing import ClientTracing
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source
 from txbridge.core.names import short_id
@@ -50,6 +51,7 @@ class Runtime:
         self.prepare_timeout = int(half_config["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
         self._metrics = NoMetrics() if options.metrics is None else options.metrics.of_group(group)
+        self._tracing = ClientTracing(group)
         self._process = process.generation()
         self._ids = TransactionIds()
         self._attempts = Attempts()
@@ -94,6 +96,7 @@ class Runtime:
         """The attempt is ended or given up."""
         self._attempts.finish(transaction_id)
         self._metrics.finished(transaction_id)
+        self._tracing.finished(transaction_id)
 
     def wait_for_room(self, timeout: float) -> bool:
         """Whether decisions are going out fast enough for another transaction; waits for it (s)."""
@@ -101,7 +104,9 @@ class Runtime:
 
     def write_half(self, message: Message, transaction_id: str, on_done: Report) -> None:
         """See HalfWriter.write."""
-        self._half.write(message, transaction_id, self._metrics.preparing(transaction_id, on_done))
+        measured = self._metrics.preparing(transaction_id, on_done)
+        carried, traced = self._tracing.preparing(transaction_id, message, measured)
+        self._half.write(carried, transaction_id, traced)
 
     def wait_for_half_room(self, timeout: float) -> None:
         """See HalfWriter.wait_for_room."""
@@ -112,6 +117,7 @@ class Runtime:
         entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
         end = self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
         self._metrics.ending(prepared.transaction_id, outcome, end)
+        self._tracing.ending(prepared.transaction_id, prepared, outcome, end)
         return end
 
     def flush(self, timeout: float | None) -> int:
@@ -169,6 +175,7 @@ class Runtime:
             )
             end = self._ends.submit(message.half_partition, entry, Source.CHECK, request.size)
             self._metrics.answering(outcome, end)
+            self._tracing.answering(request, outcome, end)
             end.future().add_done_callback(lambda _: settled())
 
         verdict = self._attempts.verdict(message.transaction_id)

@@ -13,11 +13,13 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from txbridge_audit import AuditReport, run_audit
+from txbridge_audit.errors import CouldNotAuditError
 
 from txbridge import Message, TransactionProducer
 from txbridge.core.names import Names
@@ -25,7 +27,7 @@ from txbridge.demo.flights import TOPIC, Expected, expected, read_flights
 from txbridge.demo.listener import FlightLog
 from txbridge.demo.processes import CountingReader, DemoWorker
 from txbridge.embedded import EmbeddedKafka
-from txbridge.errors import TxBridgeError
+from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.topics_cluster import Cluster
 from txbridge.topics_plan import PlanOptions, apply
 
@@ -56,8 +58,8 @@ class DemoReport:
     violations: int
     #: From the first prepare until the read_committed reader had seen the last committed record.
     committed_per_second: int
-    #: Process id of the worker that was killed with -9.
-    worker_killed: int
+    #: Process id of the worker that was killed with -9; None on a cluster with workers of its own.
+    worker_killed: int | None
     #: Different transactions that the reader saw.
     seen_by_reader: int
     fates: dict[str, int]
@@ -71,8 +73,11 @@ class DemoStalledError(TxBridgeError):
     """Nothing was delivered any more although transactions are missing."""
 
 
-def run_demo(folder: Path, limit: int | None, console: Console) -> DemoReport:
+def run_demo(folder: Path, limit: int | None, console: Console, bootstrap_servers: str | None = None) -> DemoReport:
     """Run all of it; everything that is written goes below `folder`, which is emptied first.
+
+    Given `bootstrap_servers`, it uses that cluster with its topics and workers, which it leaves alone; nobody else may
+    have used txbridge there, or the counts are not the expected ones. Otherwise it starts its own, and kills a worker.
 
     Raises TxBridgeError when a part does not start or nothing moves any more.
     """
@@ -81,18 +86,14 @@ def run_demo(folder: Path, limit: int | None, console: Console) -> DemoReport:
     folder.mkdir(parents=True)
     wanted = expected(limit)
     with ExitStack() as stack:
-        kafka = stack.enter_context(
-            EmbeddedKafka(data_dir=folder / "kafka", heap="1g", jvm_profile="throughput"),
-        )
-        servers = kafka.bootstrap_servers
-        console.print(f"Kafka runs on {servers} (process {kafka.pid})")
-        _make_topics(servers)
-        workers = [DemoWorker(1, servers, folder), DemoWorker(2, servers, folder)]
-        for worker in workers:
-            stack.callback(worker.stop)
-        for worker in workers:
-            worker.wait_assigned()
-        console.print(f"two workers run (processes {workers[0].pid} and {workers[1].pid})")
+        workers: list[DemoWorker] = []
+        if bootstrap_servers is None:
+            servers = _start_kafka(stack, folder, console)
+            workers += _start_workers(stack, servers, folder, console)
+        else:
+            servers = bootstrap_servers
+            _make_real_topic(AdminClient({"bootstrap.servers": servers}))
+            console.print(f"Kafka runs on {servers}, with workers of its own")
         reader = CountingReader(servers, TOPIC)
         reader.start()
         stack.callback(reader.stop)
@@ -100,7 +101,9 @@ def run_demo(folder: Path, limit: int | None, console: Console) -> DemoReport:
         stack.callback(listener.close)
 
         def replace_worker() -> None:
-            """Kill -9 the first worker; a new one joins."""
+            """Kill -9 the first worker of ours; a new one joins."""
+            if not workers:
+                return
             workers[0].kill()
             console.print(f"worker 1 (process {workers[0].pid}) was killed with -9; worker 3 joins")
             successor = DemoWorker(3, servers, folder)
@@ -109,8 +112,7 @@ def run_demo(folder: Path, limit: int | None, console: Console) -> DemoReport:
         with _progress(console) as progress:
             seconds = _run_flights(servers, listener, reader, replace_worker, progress, wanted, limit)
         reader.stop()
-        with console.status("audit") as status:
-            audit = run_audit(servers, progress=lambda text: status.update(f"audit: {text}"))
+        audit = _audit(servers, console)
     copies = sum(1 for count in reader.copies.values() if count > 1)
     report = DemoReport(
         transactions=audit.transactions,
@@ -121,7 +123,7 @@ def run_demo(folder: Path, limit: int | None, console: Console) -> DemoReport:
         answered_by_check=audit.answered_by_check,
         violations=audit.violations.total,
         committed_per_second=round(wanted.delivered / seconds),
-        worker_killed=workers[0].pid,
+        worker_killed=workers[0].pid if workers else None,
         seen_by_reader=reader.delivered,
         fates=dict(audit.fates),
         expected=asdict(wanted),
@@ -132,10 +134,33 @@ def run_demo(folder: Path, limit: int | None, console: Console) -> DemoReport:
     return report
 
 
-def _make_topics(servers: str) -> None:
+def _start_kafka(stack: ExitStack, folder: Path, console: Console) -> str:
+    """A Kafka of our own, with its topics; returns its address."""
+    kafka = stack.enter_context(EmbeddedKafka(data_dir=folder / "kafka", heap="1g", jvm_profile="throughput"))
+    servers = kafka.bootstrap_servers
+    console.print(f"Kafka runs on {servers} (process {kafka.pid})")
     admin = AdminClient({"bootstrap.servers": servers})
     apply(Cluster(admin), Names(), PlanOptions(partitions=_PARTITIONS))
-    admin.create_topics([NewTopic(TOPIC, _PARTITIONS, 1)])[TOPIC].result(_ADMIN_TIMEOUT_S)
+    _make_real_topic(admin)
+    return servers
+
+
+def _start_workers(stack: ExitStack, servers: str, folder: Path, console: Console) -> list[DemoWorker]:
+    workers = [DemoWorker(1, servers, folder), DemoWorker(2, servers, folder)]
+    for worker in workers:
+        stack.callback(worker.stop)
+    for worker in workers:
+        worker.wait_assigned()
+    console.print(f"two workers run (processes {workers[0].pid} and {workers[1].pid})")
+    return workers
+
+
+def _make_real_topic(admin: AdminClient) -> None:
+    """Raises EnvironmentProblemError when it can not be made, above all because it is there already."""
+    try:
+        admin.create_topics([NewTopic(TOPIC, _PARTITIONS)])[TOPIC].result(_ADMIN_TIMEOUT_S)
+    except KafkaException as failure:
+        raise EnvironmentProblemError(f"the topic {TOPIC} can not be created: {failure.args[0].str()}") from failure
 
 
 def _run_flights(
@@ -195,6 +220,15 @@ def _run_flights(
     return seconds
 
 
+def _audit(servers: str, console: Console) -> AuditReport:
+    with console.status("audit") as status:
+        try:
+            return run_audit(servers, progress=lambda text: status.update(f"audit: {text}"))
+        except CouldNotAuditError as error:
+            # Of another package, which knows nothing of ours.
+            raise EnvironmentProblemError(f"the demo ran, but could not be audited: {error}") from error
+
+
 def _matches(audit: AuditReport, reader: CountingReader, wanted: Expected) -> bool:
     """What the audit and the reader saw is what the data says."""
     return (
@@ -232,8 +266,9 @@ def print_summary(report: DemoReport, folder: Path, console: Console) -> None:
         style = "" if expected_count == found else "bold red"
         table.add_row(what, f"{expected_count:,}", f"{found:,}", style=style)
     console.print(table)
+    killed = "" if report.worker_killed is None else ", with a worker killed on the way"
     console.print(
-        f"{report.committed_per_second:,} committed transactions a second, with a worker killed on the way; "
+        f"{report.committed_per_second:,} committed transactions a second{killed}; "
         f"{report.seconds} s in all, audit included",
     )
     console.print(f"report: {folder / 'report.json'}")

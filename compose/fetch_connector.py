@@ -1,0 +1,25 @@
+"""Let Spark's Ivy fetch the connector for Kafka into a folder: `python compose/fetch_connector.py FOLDER`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from txbridge_audit.session import CONNECTOR
+
+folder = Path(sys.argv[1])
+# Beside it, so that a folder that is there is complete.
+part = folder.with_suffix(".part")
+shutil.rmtree(part, ignore_errors=True)
+session = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.jars.packages", CONNECTOR)
+    .config("spark.jars.ivy", str(part.absolute()))
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.ui.enabled", "false")
+    .getOrCreate()
+)
+session.stop()
+part.replace(folder)

@@ -1,0 +1,26 @@
+"""Fixtures of the order service's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orders import TOPIC, OrderListener, OrderService
+
+from txbridge.testing import RunningWorker, Sandbox
+
+pytest_plugins = ["txbridge.testing.pytest_plugin"]
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> OrderListener:
+    return OrderListener(tmp_path / "orders.sqlite")
+
+
+@pytest.fixture
+def service(txbridge: Sandbox, txbridge_worker: RunningWorker, listener: OrderListener) -> Iterator[OrderService]:
+    """The service as it runs in production, on the sandbox's Kafka; a worker serves."""
+    txbridge.create_topic(TOPIC)
+    with OrderService(listener, txbridge.settings, txbridge.namespace) as service:
+        yield service

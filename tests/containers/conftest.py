@@ -1,0 +1,23 @@
+"""Tests of the images, in containers: `make test-containers`. They are no part of `make test`, and need Docker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from txbridge.errors import EnvironmentProblemError
+from txbridge.testing.containers import WORKER_IMAGE, ContainerBackend
+
+
+@pytest.fixture(scope="session")
+def backend() -> Iterator[ContainerBackend]:
+    """Kafka and workers in containers. Without Docker nothing here could tell anything: the run ends."""
+    backend = ContainerBackend(os.environ.get("TXBRIDGE_TEST_IMAGE", WORKER_IMAGE))
+    try:
+        backend.start()
+    except EnvironmentProblemError as error:
+        pytest.exit(f"NO CONTAINER WAS TESTED: {error}", returncode=3)
+    yield backend
+    backend.stop()

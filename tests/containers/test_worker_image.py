@@ -1,0 +1,131 @@
+"""The worker's image: what is in it, that it serves, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+
+import docker
+import pytest
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
+
+from txbridge import LocalTransactionState, Message, TransactionListener
+from txbridge.core.names import Names
+from txbridge.testing import ProcessBackend, Sandbox, TransactionState
+from txbridge.testing.containers import WORKER_IMAGE, ApacheKafkaContainer, ContainerBackend, WorkerContainer
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import PlanOptions, apply
+
+
+class Deciding(TransactionListener):
+    """The local transaction is what the test says; every check is answered with commit."""
+
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, message):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+def test_it_is_small_and_runs_as_nobody_in_particular():
+    image = docker.from_env().images.get(WORKER_IMAGE)
+    assert image.attrs["Config"]["User"] == "10001:10001"
+    base = docker.from_env().images.get("python:3.11-slim")
+    assert image.attrs["Size"] - base.attrs["Size"] < 80_000_000
+
+
+@pytest.mark.parametrize("command", [["pip"], ["python", "-c", "import pytest"], ["python", "-c", "import pyspark"]])
+def test_it_has_no_tools_and_no_audit(command: list[str]):
+    done = subprocess.run(
+        ["docker", "run", "--rm", "--network", "none", "--entrypoint", command[0], WORKER_IMAGE, *command[1:]],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode != 0
+
+
+def test_a_missing_option_is_one_line_and_not_a_trace():
+    done = subprocess.run(
+        ["docker", "run", "--rm", "--network", "none", WORKER_IMAGE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "TXBRIDGE_BOOTSTRAP_SERVERS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_container_of_a_worker_is_started_when_it_is_ready_and_healthy_soon():
+    with (
+        Network() as network,
+        ApacheKafkaContainer().with_network(network).with_network_aliases("kafka") as kafka,
+    ):
+        cluster = Cluster.connect({"bootstrap.servers": kafka.get_bootstrap_server()})
+        apply(cluster, Names("images"), PlanOptions(partitions=2, replication_factor=1))
+        worker = WorkerContainer(kafka.get_internal_bootstrap_server()).with_network(network)
+        with worker.with_option("namespace", "images"):
+            with urllib.request.urlopen(worker.get_url("/readyz"), timeout=5) as answer:
+                assert json.load(answer) == {"ok": True, "reasons": []}
+            with urllib.request.urlopen(worker.get_url("/metrics"), timeout=5) as answer:
+                assert b"txbridge_ready 1.0" in answer.read()
+            wrapped = worker.get_wrapped_container()
+            deadline = time.monotonic() + 60  # the check runs every 5 s, and its first may come too early
+            while wrapped.attrs["State"]["Health"]["Status"] != "healthy":
+                assert time.monotonic() < deadline, wrapped.attrs["State"]["Health"]
+                time.sleep(0.5)
+                wrapped.reload()
+            wrapped.stop(timeout=25)
+            assert wrapped.wait()["StatusCode"] == 0
+            lines = [json.loads(line) for line in wrapped.logs().decode().splitlines()]
+            assert "partition_taken_over" in {line["event"] for line in lines}
+
+
+def test_a_sandbox_of_containers_does_all_that_one_of_processes_does(backend: ContainerBackend):
+    with Sandbox(backend) as sandbox:
+        topic = sandbox.create_topic("containers.all")
+        killed = sandbox.start_worker()
+        producer = sandbox.start_producer(Deciding())
+        undecided = producer.send_message_in_transaction(Message(topic, b"checked"), LocalTransactionState.UNKNOW)
+        assert sandbox.let_checks_be_due() == 1
+        assert sandbox.wait_fate(undecided) is TransactionState.COMMITTED
+
+        sandbox.kill_worker()
+        assert killed.returncode == 137
+        assert killed.events("partition_taken_over")
+        decided = producer.send_message_in_transaction(Message(topic, b"decided"), LocalTransactionState.COMMIT_MESSAGE)
+        successor = sandbox.start_worker()
+        assert sandbox.wait_fate(decided) is TransactionState.COMMITTED
+        assert sorted(message.value() for message in sandbox.visible(topic)) == [b"checked", b"decided"]
+    assert successor.returncode == 0
+
+
+def test_workers_as_processes_serve_a_kafka_in_a_container(backend: ContainerBackend):
+    with ProcessBackend(backend.bootstrap_servers) as processes, Sandbox(processes) as sandbox:
+        topic = sandbox.create_topic("containers.processes")
+        sandbox.start_worker()
+        producer = sandbox.start_producer(Deciding())
+        sent = producer.send_message_in_transaction(Message(topic, b"x"), LocalTransactionState.COMMIT_MESSAGE)
+        assert sandbox.wait_fate(sent) is TransactionState.COMMITTED
+
+
+def test_nothing_is_left_behind(backend: ContainerBackend):
+    with Sandbox(backend) as sandbox:
+        sandbox.start_worker()
+        running = docker.from_env().containers.list(all=True, filters={"ancestor": WORKER_IMAGE})
+        assert len(running) == 1
+    assert docker.from_env().containers.list(all=True, filters={"ancestor": WORKER_IMAGE}) == []
+
+
+def test_the_image_has_a_worker_that_ends_when_it_is_told_to_without_kafka():
+    """It waits for Kafka, says so, and SIGTERM is heard at once (it is process 1)."""
+    container = DockerContainer(WORKER_IMAGE).with_env("TXBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    with container:
+        wrapped = container.get_wrapped_container()
+        deadline = time.monotonic() + 60
+        while b"kafka_unreachable" not in wrapped.logs():
+            assert time.monotonic() < deadline, wrapped.logs()
+            time.sleep(0.2)
+        started = time.monotonic()
+        wrapped.stop(timeout=20)
+        assert time.monotonic() - started < 15

@@ -1,0 +1,139 @@
+"""txbridge.testing.Sandbox: what it promises to the tests of services (docs/testing-your-service.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException
+
+from txbridge import LocalTransactionState, Message, TransactionListener
+from txbridge.embedded import EmbeddedKafka
+from txbridge.errors import UsageError
+from txbridge.testing import ProcessBackend, Sandbox, TransactionState
+
+
+class Scripted(TransactionListener):
+    """The local transaction is what the test says; checks are answered from a list, then with unknown."""
+
+    def __init__(self, *answers: LocalTransactionState) -> None:
+        self.answers = list(answers)
+        self.asked: list[int] = []
+
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, message):
+        self.asked.append(message.check_times)
+        return self.answers.pop(0) if self.answers else LocalTransactionState.UNKNOW
+
+
+COMMIT, ROLLBACK, UNKNOW = (
+    LocalTransactionState.COMMIT_MESSAGE,
+    LocalTransactionState.ROLLBACK_MESSAGE,
+    LocalTransactionState.UNKNOW,
+)
+
+
+@pytest.fixture(scope="module")
+def backend(kafka: EmbeddedKafka) -> Iterator[ProcessBackend]:
+    with ProcessBackend(kafka.bootstrap_servers) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def sandbox(backend: ProcessBackend) -> Iterator[Sandbox]:
+    """With a worker; tests that kill or count take their own."""
+    with Sandbox(backend, options={"transaction_check_max": 2}) as sandbox:
+        sandbox.start_worker()
+        yield sandbox
+
+
+def send(producer, topic, arg, value=b"value"):
+    return producer.send_message_in_transaction(Message(topic, value), arg)
+
+
+def test_a_fate_is_waited_for_and_what_is_committed_is_visible_then(sandbox: Sandbox):
+    topic = sandbox.create_topic("sandbox.fates")
+    producer = sandbox.start_producer(Scripted(), "fates")
+    results = [send(producer, topic, COMMIT, b"%d" % number) for number in range(20)]
+    lost = send(producer, topic, ROLLBACK, b"never")
+    for result in results:
+        assert sandbox.wait_fate(result) is TransactionState.COMMITTED
+    assert sandbox.wait_fate(lost) is TransactionState.ROLLED_BACK
+    assert sorted(int(message.value()) for message in sandbox.visible(topic)) == list(range(20))
+
+
+def test_checks_come_when_the_test_lets_them_and_not_before(sandbox: Sandbox):
+    topic = sandbox.create_topic("sandbox.checks")
+    listener = Scripted(UNKNOW, COMMIT)
+    producer = sandbox.start_producer(listener, "checks")
+    result = send(producer, topic, UNKNOW)
+    assert [message.checks for message in sandbox.pending()] == [0]
+    assert sandbox.let_checks_be_due() == 1
+    assert [message.checks for message in sandbox.pending()] == [1]
+    assert sandbox.fate(result) is TransactionState.PENDING
+    sandbox.let_checks_be_due()
+    assert sandbox.wait_fate(result) is TransactionState.COMMITTED
+    assert listener.asked == [1, 2]
+    assert sandbox.let_checks_be_due() == 0
+
+
+def test_after_the_last_check_a_transaction_is_discarded(sandbox: Sandbox):
+    topic = sandbox.create_topic("sandbox.discards")
+    producer = sandbox.start_producer(Scripted(), "discards")
+    result = send(producer, topic, UNKNOW)
+    for _ in range(3):  # transaction_check_max 2, and the interval after the last
+        assert sandbox.let_checks_be_due() == 1
+    assert sandbox.wait_fate(result) is TransactionState.DISCARDED
+    assert sandbox.visible(topic) == []
+
+
+def test_checks_that_nobody_can_answer_are_an_error_that_says_so(sandbox: Sandbox):
+    topic = sandbox.create_topic("sandbox.nobody")
+    with sandbox.start_producer(Scripted(), "nobody") as producer:
+        result = send(producer, topic, UNKNOW)
+    with pytest.raises(AssertionError, match="is a producer of the group alive"):
+        sandbox.let_checks_be_due(timeout=2)
+    # For the tests after this one: nothing is left behind.
+    sandbox.start_producer(Scripted(ROLLBACK), "nobody")
+    sandbox.let_checks_be_due()
+    sandbox.wait_fate(result)
+
+
+def test_a_held_message_has_that_fate_when_it_is_asked_for(sandbox: Sandbox):
+    producer = sandbox.start_producer(Scripted(), "held")
+    result = send(producer, "sandbox.missing", COMMIT)
+    assert sandbox.wait_fate(result, {TransactionState.HELD}) is TransactionState.HELD
+    with pytest.raises(AssertionError, match=r"is still held after 0\.1 s"):
+        sandbox.wait_fate(result, timeout=0.1)
+    sandbox.create_topic("sandbox.missing")
+    assert sandbox.wait_fate(result) is TransactionState.COMMITTED
+
+
+def test_a_topic_of_the_same_name_is_empty_again_and_gone_at_the_end(backend: ProcessBackend):
+    for _ in range(2):
+        with Sandbox(backend) as sandbox:
+            sandbox.start_worker()
+            topic = sandbox.create_topic("sandbox.again", partitions=2)
+            assert sandbox.visible(topic) == []
+            send(sandbox.start_producer(Scripted()), topic, COMMIT)
+            assert len(sandbox.wait_visible(topic)) == 1
+        with pytest.raises((KafkaException, AssertionError)):
+            sandbox.wait_visible(topic, timeout=1)
+
+
+def test_a_killed_worker_is_gone_and_its_successor_goes_on(backend: ProcessBackend):
+    with Sandbox(backend) as sandbox:
+        with pytest.raises(UsageError, match="no worker runs"):
+            sandbox.kill_worker()
+        topic = sandbox.create_topic("sandbox.killed")
+        killed = sandbox.start_worker()
+        producer = sandbox.start_producer(Scripted())
+        sandbox.kill_worker()
+        assert killed.returncode == -9
+        result = send(producer, topic, COMMIT)
+        assert sandbox.fate(result) is TransactionState.PENDING
+        successor = sandbox.start_worker()
+        assert sandbox.wait_fate(result) is TransactionState.COMMITTED
+    assert successor.returncode == 0

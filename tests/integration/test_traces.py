@@ -1,0 +1,82 @@
+"""One trace from the application through the worker to the consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.harness import Bridge, eventually
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+
+TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Late(TransactionListener):
+    """Decides by the argument; a check remembers the headers that it was asked with, and commits."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, bytes | None], ...]] = []
+
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, message):
+        self.asked.append(message.headers)
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """An SDK for this process, which is application and worker at once here."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    yield exporter
+    provider.shutdown()
+
+
+def users_headers(bridge: Bridge, topic: str) -> list[list[tuple[str, bytes]]]:
+    ours = ("TXB_", "UNIQ_KEY")
+    return [
+        [(name, value) for name, value in message.headers() if not name.startswith(ours)]
+        for message in bridge.read(topic)
+    ]
+
+
+def test_trace_headers_pass_through_checks_and_delivery_byte_for_byte(bridge: Bridge):
+    """Without any library: these are headers like all others."""
+    topic = bridge.create_topic("traced", partitions=1)
+    headers = [("traceparent", TRACEPARENT), ("tracestate", b"vendor=\xf0\x9f\x90\x87"), ("traceparent", b"twice")]
+    listener = Late()
+    bridge.worker()
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with TransactionProducer("traced", listener, settings, namespace=bridge.namespace) as producer:
+        producer.send_message_in_transaction(Message(topic, b"checked", headers=headers), LocalTransactionState.UNKNOW)
+        bridge.wait_visible(topic, [b"checked"])
+    assert users_headers(bridge, topic) == [headers]
+    assert listener.asked == [tuple(headers)]
+
+
+def test_prepare_decide_and_deliver_are_one_trace(bridge: Bridge, spans: InMemorySpanExporter):
+    topic = bridge.create_topic("spans", partitions=1)
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with (
+        bridge.local_owner(0),
+        bridge.local_owner(1),
+        TransactionProducer("spans", Late(), settings, namespace=bridge.namespace) as producer,
+    ):
+        producer.send_message_in_transaction(Message(topic, b"x"), LocalTransactionState.COMMIT_MESSAGE)
+        bridge.wait_visible(topic, [b"x"])
+        eventually(lambda: len(spans.get_finished_spans()) == 3)
+    by_name: dict[str, ReadableSpan] = {span.name.partition(" ")[0]: span for span in spans.get_finished_spans()}
+    prepare, decide, deliver = by_name["prepare"], by_name["decide"], by_name["deliver"]
+    assert decide.parent.span_id == deliver.parent.span_id == prepare.context.span_id
+    assert {span.context.trace_id for span in by_name.values()} == {prepare.context.trace_id}
+    [[(name, carried)]] = users_headers(bridge, topic)
+    assert name == "traceparent"
+    assert carried.split(b"-")[1:3] == [b"%032x" % prepare.context.trace_id, b"%016x" % prepare.context.span_id]

@@ -1,0 +1,67 @@
+"""The pytest plugin for users: what it says when it can not do what it is asked for. It starts no Kafka here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(folder: Path, test: str, *arguments: str, ini: str = "", **environment: str) -> str:
+    """What pytest prints, in a process of its own."""
+    (folder / "test_service.py").write_text(test)
+    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "txbridge.testing.pytest_plugin", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env={**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    return done.stdout + done.stderr
+
+
+KAFKA = "def test_it(txbridge): pass\n"
+
+
+def test_without_docker_the_header_says_that_kafka_is_embedded(tmp_path: Path):
+    output = run(tmp_path, "def test_it(): assert False\n")
+    assert "txbridge: backend embedded (auto; Docker does not answer" in output
+
+
+def test_containers_without_docker_end_the_run_with_one_line(tmp_path: Path):
+    output = run(tmp_path, KAFKA, "--txbridge-backend=containers")
+    assert "Start Docker, or use the embedded Kafka (--txbridge-backend=embedded)" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("ini", "arguments", "says"),
+    [
+        ("txbridge_backend = docker", [], "txbridge_backend must be one of auto, containers, embedded, not 'docker'"),
+        ("txbridge_scope = test", [], "txbridge_scope must be one of function, class, module, package, session"),
+        ("", ["--txbridge-backend=embedded", "--txbridge-worker-image=x"], "a worker image needs Docker"),
+    ],
+)
+def test_what_can_not_be_is_named(tmp_path: Path, ini: str, arguments: list[str], says: str):
+    assert says in run(tmp_path, KAFKA, *arguments, ini=ini)
+
+
+def test_a_producer_needs_the_listener_of_the_service(tmp_path: Path):
+    test = """
+import pytest
+
+@pytest.fixture
+def txbridge(): return None
+
+@pytest.fixture
+def txbridge_worker(): return None
+
+def test_it(txbridge_producer): pass
+"""
+    assert "define a fixture txbridge_listener that returns your TransactionListener" in run(tmp_path, test)

@@ -1,0 +1,184 @@
+"""Spans of client and worker, with an SDK, with the API alone, and the context that messages carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from txbridge import LocalTransactionState, Message, tracing
+from txbridge.broker import tracing as worker_tracing
+from txbridge.client.end_queue import Ticket
+from txbridge.client.errors import EndTransactionError, PrepareError
+from txbridge.client.half_writer import Prepared
+from txbridge.client.listener import Outcome
+from txbridge.client.tracing import ClientTracing
+from txbridge.core.end_transaction import Decision, EndEntry
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+SPAN = "b7ad6b7169203331"
+TRACEPARENT = f"00-{TRACE}-{SPAN}-01".encode()
+ID = "0123456789ABCDEF0123456789ABCDEF"
+COMMIT = Outcome(LocalTransactionState.COMMIT_MESSAGE)
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """An SDK, as an application sets it up."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    yield exporter
+    provider.shutdown()
+
+
+def prepare(client: ClientTracing, message: Message, result=None) -> Message:
+    """Run a prepare to its end; returns the message as it would go to Kafka."""
+    told: list[object] = []
+    carried, report = client.preparing(ID, message, told.append)
+    given = result or Prepared(ID, 1, 42, 1_000, 5)
+    report(given)
+    assert told == [given]
+    return carried
+
+
+def decide(client: ClientTracing, error: Exception | None = None) -> None:
+    end = Ticket(EndEntry(42, ID, Decision.COMMIT), 5)
+    client.ending(ID, Prepared(ID, 1, 42, 1_000, 5), COMMIT, end)
+    end.settle(error)
+    client.finished(ID)
+
+
+def hexadecimal(number: int, digits: int) -> str:
+    return f"{number:0{digits}x}"
+
+
+def test_a_message_with_a_context_is_sent_as_it_is_and_its_spans_are_below_that_context(spans: InMemorySpanExporter):
+    message = Message("orders", b"x", headers=[("a", b"1"), ("traceparent", TRACEPARENT), ("tracestate", b"k=v")])
+    client = ClientTracing("group")
+    assert prepare(client, message) is message
+    decide(client)
+    first, second = spans.get_finished_spans()
+    assert (first.name, second.name) == ("prepare orders", "decide orders")
+    assert {hexadecimal(span.context.trace_id, 32) for span in (first, second)} == {TRACE}
+    assert hexadecimal(first.parent.span_id, 16) == SPAN
+    assert second.parent.span_id == first.context.span_id
+
+
+def test_a_message_without_a_context_carries_that_of_its_prepare(spans: InMemorySpanExporter):
+    message = Message("orders", b"x", key=b"k", headers=[("a", b"1")], timestamp=7, partition=3, check_immunity_time=9)
+    carried = prepare(ClientTracing("group"), message)
+    [span] = spans.get_finished_spans()
+    own = span.context
+    context = f"00-{hexadecimal(own.trace_id, 32)}-{hexadecimal(own.span_id, 16)}-{own.trace_flags:02x}"
+    assert carried == Message("orders", b"x", b"k", [("a", b"1"), ("traceparent", context.encode())], 7, 3, 9)
+    assert span.parent is None
+
+
+def test_it_is_below_the_span_of_the_caller(spans: InMemorySpanExporter):
+    tracer = trace.get_tracer_provider().get_tracer("application")
+    with tracer.start_as_current_span("request") as request:
+        prepare(ClientTracing("group"), Message("orders", b"x"))
+    prepared = spans.get_finished_spans()[0]
+    assert prepared.parent.span_id == request.get_span_context().span_id
+
+
+def test_attributes_never_hold_the_whole_transaction_id(spans: InMemorySpanExporter):
+    client = ClientTracing("group")
+    prepare(client, Message("orders", b"x"))
+    decide(client)
+    first, second = spans.get_finished_spans()
+    assert dict(first.attributes) == {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "prepare",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        "txbridge.group": "group",
+        "txbridge.transaction": "01234567",
+        "txbridge.half": "1:42",
+    }
+    assert second.attributes["txbridge.decision"] == "commit"
+    assert second.attributes["txbridge.source"] == "client"
+
+
+def test_what_was_given_up_is_an_error(spans: InMemorySpanExporter):
+    client = ClientTracing("group")
+    prepare(client, Message("orders", b"x"), PrepareError("Kafka is away"))
+    prepare(client, Message("orders", b"x"))
+    decide(client, EndTransactionError("given up"))
+    failed, _, undecided = spans.get_finished_spans()
+    assert failed.status.status_code is undecided.status.status_code is StatusCode.ERROR
+    assert failed.attributes["error.type"] == "PrepareError"
+    assert undecided.status.description == "given up"
+
+
+def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_carries(spans: InMemorySpanExporter):
+    message = SimpleNamespace(
+        half_partition=1,
+        half_offset=42,
+        headers=(("traceparent", TRACEPARENT),),
+        topic="orders",
+        transaction_id=ID,
+        check_times=2,
+    )
+    end = Ticket(EndEntry(42, ID, Decision.COMMIT, 2), 5)
+    ClientTracing("group").answering(SimpleNamespace(message=message), COMMIT, end)
+    end.settle()
+    [span] = spans.get_finished_spans()
+    assert span.name == "decide orders"
+    assert hexadecimal(span.parent.span_id, 16) == SPAN
+    assert (span.attributes["txbridge.source"], span.attributes["txbridge.check_times"]) == ("check", 2)
+
+
+def contents(*headers: tuple[str, bytes | None]) -> SimpleNamespace:
+    entry = SimpleNamespace(offset=42, real_topic="orders", group="group", transaction_id=ID)
+    return SimpleNamespace(
+        draft=SimpleNamespace(deliver=[entry]), bodies={42: SimpleNamespace(headers=[("UNIQ_KEY", b"1"), *headers])}
+    )
+
+
+def test_a_delivery_spans_the_kafka_transaction(spans: InMemorySpanExporter):
+    worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
+    [span] = spans.get_finished_spans()
+    assert span.name == "deliver orders"
+    assert hexadecimal(span.parent.span_id, 16) == SPAN
+    assert (span.start_time, span.end_time) == (1_000_000_000, 1_025_000_000)
+    assert span.attributes["txbridge.half"] == "1:42"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [(), (("traceparent", None),), (("traceparent", b"\xff"),), (("traceparent", b"00-0-0-00"),)],
+)
+def test_without_a_valid_context_there_is_no_span_of_a_delivery(spans: InMemorySpanExporter, headers):
+    worker_tracing.delivered(contents(*headers), 1, 1_000, 1_025)
+    assert spans.get_finished_spans() == ()
+
+
+def test_a_header_that_is_no_context_is_not_touched_either(spans: InMemorySpanExporter):
+    message = Message("orders", b"x", headers=[("traceparent", b"something of the user's")])
+    assert prepare(ClientTracing("group"), message) is message
+    assert len(spans.get_finished_spans()) == 1
+
+
+def test_without_an_sdk_nothing_is_added_and_nothing_kept():
+    assert tracing.tracer() is None
+    message = Message("orders", b"x")
+    client = ClientTracing("group")
+    told: list[object] = []
+    report = told.append
+    assert client.preparing(ID, message, report) == (message, report)
+    decide(client)
+    worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
+
+
+def test_without_the_library_it_is_the_same(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
+    monkeypatch.setattr(tracing, "INSTALLED", False)
+    assert prepare(ClientTracing("group"), message := Message("orders", b"x")) is message
+    assert spans.get_finished_spans() == ()

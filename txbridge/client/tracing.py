@@ -1,0 +1,156 @@
+"""Spans of a client: `prepare` and `decide`, as children of the context in the message, or else of the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from txbridge import tracing
+from txbridge.client.check_request import CheckRequest
+from txbridge.client.end_queue import Ticket
+from txbridge.client.errors import PrepareError
+from txbridge.client.half_writer import Prepared, Report
+from txbridge.client.listener import Outcome
+from txbridge.client.message import Message
+from txbridge.core.end_transaction import Source
+from txbridge.core.names import short_id
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span
+
+
+class ClientTracing:
+    """Follows the transactions of one producer; thread-safe."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        #: Of transactions that run: the context of their `prepare`, and their real topic.
+        self._prepared: dict[str, tuple[Context, str]] = {}
+
+    def preparing(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report]:
+        """The message as it goes to Kafka, and `on_done`, which also ends the span.
+
+        A message that has no trace context gets that of the span, so that worker and consumers can go on with it; one
+        that has is not touched.
+        """
+        tracer = tracing.tracer()
+        if tracer is None:
+            return message, on_done
+        from opentelemetry import trace  # noqa: PLC0415 - an extra
+
+        parent = tracing.context_of(message.headers)
+        span = tracer.start_span(
+            f"prepare {message.topic}",
+            parent,
+            kind=trace.SpanKind.PRODUCER,
+            attributes=self._attributes("prepare", message.topic, transaction_id),
+        )
+        context = trace.set_span_in_context(span, parent)
+        carried = message
+        if not any(name == tracing.TRACEPARENT for name, _ in message.headers) and span.get_span_context().is_valid:
+            carried = _with_headers(message, tracing.headers_of_context(context))
+        self._prepared[transaction_id] = (context, message.topic)
+
+        def report(result: Prepared | PrepareError) -> None:
+            if isinstance(result, Prepared):
+                _place(span, result.partition, result.offset)
+            else:
+                _failed(span, result)
+            span.end()
+            on_done(result)
+
+        return carried, report
+
+    def ending(self, transaction_id: str, prepared: Prepared, outcome: Outcome, end: Ticket) -> None:
+        """The local transaction is over and its END on the way."""
+        known = self._prepared.get(transaction_id)
+        if known is not None:
+            context, topic = known
+            self._decide(context, topic, transaction_id, (prepared.partition, prepared.offset), outcome, end)
+
+    def answering(self, request: CheckRequest, outcome: Outcome, end: Ticket) -> None:
+        """A check was answered and its END is on the way."""
+        message = request.message
+        if tracing.tracer() is None:
+            return
+        where = (message.half_partition, message.half_offset)
+        context = tracing.context_of(message.headers)
+        self._decide(context, message.topic, message.transaction_id, where, outcome, end, message.check_times)
+
+    def finished(self, transaction_id: str) -> None:
+        """The attempt is ended or given up."""
+        self._prepared.pop(transaction_id, None)
+
+    def _decide(
+        self,
+        context: Context | None,
+        topic: str,
+        transaction_id: str,
+        where: tuple[int, int],
+        outcome: Outcome,
+        end: Ticket,
+        check_times: int = 0,
+    ) -> None:
+        tracer = tracing.tracer()
+        if tracer is None:
+            return
+        from opentelemetry import trace  # noqa: PLC0415
+
+        source = Source.CHECK if check_times else Source.CLIENT
+        span = tracer.start_span(
+            f"decide {topic}",
+            context,
+            kind=trace.SpanKind.PRODUCER,
+            attributes={
+                **self._attributes("decide", topic, transaction_id),
+                "txbridge.decision": outcome.decision.name.lower(),
+                "txbridge.source": source.value,
+            },
+        )
+        _place(span, *where)
+        if check_times:
+            span.set_attribute("txbridge.check_times", check_times)
+
+        def over(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None:
+                _failed(span, error)
+            span.end()
+
+        end.future().add_done_callback(over)
+
+    def _attributes(self, operation: str, topic: str, transaction_id: str) -> dict[str, str]:
+        return {
+            **tracing.SYSTEM,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic,
+            "txbridge.group": self._group,
+            # Who knows all of it may decide.
+            "txbridge.transaction": short_id(transaction_id),
+        }
+
+
+def _with_headers(message: Message, headers: Iterable[tuple[str, bytes]]) -> Message:
+    return Message(
+        message.topic,
+        message.value,
+        message.key,
+        (*message.headers, *headers),
+        message.timestamp,
+        message.partition,
+        message.check_immunity_time,
+    )
+
+
+def _place(span: Span, partition: int, offset: int) -> None:
+    span.set_attribute("txbridge.half", f"{partition}:{offset}")
+
+
+def _failed(span: Span, error: BaseException) -> None:
+    from opentelemetry.trace import StatusCode  # noqa: PLC0415
+
+    span.set_attribute("error.type", type(error).__name__)
+    span.set_status(StatusCode.ERROR, str(error))

@@ -1,0 +1,108 @@
+"""Where a test's Kafka and workers run: one interface, so that a test does not depend on it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from txbridge.embedded import EmbeddedKafka
+from txbridge.testing.workers import RunningWorker, WorkerProcess
+
+
+class Backend(ABC):
+    """A Kafka, and a way to start workers on it. Use it as a context manager, or call `start` and `stop`."""
+
+    #: One line for people: what runs where.
+    description: str
+
+    @property
+    @abstractmethod
+    def bootstrap_servers(self) -> str:
+        """For the clients of the test."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start Kafka and wait until it answers. Raises EnvironmentProblemError when it can not be had."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End Kafka. Workers must have ended before."""
+
+    @abstractmethod
+    def start_worker(self, options: Mapping[str, str]) -> RunningWorker:
+        """Start a worker with these options (by their names in docs/configuration.md); it need not serve yet."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class ProcessBackend(Backend):
+    """Workers of the installed txbridge as child processes, on a Kafka that runs anyway."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.description = f"Kafka at {bootstrap_servers}, workers as processes"
+        self._servers = bootstrap_servers
+        self._folder: Path | None = None
+        self._number = itertools.count(1)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._servers
+
+    def start(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="txbridge-workers-"))
+        return self
+
+    def stop(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def start_worker(self, options: Mapping[str, str]) -> RunningWorker:
+        assert self._folder is not None, "start the backend first"
+        number = next(self._number)
+        clock = self._folder / f"worker-{number}.clock"
+        return WorkerProcess(
+            [sys.executable, "-m", "txbridge.testing.worker", str(clock)],
+            self._folder / f"worker-{number}.log",
+            environment({**options, "bootstrap_servers": self.bootstrap_servers}),
+            clock,
+        )
+
+
+class EmbeddedBackend(ProcessBackend):
+    """The embedded Kafka (docs/testing-your-service.md): needs Java 17, and no Docker."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+        self.description = "embedded Kafka, workers as processes"
+        self._kafka = EmbeddedKafka()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._kafka.bootstrap_servers
+
+    def start(self) -> Self:
+        self._kafka.start()
+        return super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        self._kafka.stop()
+
+
+def environment(options: Mapping[str, str]) -> dict[str, str]:
+    """Options as the variables that a worker reads them from; its log is JSON, which `RunningWorker` reads."""
+    return {f"TXBRIDGE_{name.upper()}": value for name, value in {**options, "log_format": "json"}.items()}

@@ -1,0 +1,264 @@
+"""A namespace with topics, workers and producers for one test, and what a test of a transactional service needs."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public there
+
+from txbridge.client.listener import TransactionListener
+from txbridge.client.producer import TransactionProducer
+from txbridge.core.names import Names
+from txbridge.core.states import TransactionState
+from txbridge.errors import UsageError
+from txbridge.operations import Connection, OpenMessage, Selection, list_pending
+from txbridge.settings import load_settings
+from txbridge.testing.backends import Backend
+from txbridge.testing.reading import HasCoordinates, read_committed, state_of
+from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import PlanOptions, apply
+
+#: Of the workers. No check comes by itself in the time of a test: `let_checks_be_due` is the test's clock. A killed
+#: worker is missed after 3 s, the least that is safe on a busy machine (the brokers of a backend allow it).
+DEFAULT_OPTIONS = {
+    "transaction_timeout": 3_600_000,
+    "transaction_check_interval": 3_600_000,
+    "session_timeout": 3_000,
+}
+#: Seconds that a helper waits when it is not told otherwise: a decision is visible within 0.1 s, a check is answered
+#: within 2 s, and after a kill both take a take-over more; the rest is for busy machines.
+DEFAULT_TIMEOUT_S = 30.0
+#: Kafka's own operations on topics take milliseconds; deleting one goes on in the background, and is done in a second.
+_ADMIN_TIMEOUT_S = 30.0
+#: Beyond what is due: clocks of Kafka and worker tell milliseconds, and no more than one is rounded away.
+_CLOCK_MARGIN_MS = 10
+
+_PENDING = Selection(states=frozenset({TransactionState.PENDING}), limit=None)
+_FATES = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK, TransactionState.DISCARDED})
+
+
+class Sandbox:
+    """The internal topics of a fresh namespace, with whatever a test starts on them; a context manager.
+
+    Args:
+        backend: where Kafka runs; it must be started.
+        partitions: of the internal topics. One keeps the order of all decisions, and take-overs short.
+        options: of all workers, by their names in docs/configuration.md; they win over DEFAULT_OPTIONS.
+
+    """
+
+    def __init__(self, backend: Backend, *, partitions: int = 1, options: dict[str, object] | None = None) -> None:
+        self.backend = backend
+        self.namespace = f"test-{secrets.token_hex(4)}"
+        self.workers: list[RunningWorker] = []
+        self._partitions = partitions
+        self._options = {**DEFAULT_OPTIONS, **(options or {})}
+        self._topics: dict[str, int] = {}
+        self._stack = ExitStack()
+        self._connection: Connection | None = None
+        self._admin = AdminClient({**self.settings})
+
+    def __enter__(self) -> Self:
+        apply(
+            Cluster.connect(self.settings),
+            Names(self.namespace),
+            PlanOptions(partitions=self._partitions, replication_factor=1),
+        )
+        given = {name: str(value) for name, value in self._options.items()}
+        flags = {**given, "bootstrap_servers": self.bootstrap_servers, "namespace": self.namespace}
+        self._connection = Connection.open(load_settings(flags, environ={}))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Producers first: they may have decisions on their way.
+        with ExitStack() as after:
+            for topic in self._topics:
+                after.callback(self._delete_topic, topic)
+            for worker in self.workers:
+                after.callback(worker.stop)
+            self._stack.close()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Of the Kafka that this runs on."""
+        return self.backend.bootstrap_servers
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """For a TransactionProducer, or any other client of confluent-kafka; give the former `namespace`, too."""
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    # --- what runs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def worker(self) -> RunningWorker:
+        """The worker that was started last and runs. UsageError when there is none."""
+        for worker in reversed(self.workers):
+            if worker.returncode is None:
+                return worker
+        raise UsageError("no worker runs in this sandbox; start_worker() starts one")
+
+    def start_worker(self, timeout: float = SERVING_TIMEOUT_S, **options: object) -> RunningWorker:
+        """Start a worker and wait until it serves all partitions; beside others, until it has joined the group.
+
+        `timeout` in seconds. `options` are the worker's, by their names in docs/configuration.md, and win over those of
+        the sandbox. AssertionError with the end of its log when it does not serve in time.
+        """
+        alone = all(worker.returncode is not None for worker in self.workers)
+        given = {**self._options, **options, "namespace": self.namespace}
+        worker = self.backend.start_worker({name: str(value) for name, value in given.items()})
+        self.workers.append(worker)
+        if alone:
+            worker.wait_serving(self._partitions, timeout)
+        else:
+            worker.wait_logged("partitions_assigned", timeout)
+        return worker
+
+    def kill_worker(self) -> None:
+        """SIGKILL for the worker that was started last and runs. Start another one to go on."""
+        self.worker.kill()
+
+    def start_producer(self, listener: TransactionListener, group: str = "test", **options: Any) -> TransactionProducer:
+        """A started producer, which the sandbox closes at its end; `options` are those of TransactionProducer."""
+        producer = TransactionProducer(group, listener, self.settings, namespace=self.namespace, **options)
+        return self._stack.enter_context(producer)
+
+    def create_topic(self, topic: str, partitions: int = 1) -> str:
+        """A new, empty real topic, which the sandbox deletes at its end; returns its name.
+
+        One that is there from another test is deleted first.
+        """
+        deadline = time.monotonic() + _ADMIN_TIMEOUT_S
+        while True:
+            try:
+                self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(_ADMIN_TIMEOUT_S)
+            except KafkaException as failure:
+                if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                    raise
+                self._delete_topic(topic)
+            else:
+                break
+        self._topics[topic] = partitions
+        seen = Cluster.connect(self.settings)
+        eventually(lambda: _is_led(seen, topic), _ADMIN_TIMEOUT_S, f"topic {topic} got no leader")
+        return topic
+
+    def _delete_topic(self, topic: str) -> None:
+        try:
+            self._admin.delete_topics([topic])[topic].result(_ADMIN_TIMEOUT_S)
+        except KafkaException as failure:
+            # The test has deleted it itself.
+            if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+
+    # --- what can be seen --------------------------------------------------------------------------------------------
+
+    def visible(self, topic: str) -> list[Message]:
+        """All that consumers with isolation.level=read_committed see in a real topic now, one partition after another.
+
+        What a transaction with a fate has delivered is there. KafkaException when there is no such topic.
+        """
+        partitions = self._topics.get(topic) or len(self._admin.list_topics(topic).topics[topic].partitions)
+        return read_committed(self.settings, topic, partitions)
+
+    def wait_visible(self, topic: str, count: int = 1, timeout: float = DEFAULT_TIMEOUT_S) -> list[Message]:
+        """Wait until at least `count` messages are visible, at most `timeout` seconds; returns all that are."""
+        found: list[Message] = []
+
+        def enough() -> bool:
+            found[:] = self.visible(topic)
+            return len(found) >= count
+
+        eventually(enough, timeout, lambda: f"{len(found)} of {count} messages became visible in {topic}")
+        return found
+
+    def fate(self, transaction: HasCoordinates) -> TransactionState:
+        """What has become of a transaction by now: a result of a send, or the MessageExt that a listener was given."""
+        return state_of(self._opened, transaction)
+
+    def wait_fate(
+        self,
+        transaction: HasCoordinates,
+        fates: Collection[TransactionState] = _FATES,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> TransactionState:
+        """Wait until a transaction has one of these fates, at most `timeout` seconds, and return it.
+
+        By default: committed (and visible), rolled back, discarded. HELD is a commit that its topic does not take yet.
+        """
+        last: list[TransactionState] = []
+
+        def has_one() -> bool:
+            last[:] = [self.fate(transaction)]
+            return last[0] in fates
+
+        where = f"{transaction.half_partition}:{transaction.half_offset}"
+        eventually(has_one, timeout, lambda: f"the transaction at {where} is still {last[0].value} after {timeout} s")
+        return last[0]
+
+    def pending(self) -> list[OpenMessage]:
+        """All transactions that are undecided, oldest first, with the number of checks that were sent for each."""
+        return list(list_pending(self._opened, _PENDING).messages)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def let_checks_be_due(self, timeout: float = DEFAULT_TIMEOUT_S) -> int:
+        """Let the next check of every pending transaction be due now, and wait until all are sent; how many there were.
+
+        One that has had its last check is discarded instead. Somebody of the producer group must be alive, or none is
+        sent: AssertionError after `timeout` seconds. The answers come in a moment later: `wait_fate` waits for them.
+
+        For a moment the workers' clocks are set to the time at which the last of them would be due. A held message
+        (its topic does not take it) is tried again in that moment, and then not before an hour or the next worker.
+        """
+        before = self._undecided()
+        if not before:
+            return 0
+        last = max(message.next_due or 0 for message in before.values())
+        ahead = max(0, last - time.time_ns() // 1_000_000) + _CLOCK_MARGIN_MS
+
+        def waiting() -> list[str]:
+            now = self._undecided()
+            return [where for where, message in before.items() if where in now and now[where].checks == message.checks]
+
+        self._shift_clocks(ahead)
+        try:
+            eventually(
+                lambda: not waiting(),
+                timeout,
+                lambda: (
+                    f"no check was sent in {timeout} s for {', '.join(waiting())}: is a producer of the group alive, "
+                    f"and a worker? Its log:\n{self.worker.log[-2_000:]}"
+                ),
+            )
+        finally:
+            self._shift_clocks(0)
+        return len(before)
+
+    def _undecided(self) -> dict[str, OpenMessage]:
+        listing = list_pending(self._opened, _PENDING, errors=False)
+        return {message.coordinates: message for message in listing.messages}
+
+    def _shift_clocks(self, milliseconds: int) -> None:
+        for worker in self.workers:
+            if worker.returncode is None:
+                worker.shift_clock(milliseconds)
+
+    @property
+    def _opened(self) -> Connection:
+        assert self._connection is not None, "use the sandbox as a context manager"
+        return self._connection
+
+
+def _is_led(cluster: Cluster, topic: str) -> bool:
+    sight = cluster.read([topic])[topic]
+    return getattr(sight, "leaderless", 1) == 0

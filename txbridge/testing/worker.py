@@ -1,0 +1,48 @@
+"""`python -m txbridge.testing.worker CLOCK_FILE`: the worker, with a clock that a test can shift.
+
+Everything else is the worker as it is; its options come from the environment (TXBRIDGE_<OPTION>). CLOCK_FILE holds
+the milliseconds by which it believes that it is later than it is; as long as there is none, the time is true.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from txbridge import log
+from txbridge.broker.faust_app import run
+from txbridge.broker.outside import Outside
+from txbridge.errors import TxBridgeError
+from txbridge.settings import load_settings
+
+
+class ShiftedClock(Outside):
+    """The real world, but for the time of day. What is measured (time-outs, back-off) goes by the true clock."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def now(self) -> int:
+        return super().now() + self._shift()
+
+    def _shift(self) -> int:
+        try:
+            text = self._file.read_text("ascii")
+        except FileNotFoundError:
+            return 0
+        return int(text)
+
+
+def main() -> None:
+    """Run until a signal ends it. A mistake in the options prints one line to stderr; the exit code is 2."""
+    try:
+        settings = load_settings({})
+        log.configure(settings.log_format, settings.log_level)
+        run(settings, ShiftedClock(Path(sys.argv[1])))
+    except TxBridgeError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Workers that a test starts, looks at and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+#: Seconds. Python and Faust need 3 s to start and a take-over less than one; two cores that are busy with other tests
+#: make it ten times as long. After a kill the session time-out of the dead worker comes on top.
+SERVING_TIMEOUT_S = 60.0
+#: Seconds. A worker ends 1 s after SIGTERM, and after its own limit of 15 s when Kafka does not answer.
+_STOP_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+#: How much of a log an error shows: the last few events.
+_SHOWN = 3_000
+
+_TAKEN_OVER = re.compile(r'"partition": (\d+), "seconds"')
+
+
+def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Callable[[], str] = "") -> Any:
+    """Wait until `what` returns something true, and return it; AssertionError with the message after `timeout` s."""
+    deadline = time.monotonic() + timeout
+    while True:
+        result = what()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError((message if isinstance(message, str) else message()) or f"not true in {timeout} s")
+        time.sleep(_POLL_S)
+
+
+class RunningWorker(ABC):
+    """A worker of a test, wherever it runs. Its log is JSON, one event a line (docs/logs.md)."""
+
+    @property
+    @abstractmethod
+    def log(self) -> str:
+        """All that it has logged."""
+
+    @property
+    @abstractmethod
+    def returncode(self) -> int | None:
+        """None as long as it runs."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """SIGKILL: it leaves the group by its session time-out, with nothing cleaned up. Returns when it is gone."""
+
+    @abstractmethod
+    def stop(self) -> int:
+        """SIGTERM; returns its exit code. Does no harm to one that has ended."""
+
+    @abstractmethod
+    def shift_clock(self, milliseconds: int) -> None:
+        """Let it believe that it is so much later than it is; 0 is the true time."""
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What it has logged under this event name, oldest first."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{") and line.endswith("}")]
+        return [line for line in lines if line["event"] == name]
+
+    def wait_logged(self, text: str, timeout: float = 30.0) -> None:
+        """Wait until this text is in its log; AssertionError after `timeout` seconds, or when it ends before."""
+        eventually(
+            lambda: text in self.log or self.returncode is not None,
+            timeout,
+            lambda: f"{text!r} was not logged in {timeout} s:\n{self.log[-_SHOWN:]}",
+        )
+        assert text in self.log, f"the worker ended and did not log {text!r}:\n{self.log[-_SHOWN:]}"
+
+    def wait_serving(self, partitions: int, timeout: float = SERVING_TIMEOUT_S) -> None:
+        """Wait until it has taken over this many partitions since it was started; AssertionError otherwise."""
+        eventually(
+            lambda: len(set(_TAKEN_OVER.findall(self.log))) >= partitions or self.returncode is not None,
+            timeout,
+            lambda: f"the worker did not take over {partitions} partitions in {timeout} s:\n{self.log[-_SHOWN:]}",
+        )
+        assert self.returncode is None, f"the worker ended:\n{self.log[-_SHOWN:]}"
+
+
+class WorkerProcess(RunningWorker):
+    """A worker in a process of its own, its log in a file."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], clock: Path | None = None
+    ) -> None:
+        """Start it. `environment` is added to ours; `clock` is the file that a `txbridge.testing.worker` looks at."""
+        self.log_file = log
+        self._clock = clock
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **environment})
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    def wait_dead(self, timeout: float = 30.0) -> int:
+        """Wait until it has ended, at most `timeout` seconds; its exit code. Raises TimeoutExpired."""
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and does nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        if self._process.poll() is None:
+            # A paused process would not hear the other signal.
+            self.resume()
+            self._process.terminate()
+        try:
+            return self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def shift_clock(self, milliseconds: int) -> None:
+        assert self._clock is not None, "this worker has no clock that a test can shift"
+        # In one step: the worker must not read half a number.
+        new = self._clock.with_suffix(".new")
+        new.write_text(str(milliseconds))
+        new.replace(self._clock)
