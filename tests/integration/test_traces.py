@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.harness import Bridge, eventually
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
 
 TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -80,3 +88,32 @@ def test_prepare_decide_and_deliver_are_one_trace(bridge: Bridge, spans: InMemor
     [[(name, carried)]] = users_headers(bridge, topic)
     assert name == "traceparent"
     assert carried.split(b"-")[1:3] == [b"%032x" % prepare.context.trace_id, b"%016x" % prepare.context.span_id]
+
+
+class Commit(AsyncTransactionListener):
+    """Commits whatever it is given."""
+
+    async def execute_local_transaction(self, message, arg):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    async def check_local_transaction(self, message):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+def test_the_span_of_an_asyncio_task_is_the_parent_of_what_it_sends(bridge: Bridge, spans: InMemorySpanExporter):
+    tracer = trace.get_tracer_provider().get_tracer("application")
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+
+    async def request(producer: AsyncTransactionProducer) -> int:
+        with tracer.start_as_current_span("request") as span:
+            await producer.send_message_in_transaction(Message("spans.async", b"x"))
+            return span.get_span_context().span_id
+
+    async def both() -> list[int]:
+        async with AsyncTransactionProducer("async", Commit(), settings, namespace=bridge.namespace) as producer:
+            return await asyncio.gather(request(producer), request(producer))
+
+    requests = asyncio.run(both())
+    prepared = [span for span in spans.get_finished_spans() if span.name == "prepare spans.async"]
+    assert {span.parent.span_id for span in prepared} == set(requests)
+    assert len(prepared) == 2
