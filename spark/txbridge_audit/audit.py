@@ -165,11 +165,12 @@ class _Audit:
         later = cluster.stable_offsets(offset_keys)
         kept = self._keep(read_once.unionByName(self._read(ranges(cut, later), READ_COMMITTED)))
         self._note(ranges(starts, later))
-        self._refuse_unknown_versions(kept.where(F.col("key").cast("string").startswith(f"{names.half}@")))
+        facts.refuse_unknown_versions(kept.where(F.col("key").cast("string").startswith(f"{names.half}@")))
         progress = facts.progress(kept, names, cluster)
 
         # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
-        check_keys = self._check_topics()
+        # They keep an hour, so some may vanish while we read: what is not there accuses nobody.
+        check_keys = facts.check_partitions(names, cluster)
         check_starts, check = cluster.log_starts(check_keys), cluster.stable_offsets(check_keys)
 
         # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
@@ -199,7 +200,7 @@ class _Audit:
             parked=records.parked(kept, names),
             discards=discards,
             copies=records.copies(self._read_noted(real_starts, after.ends, READ_COMMITTED)),
-            checks=records.checks(self._read_noted(check_starts, check, READ_COMMITTED)),
+            checks=records.checks(self._read_noted(check_starts, check, READ_COMMITTED, may_vanish=True)),
         )
         surroundings = Facts(
             partitions=facts.partition_facts(names, cluster, self._partitions, starts, progress, op, begin),
@@ -231,7 +232,7 @@ class _Audit:
             found, more = collect.malformed(names, self._keep(odd))
             kinds, entries = kinds | found, entries + more
         if counted.bad_ops:
-            self._refuse_unknown_versions(raw_op)  # not before: each is an OP record that can not be read
+            facts.refuse_unknown_versions(raw_op)  # not before: each is an OP record that can not be read
             kinds[findings.UNREADABLE_OP] = counted.bad_ops
             entries += collect.unreadable(names, frames.outcomes)
         gone = notes.range_gone(names, surroundings)
@@ -280,10 +281,12 @@ class _Audit:
         starts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         isolation: str,
+        *,
+        may_vanish: bool = False,
     ) -> DataFrame:
         spans = ranges(starts, ends)
         self._note(spans)
-        return self._read(spans, isolation)
+        return read(self._spark, self._settings, spans, isolation, may_vanish=may_vanish)
 
     def _note(self, spans: Mapping[TopicPartition, Range]) -> None:
         self._spans.update(spans)
@@ -306,23 +309,6 @@ class _Audit:
             raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
         topics = set(topics) & chosen if chosen else topics
         return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
-
-    def _check_topics(self) -> list[TopicPartition]:
-        prefix = self._names.check("")
-        counts = self._cluster.partition_counts()
-        return [
-            key for topic in sorted(counts) if topic.startswith(prefix) for key in partitions_of(topic, counts[topic])
-        ]
-
-    def _refuse_unknown_versions(self, raw: DataFrame) -> None:
-        """Only workers write these topics: one that speaks another version has done what we can not read."""
-        first = records.unknown_versions(raw).limit(1).collect()
-        for row in first:
-            raise CouldNotAuditError(
-                f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
-                "know: a newer worker wrote it, and what it means for the verdict can not be told; "
-                "use the audit of that version",
-            )
 
     def _settle(self, partitions: Sequence[TopicPartition]) -> Cut:
         cut = settle(self._cluster, partitions, timeout=self._plan.settle_timeout)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from txbridge.core.names import Names
 from txbridge_audit import records
-from txbridge_audit.cluster import Cluster
+from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import Cut, TopicPartition
 from txbridge_audit.errors import CouldNotAuditError
 
@@ -93,6 +93,23 @@ def internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
             + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
         )
     return {name: counts[name] for name in wanted}
+
+
+def check_partitions(names: Names, cluster: Cluster) -> list[TopicPartition]:
+    """The partitions of all check topics of the namespace, as far as we may see them."""
+    counts, prefix = cluster.partition_counts(), names.check("")
+    chosen = sorted(topic for topic in counts if topic.startswith(prefix))
+    return [key for topic in chosen for key in partitions_of(topic, counts[topic])]
+
+
+def refuse_unknown_versions(raw: DataFrame) -> None:
+    """Raise CouldNotAuditError when a record that only workers write speaks another version of the protocol."""
+    for row in records.unknown_versions(raw).limit(1).collect():
+        raise CouldNotAuditError(
+            f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
+            "know: a newer worker wrote it, and what it means for the verdict can not be told; "
+            "use the audit of that version",
+        )
 
 
 @dataclass(frozen=True, slots=True)

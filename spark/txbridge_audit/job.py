@@ -15,6 +15,7 @@ if not __package__:
     sys.path.insert(0, str(_HERE.parent))
 
 import argparse
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,8 @@ def _write_files(options: Options, report: AuditReport) -> None:
         options.report.write_text(report.to_json() + "\n", encoding="utf-8")
     if options.html is None and options.prometheus is None:
         return
+    # The first time it would tell the terminal that it makes a list of fonts.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # Only here: the plots' library takes a second to load.
     from txbridge_audit import page  # noqa: PLC0415
 

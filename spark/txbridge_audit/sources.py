@@ -35,10 +35,13 @@ def read(
     settings: KafkaSettings,
     ranges: Mapping[TopicPartition, Range],
     isolation: str,
+    *,
+    may_vanish: bool = False,
 ) -> DataFrame:
     """Records of the ranges (all of them, whatever their topic) as RAW_FIELDS. Lazy: nothing is read yet.
 
-    failOnDataLoss stays on: a record that retention removes while we read fails the job instead of being passed over.
+    A record that retention removes while we read fails the job instead of being passed over, unless it `may_vanish`:
+    then only what is there may be concluded from.
     """
     wanted = {key: span for key, span in ranges.items() if not span.empty}
     if not wanted:
@@ -57,7 +60,7 @@ def read(
         .option("endingOffsets", json.dumps(ends))
         .option("kafka.isolation.level", isolation)
         .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true")
+        .option("failOnDataLoss", "false" if may_vanish else "true")
         .option("kafkaConsumer.pollTimeoutMs", str(POLL_TIMEOUT_MS))
         # So that a topic of one partition keeps every core busy. Order within a partition does not matter to us.
         .option("minPartitions", str(spark.sparkContext.defaultParallelism))
