@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,7 @@ from txbridge.testing.containers import WORKER_IMAGE, ContainerBackend
 @pytest.fixture(scope="session")
 def backend() -> Iterator[ContainerBackend]:
     """Kafka and workers in containers. Without Docker nothing here could tell anything: the run ends."""
-    backend = ContainerBackend(os.environ.get("TXBRIDGE_TEST_IMAGE", WORKER_IMAGE))
+    backend = ContainerBackend(WORKER_IMAGE)
     try:
         backend.start()
     except EnvironmentProblemError as error:

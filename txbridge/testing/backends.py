@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from txbridge.embedded import EmbeddedKafka
+from txbridge.settings import CONFIG_FILE_VARIABLE, OPTIONS
 from txbridge.testing.workers import RunningWorker, WorkerProcess
 
 
@@ -104,5 +105,9 @@ class EmbeddedBackend(ProcessBackend):
 
 
 def environment(options: Mapping[str, str]) -> dict[str, str]:
-    """Options as the variables that a worker reads them from; its log is JSON, which `RunningWorker` reads."""
-    return {f"TXBRIDGE_{name.upper()}": value for name, value in {**options, "log_format": "json"}.items()}
+    """Options as the variables that a worker reads them from; its log is JSON, which `RunningWorker` reads.
+
+    All other options are empty, which is not given: what the service under test is configured with is not meant.
+    """
+    given = {f"TXBRIDGE_{name.upper()}": value for name, value in {**options, "log_format": "json"}.items()}
+    return {CONFIG_FILE_VARIABLE: "", **{option.variable: "" for option in OPTIONS}, **given}
