@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from txbridge.core.names import SYSTEM_GROUP, Names
+from txbridge.core.names import READER_GROUP, SYSTEM_GROUP, Names
 
 
 class Role(enum.Enum):
@@ -76,6 +76,8 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
     app_id = app_id or names.worker_group
     checks = names.check("")
     fences = Right(Kind.TRANSACTIONAL_ID, f"{names.half}@{SYSTEM_GROUP}/", Pattern.PREFIXED, ("WRITE",))
+    # librdkafka looks up the coordinator of this group for every reader.
+    reader = Right(Kind.GROUP, READER_GROUP, Pattern.LITERAL, ("DESCRIBE",))
     internal = (names.half, names.end, names.op, names.offset, names.discard)
     match role:
         case Role.CLIENT:
@@ -96,10 +98,12 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
                 topic(real_topic, "WRITE"),
                 Right(Kind.GROUP, app_id, Pattern.LITERAL, ("READ",)),
                 Right(Kind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
+                reader,
                 fences,
             ]
         case Role.OPERATOR:
             return [
+                reader,
                 topic(names.half, "READ", "DESCRIBE_CONFIGS"),
                 topic(names.end, "READ", "WRITE", "DESCRIBE_CONFIGS"),
                 topic(names.op, "READ", "DESCRIBE_CONFIGS"),
@@ -121,10 +125,11 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
             return [
                 Right(Kind.CLUSTER, CLUSTER, Pattern.LITERAL, ("DESCRIBE", "DESCRIBE_CONFIGS")),
                 *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal),
-                topic(checks, "DESCRIBE", pattern=Pattern.PREFIXED),
+                topic(checks, "DESCRIBE", "DESCRIBE_CONFIGS", pattern=Pattern.PREFIXED),
                 topic("__transaction_state", "DESCRIBE"),
                 topic("__consumer_offsets", "DESCRIBE"),
                 Right(Kind.GROUP, app_id, Pattern.LITERAL, ("DESCRIBE",)),
+                reader,
                 Right(Kind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
                 Right(Kind.TRANSACTIONAL_ID, fences.name, Pattern.PREFIXED, ("DESCRIBE",)),
             ]

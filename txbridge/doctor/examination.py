@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from txbridge.core.names import READER_GROUP
 from txbridge.doctor import grants, kafka, layout, life
 from txbridge.doctor.finding import Check, Finding, Report, unknown
 from txbridge.doctor.patient import Patient, Questions, meet
@@ -28,7 +29,7 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
     """
     patient = meet(settings, questions or Questions())
     answers = ask(settings.librdkafka, settings.bootstrap_servers, *_subjects(patient))
-    groups = patient.describe_groups([settings.app_id, *map(patient.names.check, patient.groups)])
+    groups = patient.describe_groups([settings.app_id, READER_GROUP, *map(patient.names.check, patient.groups)])
     return Report(list(_findings(patient, answers, groups, now())))
 
 
