@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +18,6 @@ from tests.harness import COMMIT, UNKNOWN, Bridge, Prepared, WorkerProcess, even
 from txbridge.embedded.ports import free_port
 
 TOKEN = "a-token-of-this-test"
-#: Where screenshots go; those in docs/images were made so.
-SCREENSHOTS = os.environ.get("TEST_SCREENSHOTS")
 
 
 def ask(port: int, path: str, body: object = None, token: str = "", host: str = "127.0.0.1") -> tuple[int, Any]:
@@ -310,13 +306,13 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
         # A wrong token is an answer that the browser itself notes; nothing else went wrong.
         assert all("status of 40" in one for one in page.errors), page.errors
         assert {one.rpartition("/")[0] for one in page.requests} == {address}
-        _pictures(page, f"{address}/status")
+        _assert_readable(page, f"{address}/status")
         worker.stop()
         page.wait("document.body.classList.contains('stale')")
         assert "The worker does not answer" in page.text("#stale")
 
 
-def _pictures(page: Browser, url: str) -> None:
+def _assert_readable(page: Browser, url: str) -> None:
     """Wide and narrow; on a phone nothing sticks out at the side."""
     for name, width, height in (("desktop", 1_200, 900), ("phone", 390, 844)):
         page.open(url, width, height, phone=name == "phone")
@@ -324,5 +320,3 @@ def _pictures(page: Browser, url: str) -> None:
         assert page.run("document.documentElement.scrollWidth") <= width
         # What a thumb must hit.
         assert page.run("Math.min(...[...document.querySelectorAll('button')].map(one => one.offsetHeight))") >= 36
-        if SCREENSHOTS:
-            page.screenshot(Path(SCREENSHOTS) / f"status-{name}.webp")
