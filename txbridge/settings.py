@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -41,6 +41,8 @@ ROCKETMQ_NAMES = {
 
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
+#: Too long to be tried out over a network: 16 random letters and digits are 95 bits.
+_SHORTEST_TOKEN = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]*\Z")
 #: Leaves room in Kafka's 249 characters of a topic name for RMQ_SYS_TRANS_CHECK. and a group of usual length.
 _LONGEST_NAMESPACE = 100
@@ -144,6 +146,14 @@ class WorkerSettings(BaseSettings):
     metrics_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """Address on which that port listens; 0.0.0.0 for all. There is no authentication."""
 
+    status_page: Annotated[Literal["off", "read", "act"], BeforeValidator(_lower)] = "off"
+    """Whether that port also has the status page at /status: to read, or to act as well (decide and resume by hand),
+    which needs status_token."""
+
+    status_token: Annotated[SecretStr, Field(repr=False)] = SecretStr("")
+    """What a person must know to act by the status page; 16 characters at least. Give it in the environment or in the
+    file: other users can read a command line."""
+
     # Prometheus keeps a few kilobytes for every group that ever had a name of its own here.
     metrics_max_groups: Annotated[_Count, Field(ge=0, le=10_000)] = 100
     """Producer groups with a label value of their own in the metrics; all later ones share one, (other)."""
@@ -177,6 +187,10 @@ class WorkerSettings(BaseSettings):
                 f"transaction_timeout + transaction_check_max * transaction_check_interval ({last_check} ms) must be "
                 f"less than transaction_max_age ({self.transaction_max_age} ms), or messages expire unchecked",
             )
+        if self.status_page == "act" and len(self.status_token.get_secret_value()) < _SHORTEST_TOKEN:
+            raise ValueError(f"status_page=act needs a status_token of {_SHORTEST_TOKEN} characters or more")
+        if self.status_page != "off" and not self.metrics_port:
+            raise ValueError("status_page needs a metrics_port: that port serves it")
         kafka_config.user_config(self.librdkafka)
         return self
 
@@ -200,7 +214,7 @@ class WorkerSettings(BaseSettings):
 
     def shown(self) -> dict[str, Any]:
         """All options for the log, secrets masked."""
-        return {**self.model_dump(), "kafka": kafka_config.masked(self.kafka)}
+        return {**self.model_dump(mode="json"), "kafka": kafka_config.masked(self.kafka)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +241,8 @@ def _options() -> Iterator[Option]:
         unit = next((extra.name for extra in field.metadata if isinstance(extra, Unit)), "")
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         default = "" if field.is_required() or field.default_factory else str(field.default)
+        if isinstance(field.default, SecretStr):
+            default = ""
         yield Option(name, " ".join((field.description or "").split()), unit, default, choices)
 
 
@@ -409,4 +425,6 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
             must = "must be text"
         case _:
             must = f"must be a whole number{unit and ' of'}{unit}"
-    return f"{label}: {must}, not {detail['input']!r}"
+    # A secret is not to be repeated, however wrong it is.
+    given = "" if name == "status_token" else f", not {detail['input']!r}"
+    return f"{label}: {must}{given}"

@@ -121,6 +121,11 @@ class Cluster:
         cluster = cls(kafka_config.create(AdminClient, config))
         return cluster
 
+    @property
+    def admin(self) -> AdminClient:
+        """For requests that are not here."""
+        return self._admin
+
     def broker_count(self) -> int:
         future = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
         return len(self._result(future, "describe the cluster").nodes)

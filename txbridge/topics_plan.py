@@ -115,23 +115,28 @@ def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPla
 
 def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
     """The plan for what was seen; no I/O."""
+    aligned = [names.half, names.end, names.op, names.offset]
+    there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
+    partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
+    wanted = wanted_topics(names, options, seen)
+    return [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
+
+
+def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[WantedTopic]:
+    """How the topics should be, given what is there; no I/O."""
     half = seen[names.half]
     retention = str(max(HALF_RETENTION_MS, options.transaction_max_age + LONGEST_OUTAGE_MS))
     size = options.max_message_size
     if isinstance(half, TopicFacts):  # what is larger than asked for stays, and the others follow it
         retention = longer_retention(retention, half.config["retention.ms"])
         size = max(size, int(half.config["max.message.bytes"]) - HALF_ROOM)
-    aligned = [names.half, names.end, names.op, names.offset]
-    there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
-    partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
-    wanted = [
+    return [
         half_topic(names, message_size=size, retention_ms=retention),
         *history_topics(names, half_retention_ms=retention),
         offset_topic(names),
         discard_topic(names, message_size=size),
         *(check_topic(names, group, message_size=size) for group in options.groups),
     ]
-    return [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
 
 
 def _compare_topic(

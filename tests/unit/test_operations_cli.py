@@ -12,10 +12,8 @@ from txbridge.admin import cli
 from txbridge.admin.operations_cli import exit_code, parse_age
 from txbridge.admin.operations_show import (
     answer_record,
-    duration,
     message_record,
     next_step,
-    plain,
     print_answers,
     print_listing,
     shown_key,
@@ -24,6 +22,7 @@ from txbridge.core.end_transaction import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, StoredCommand
+from txbridge.text import duration, plain
 
 NOW = 1_700_000_100_000
 PENDING = OpenMessage(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from txbridge import kafka_config
 from txbridge.errors import UsageError
@@ -55,6 +56,8 @@ def test_defaults_are_rocketmqs():
         "metrics_host": "127.0.0.1",
         "metrics_max_groups": 100,
         "log_format": "auto",
+        "status_page": "off",
+        "status_token": SecretStr(""),
         "log_level": "info",
         "kafka": {},
     }
@@ -267,3 +270,26 @@ def test_the_documentation_lists_every_option_as_it_is():
 def test_the_documentation_lists_every_refused_property():
     documented = re.findall(r"^\| `([\w.]+)` \| ([^|]*) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     assert dict(documented) == kafka_config._REFUSED
+
+
+def test_acting_by_the_status_page_needs_a_long_token_and_a_port_and_no_text_shows_it() -> None:
+    basic = {"bootstrap_servers": "127.0.0.1:1", "metrics_port": "9464"}
+    with pytest.raises(UsageError, match="status_page=act needs a status_token of 16 characters or more") as caught:
+        load_settings({**basic, "status_page": "act", "status_token": "too-short-hush"}, environ={})
+    assert "hush" not in str(caught.value)
+    with pytest.raises(UsageError, match="status_page needs a metrics_port"):
+        load_settings({"bootstrap_servers": "127.0.0.1:1", "status_page": "read"}, environ={})
+    settings = load_settings(
+        {**basic, "status_page": "ACT"}, environ={"TXBRIDGE_STATUS_TOKEN": "hush-0123456789abcdef"}
+    )
+    assert settings.status_page == "act"
+    assert settings.status_token.get_secret_value() == "hush-0123456789abcdef"
+    assert "hush" not in f"{settings!r} {settings} {settings.shown()}"
+
+
+def test_a_token_that_is_no_text_is_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "worker.toml"
+    file.write_text("bootstrap_servers = '127.0.0.1:1'\nstatus_token = 4711081547110815\n")
+    with pytest.raises(UsageError, match="status_token") as caught:
+        load_settings({}, file, environ={})
+    assert "4711" not in str(caught.value)

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from txbridge.admin import audit_cli, demo_cli, kafka_cli, operations_cli, topics_cli, worker_cli
+from txbridge.admin import audit_cli, demo_cli, doctor_cli, kafka_cli, operations_cli, topics_cli, worker_cli
 from txbridge.errors import TxBridgeError
 
 #: Exit code of every command that could not do its work; 1 is left to commands that did it and found something wrong.
@@ -23,6 +23,7 @@ app.add_typer(kafka_cli.app, name="kafka")
 app.add_typer(topics_cli.app, name="topics")
 app.command("worker")(worker_cli.make_command())
 operations_cli.register(app)
+app.command("doctor")(doctor_cli.doctor)
 app.command("audit")(audit_cli.audit)
 app.command("demo")(demo_cli.demo)
 

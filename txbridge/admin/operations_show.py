@@ -15,6 +15,7 @@ from rich.text import Text
 
 from txbridge.core.states import TransactionState
 from txbridge.operations import Answer, Listing, NextStep, OpenMessage, Result
+from txbridge.text import duration, plain
 
 #: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
 _WIDE = 250
@@ -23,24 +24,7 @@ _KEY, _ERROR = 24, 120
 
 _STATE = {TransactionState.PENDING: "yellow", TransactionState.HELD: "red", TransactionState.DISCARDED: "magenta"}
 _GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED}
-_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-
-
-def duration(ms: int) -> str:
-    """A time span in its two largest units, as `3d 4h`; below a second `0s`."""
-    parts = [
-        f"{ms // unit % size}{name}"
-        for unit, size, name in ((_DAY, 10**9, "d"), (_HOUR, 24, "h"), (_MINUTE, 60, "m"), (_SECOND, 60, "s"))
-    ]
-    while len(parts) > 1 and parts[0].startswith("0"):
-        parts.pop(0)
-    return " ".join(part for number, part in enumerate(parts[:2]) if number == 0 or not part.startswith("0"))
-
-
-def plain(text: str, limit: int) -> str:
-    """Text of users on one line, without what would steer a terminal."""
-    clean = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+_MINUTE = 60_000
 
 
 def shown_key(key: bytes | None) -> str:

@@ -32,6 +32,7 @@ from txbridge.broker.membership import GroupMembership
 from txbridge.broker.monitor import Monitor
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.quiet import calm_down
+from txbridge.broker.start_rights import require_rights
 from txbridge.broker.state import PartitionContext
 from txbridge.broker.worker import STOP_TIMEOUT_S, Worker
 from txbridge.core.names import Names
@@ -88,7 +89,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         await super().on_stop()
 
     def prepare(self) -> None:
-        """Wait for Kafka and check the topics. Raises LayoutError when they are not as they must be."""
+        """Wait for Kafka, check topics and rights. Raises LayoutError, EnvironmentProblemError: not as they must be."""
         gc.set_threshold(*_COLLECT_SELDOM)
         settings = self.settings
         names = Names(settings.namespace)
@@ -98,6 +99,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
 
         admin = connect()
         layout = _wait_for_layout(admin, names, settings)
+        require_rights(admin, connect(), names, settings.app_id)
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from txbridge.broker.errors import FencedError
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.trouble import CONTEXT, EndTxnWatch
+from txbridge.denied import named
 from txbridge.kafka_config import transactional_producer_config
 
 #: Kafka does not answer: said soon, and tried again by the caller.
@@ -94,5 +95,5 @@ def open_fence(
     except KafkaException as error:
         if is_fenced(error):
             raise FencedError(f"{transactional_id}: {error.args[0].str()}") from error
-        raise
+        raise KafkaException(named(error.args[0], "WRITE", f"transactional id {transactional_id}")) from error
     return producer

@@ -12,6 +12,8 @@ from confluent_kafka import KafkaException
 from txbridge.broker.membership import GroupMembership
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.names import Names
+from txbridge.denied import is_denied, missing_right
+from txbridge.log import get_logger
 
 #: A group is asked about this often while checks of it are due.
 _ASK_EVERY_S = 1.0
@@ -20,6 +22,8 @@ _FRESH_S = 2.0
 #: Groups asked about at the same time: each costs two requests, and whoever can write to HALF can invent groups. With
 #: more than these, all dead, each is asked about less often.
 _MOST_ASKED = 50
+
+_log = get_logger("txbridge.broker")
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class _Group:
     #: The last answer that was taken in, and when it had come.
     answered: float = float("-inf")
     alive: bool = False
+    #: Whether this user may not see it; said once.
+    denied: bool = False
 
     def mark_arrived(self, _: Future[Any]) -> None:
         self.arrived = self.outside.monotonic()
@@ -54,9 +60,9 @@ class GroupDirectory:
         # What nobody wants to know any more is forgotten, unless its answer is on the way.
         self._groups = {name: group for name, group in self._groups.items() if group.answer is not None} | wanted
         waiting = 0
-        for group in self._groups.values():
+        for name, group in self._groups.items():
             if group.answer is not None:
-                self._take_in(group)
+                self._take_in(name, group)
                 waiting += group.answer is not None
         old = [name for name, group in wanted.items() if group.answer is None and group.asked + _ASK_EVERY_S <= now]
         old.sort(key=lambda name: wanted[name].asked)
@@ -74,11 +80,10 @@ class GroupDirectory:
         """Whether the group had a member when it last answered. No answer is no: then no check is burned."""
         group = self._groups.get(name)
         if group is not None:
-            self._take_in(group)
+            self._take_in(name, group)
         return group is not None and group.alive and group.answered + _FRESH_S > self._outside.monotonic()
 
-    @staticmethod
-    def _take_in(group: _Group) -> None:
+    def _take_in(self, name: str, group: _Group) -> None:
         answer = group.answer
         if answer is None or not answer.done():
             return
@@ -86,5 +91,11 @@ class GroupDirectory:
         group.answer, group.answered = None, group.arrived
         try:
             group.alive = len(answer.result().members) > 0
-        except KafkaException:
+            group.denied = False
+        except KafkaException as failure:
             group.alive = False
+            # It would look like a dead group, and nobody would know why it is never asked.
+            if is_denied(failure.args[0]) and not group.denied:
+                group.denied = True
+                right = missing_right("DESCRIBE", f"group {self._names.check(name)}")
+                _log.warning("group_hidden", group=name, error=right)

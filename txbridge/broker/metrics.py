@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollec
 from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from txbridge.broker.histogram import BulkHistogram
 from txbridge.broker.labels import KnownNames
@@ -83,6 +84,8 @@ class WorkerMetrics:
     def __init__(self, max_groups: int = DEFAULT_MAX_GROUPS) -> None:
         self.registry = registry = CollectorRegistry()
         self.groups = KnownNames(max_groups)
+        #: Half partitions of the namespace; 0 until they are known.
+        self.partitions_found = 0
 
         def counter(name: str, text: str, *labels: str) -> CounterMetric:
             return CounterMetric(f"txbridge_{name}", text, labels, registry=registry)
@@ -184,6 +187,7 @@ class WorkerMetrics:
 
     def found_partitions(self, number: int) -> None:
         """So many half partitions there are, whoever has them."""
+        self.partitions_found = number
         self._partitions.set(number)
 
     def taken_over(self, seconds: float) -> None:
@@ -194,12 +198,35 @@ class WorkerMetrics:
         """Something went wrong; `cause` is the name of the log event."""
         self._errors.labels(cause).inc()
 
+    def totals(self) -> dict[str, float]:
+        """What was counted since the start of the process, by what it is; for the status page."""
+        decided: Counter[str] = Counter()
+        for sample in _samples(self._decisions):
+            decided[sample.labels["outcome"]] += int(sample.value)
+        return {
+            "delivered": _sum(self._delivered),
+            "committed": decided["commit"],
+            "rolled_back": decided["rollback"],
+            "checks": _sum(self._checks),
+            "discarded": _sum(self._discards),
+            "refused": _sum(self._refused),
+            "errors": _sum(self._errors),
+        }
+
     # --- states, asked for at every scrape --------------------------------------------------------------------------
 
     def watch(self, partitions: Callable[[], list[PartitionFacts]], is_ready: Callable[[], bool]) -> None:
         """Where to ask; to be called once."""
         self._ready.set_function(lambda: float(is_ready()))
         self.registry.register(_States(partitions, self.groups))
+
+
+def _samples(counter: CounterMetric) -> list[Sample]:
+    return [one for metric in counter.collect() for one in metric.samples if one.name.endswith("_total")]
+
+
+def _sum(counter: CounterMetric) -> float:
+    return sum(one.value for one in _samples(counter))
 
 
 class _States(Collector):

@@ -6,7 +6,9 @@ from prometheus_client import disable_created_metrics
 
 from txbridge.broker.health import Health
 from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
-from txbridge.broker.web import Web
+from txbridge.broker.status import StatusBoard
+from txbridge.broker.status_pages import status_pages
+from txbridge.broker.web import Page, Web
 from txbridge.log import get_logger
 from txbridge.settings import WorkerSettings
 
@@ -27,11 +29,17 @@ class Monitor:
         settings = self._settings
         if self._web is not None or not settings.metrics_port:
             return
+        pages: dict[str, Page] = {}
+        if settings.status_page != "off":
+            board = StatusBoard(settings, self.metrics, self.health)
+            board.start()
+            pages = status_pages(settings, board)
         self._web = Web(
             settings.metrics_host,
             settings.metrics_port,
             self.metrics.registry,
             {"/livez": self.health.not_live, "/readyz": self.health.not_ready},
+            pages,
         )
         # When each counter began is a second series for every one of them, and of use to nobody here.
         disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -9,6 +9,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from txbridge.broker.errors import HangingTransactionError, LogGoneError, StoppedError
 from txbridge.broker.outside import OUTSIDE, Outside
+from txbridge.core.names import READER_GROUP
+from txbridge.denied import named
 from txbridge.kafka_config import reader_config
 from txbridge.log import librdkafka_logger
 
@@ -25,8 +27,6 @@ _FETCH_ON_MS = 10
 #: Readers of committed records read to the end, once. Only an empty answer tells that the end is reached, and a broker
 #: keeps that back for so long, in case that records come (500 ms by default).
 _END_WAIT_MS = 10
-#: librdkafka wants a group; nothing is ever joined or committed under this name.
-_READER_NAME = "txbridge-reader"
 
 
 class PartitionReader:
@@ -44,7 +44,7 @@ class PartitionReader:
         self.topic = topic
         self.partition = partition
         self._outside = outside
-        config = reader_config(kafka, group=_READER_NAME, read_committed=committed)
+        config = reader_config(kafka, group=READER_GROUP, read_committed=committed)
         config.setdefault("queued.max.messages.kbytes", _FETCH_AHEAD_KIB)
         config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)
         config.setdefault("logger", librdkafka_logger())
@@ -71,10 +71,13 @@ class PartitionReader:
 
         Only a reader of uncommitted records sees the true end. Raises KafkaException.
         """
-        low, high = self._consumer.get_watermark_offsets(
-            TopicPartition(topic or self.topic, self.partition),
-            timeout=_REQUEST_TIMEOUT_S,
-        )
+        topic = topic or self.topic
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, self.partition), timeout=_REQUEST_TIMEOUT_S
+            )
+        except KafkaException as error:
+            raise KafkaException(_named(error.args[0], topic)) from error
         return low, high
 
     def fetched_end(self) -> int:
@@ -103,7 +106,7 @@ class PartitionReader:
                     f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}",
                 )
             elif not error.retriable() and error.code() not in _PASSING:
-                raise KafkaException(error)
+                raise KafkaException(_named(error, self.topic))
         return records
 
     def read_to(self, end: int, stopping: Callable[[], bool], batch: int = 5_000) -> Iterator[Message]:
@@ -128,6 +131,13 @@ class PartitionReader:
                     f"a Kafka transaction hangs there. Find it: kafka-transactions.sh --bootstrap-server ... "
                     f"find-hanging --topic {self.topic} --partition {self.partition}",
                 )
+
+
+def _named(error: KafkaError, topic: str) -> KafkaError:
+    """Which right is missing: librdkafka looks the coordinator of its group up, though nothing is ever joined."""
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return named(error, "DESCRIBE", f"group {READER_GROUP}")
+    return named(error, "READ", f"topic {topic}")
 
 
 #: Errors that librdkafka reports and then mends by itself.

@@ -12,8 +12,10 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 from txbridge.broker.errors import RecordFailure
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.draft import FULL
+from txbridge.core.names import CHECK_TOPIC
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TransactionState
+from txbridge.log import get_logger
 
 #: A topic that was fine is believed for a minute: if it is deleted meanwhile, the write fails and it is asked again.
 _GOOD_FOR_S = 60.0
@@ -37,6 +39,12 @@ _REST_S = 0.5
 _WALL_S = 60.0
 
 
+#: Why this user may not write; the right and the topic follow.
+_DENIED = "no right to"
+
+_log = get_logger("txbridge.broker")
+
+
 @dataclass(slots=True)
 class _Wall:
     """A topic refused a record for its size."""
@@ -57,6 +65,8 @@ class RealTopics:
         self._admin = admin
         #: Until when it is believed, and the problem.
         self._topics: dict[str, tuple[float, str | None]] = {}
+        #: Last problem of a check topic that was logged.
+        self._told = ""
         self._blocks: Counter[str] = Counter()
         #: Messages that their topic refused, until they are held.
         self._refused: dict[int, str] = {}
@@ -89,12 +99,19 @@ class RealTopics:
                 self._partitions[topic] = len(description.partitions)
                 allowed = description.authorized_operations
                 if allowed is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(allowed):
-                    problem = f"no right to WRITE to topic {topic}"
+                    problem = f"{_DENIED} WRITE to topic {topic}"
             except KafkaException as error:
                 problem = _problem(topic, error.args[0])
                 if problem is None:
                     raise
+            self._tell(topic, problem)
             self._topics[topic] = (now + (_GOOD_FOR_S if problem is None else _BAD_FOR_S), problem)
+
+    def _tell(self, topic: str, problem: str | None) -> None:
+        """A held message says why it is held; that a group can not be asked would show nowhere."""
+        if CHECK_TOPIC in topic and problem is not None and problem.startswith(_DENIED) and problem != self._told:
+            self._told = problem
+            _log.warning("check_refused", topic=topic, error=problem)
 
     def problem_of(self, topic: str) -> str | None:
         """Why nothing can be written to this topic, as of the last look-up."""
@@ -231,7 +248,7 @@ def _problem(topic: str, error: KafkaError) -> str | None:
     if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
         return f"topic {topic} does not exist"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return f"no right to DESCRIBE topic {topic}"
+        return f"{_DENIED} DESCRIBE topic {topic}"
     if error.code() == KafkaError.TOPIC_EXCEPTION:
         return f"topic {topic} is not a legal name"
     # librdkafka's own errors are negative; a broker's tell about this topic only and must not stop the others.

@@ -25,6 +25,7 @@ from txbridge.core.half_message import (
 from txbridge.core.names import Headers, Names
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.progress import Progress, encode_ops, offset_headers, op_headers
+from txbridge.denied import named
 
 #: What follows from another error of the same transaction, or concerns the producer and not the record.
 _CONSEQUENCES = FENCED_CODES | {
@@ -137,7 +138,7 @@ class Transaction:
                 kind=kind,
                 topic=topic,
                 which=which,
-                reason=error.str(),
+                reason=named(error, "WRITE", f"topic {topic}").str(),
                 whole_topic=error.code() in _WHOLE_TOPIC,
                 alone=error.code() in _THIS_RECORD or together[0] == 1,
                 too_large=error.code() == KafkaError.MSG_SIZE_TOO_LARGE,

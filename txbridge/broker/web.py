@@ -9,10 +9,13 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -22,16 +25,60 @@ from txbridge.errors import EnvironmentProblemError
 #: A client that says nothing is cut off: each has a thread here.
 _CLIENT_TIMEOUT_S = 10.0
 
+#: A body that a page takes: a decision with its reason.
+_LONGEST_BODY = 16 * 1024
+#: A page may load nothing from elsewhere, be shown in no frame, and run no script but its own.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
 #: Reasons why not; none is yes.
 Question = Callable[[], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to a page."""
+
+    method: str
+    query: Mapping[str, str]
+    #: What stands behind "Bearer" in the header Authorization, or nothing.
+    token: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a page answers."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+#: Answers in the thread of the request.
+Page = Callable[[Asked], Answered]
 
 
 class Web:
     """Listens as soon as it is made; answers after `start`."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, questions: Mapping[str, Question]) -> None:
-        """`questions` by path. Raises EnvironmentProblemError when it can not listen there."""
-        handler = type("Handler", (_Handler,), {"registry": registry, "questions": dict(questions)})
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        questions: Mapping[str, Question],
+        pages: Mapping[str, Page] = MappingProxyType({}),
+    ) -> None:
+        """`questions` and `pages` by path. Raises EnvironmentProblemError when it can not listen there."""
+        parts = {"registry": registry, "questions": dict(questions), "pages": dict(pages)}
+        handler = type("Handler", (_Handler,), parts)
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             server = type("Server", (_Server,), {"address_family": family})
@@ -70,10 +117,29 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _CLIENT_TIMEOUT_S
     registry: CollectorRegistry
     questions: Mapping[str, Question]
+    pages: Mapping[str, Page]
+
+    def do_POST(self) -> None:
+        page, length = self.pages.get(urlsplit(self.path).path), self.headers.get("Content-Length", "")
+        if page is None:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"There is nothing to post to here\n")
+        elif not length.isdecimal() or int(length) > _LONGEST_BODY:
+            self.close_connection = True
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "text/plain; charset=utf-8", b"too long\n")
+        else:
+            self._ask(page, self.rfile.read(int(length)))
+
+    def _ask(self, page: Page, body: bytes = b"") -> None:
+        query = dict(parse_qsl(urlsplit(self.path).query))
+        kind, _, token = self.headers.get("Authorization", "").partition(" ")
+        answer = page(Asked(self.command, query, token.strip() if kind.lower() == "bearer" else "", body))
+        self._answer(answer.status, answer.content_type, answer.body, _PAGE_HEADERS)
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
+        path = urlsplit(self.path).path
+        if path in self.pages:
+            self._ask(self.pages[path])
+        elif path == "/metrics":
             encode, content_type = choose_encoder(self.headers.get("Accept", ""))
             self._answer(HTTPStatus.OK, content_type, encode(self.registry))
         elif path in self.questions:
@@ -82,11 +148,19 @@ class _Handler(BaseHTTPRequestHandler):
             body = {"ok": not reasons, "reasons": reasons}
             self._answer(status, "application/json", json.dumps(body).encode())
         else:
-            known = " ".join(["/metrics", *self.questions])
+            known = " ".join(["/metrics", *self.questions, *self.pages])
             self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"There is: {known}\n".encode())
 
-    def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+    def _answer(
+        self,
+        status: HTTPStatus,
+        content_type: str,
+        body: bytes,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.send_response(status)
+        for name, value in more.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import ConsumerGroupState
 
@@ -96,6 +98,29 @@ class Worker:
         """By partition; none once it was told to stop."""
         with self._lock:
             return [] if self.stopped else [owner for _, owner in sorted(self._owners.items())]
+
+    @property
+    def partitions_total(self) -> int:
+        """Half partitions of the namespace, whoever has them."""
+        return self._context.metrics.partitions_found
+
+    def ask_groups(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
+        """Kafka's descriptions of consumer groups, in time; never waits. Raises KafkaException."""
+        return self._context.membership.ask(groups)
+
+    @property
+    def end_topic(self) -> str:
+        return self._context.names.end
+
+    def check_group(self, group: str) -> str:
+        """The consumer group that answers the checks of this producer group."""
+        return self._context.names.check(group)
+
+    def visible_groups(self) -> list[str]:
+        """Producer groups that have a check topic; one request. Raises KafkaException."""
+        prefix = self._context.names.check("")
+        topics = self._context.admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+        return sorted(topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
 
     def status(self) -> list[OwnerStatus]:
         return [owner.status for owner in self.owners()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
 from txbridge import kafka_config
@@ -21,6 +21,7 @@ from txbridge.client.connection import Connection
 from txbridge.client.events import report
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
+from txbridge.denied import named
 from txbridge.log import librdkafka_logger
 
 #: A request wakes the thread at once; this bounds how late it notices that it shall stop.
@@ -123,7 +124,8 @@ class CheckConsumer:
     def _read(self, record: Record) -> None:
         error = record.error()
         if error is not None:
-            self._connection.trouble(error, "checks_can_not_be_read")
+            what = "group" if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else "topic"
+            self._connection.trouble(named(error, "READ", f"{what} {self._topic}"), "checks_can_not_be_read")
             return
         self._connection.works()
         partition, offset = record.partition(), record.offset()

@@ -185,7 +185,9 @@ class EndSender:
             error=error.name(),
             next="the worker will ask check_local_transaction",
         )
-        return EndTransactionError(f"the END was not acknowledged by Kafka: {explain(error)}. {_NOT_LOST}", error)
+        return EndTransactionError(
+            f"the END was not acknowledged by Kafka (topic {self._topic}): {explain(error)}. {_NOT_LOST}", error
+        )
 
     @staticmethod
     def _fail(tickets: Sequence[Ticket], error: EndTransactionError) -> None:

@@ -50,6 +50,10 @@ _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
 _KNOWN_NAMES = 1_000
 #: RocketMQ's consumer group of the half topic; here the name of the progress and of the fence.
 SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"
+#: How the topic of a producer group's checks begins, behind the namespace; no real topic may have it in its name there.
+CHECK_TOPIC = "RMQ_SYS_TRANS_CHECK."
+#: librdkafka wants a group for every reader; nothing is ever joined or committed under this name, in any namespace.
+READER_GROUP = "txbridge-reader"
 
 
 def is_reserved_header(name: str) -> bool:
@@ -115,7 +119,7 @@ class Names:
 
     def check(self, group: str) -> str:
         """The topic of a producer group's check requests, and the consumer group that reads it."""
-        return self._named(f"RMQ_SYS_TRANS_CHECK.{group}")
+        return self._named(f"{CHECK_TOPIC}{group}")
 
     @property
     def worker_group(self) -> str:

@@ -6,6 +6,7 @@ resuming write END commands, which the worker applies as any other: the promises
 
 from txbridge.operations.connection import Connection
 from txbridge.operations.deciding import resolve
+from txbridge.operations.history import History, Step, read_history
 from txbridge.operations.listing import list_discarded, list_pending
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, Selection, StoredCommand
 from txbridge.operations.resuming import resume, resume_group
@@ -13,14 +14,17 @@ from txbridge.operations.resuming import resume, resume_group
 __all__ = [
     "Answer",
     "Connection",
+    "History",
     "Listing",
     "NextStep",
     "OpenMessage",
     "Result",
     "Selection",
+    "Step",
     "StoredCommand",
     "list_discarded",
     "list_pending",
+    "read_history",
     "resolve",
     "resume",
     "resume_group",

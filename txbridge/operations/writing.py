@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txbridge import kafka_config
+from txbridge.broker.fence import guarded
 from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.denied import named
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
@@ -64,7 +66,11 @@ def write_end(
             headers=list(headers),
             on_delivery=lambda error, message: reports.append((error, message)),
         )
-        producer.flush(_FLUSH_TIMEOUT_S)
+        try:
+            guarded(producer.flush, _FLUSH_TIMEOUT_S)
+        except KafkaException as failure:
+            # A user who may write nowhere is not even given a producer id.
+            raise KafkaException(named(failure.args[0], "WRITE", f"topic {topic}")) from failure
         if not reports:
             raise EnvironmentProblemError(_unknown(topic, partition, "no answer"))
         error, message = reports[0]
@@ -74,7 +80,7 @@ def write_end(
             return offset
         if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  librdkafka's public name for it
             raise EnvironmentProblemError(_unknown(topic, partition, error.str()))
-        raise KafkaException(error)
+        raise KafkaException(named(error, "WRITE", f"topic {topic}"))
 
 
 def _unknown(topic: str, partition: int, why: str) -> str:

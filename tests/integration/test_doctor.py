@@ -1,0 +1,371 @@
+"""`txbridge doctor` on a real Kafka: each finding, from the trouble that it is about."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from typer.testing import CliRunner
+
+from tests.harness import COMMIT, FAST, Bridge, eventually
+from txbridge.admin.cli import app
+from txbridge.doctor import Level, Questions, examine, requests
+from txbridge.embedded import EmbeddedKafka
+from txbridge.rights import Role
+from txbridge.settings import WorkerSettings
+
+DAY = 86_400_000
+EVERY = {
+    "connection",
+    "versions",
+    "clock",
+    "topics",
+    "retention",
+    "replication",
+    "limits",
+    "rights",
+    "workers",
+    "producers",
+    "backlog",
+    "transactions",
+}
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A cluster with an authorizer that allows what no ACL speaks of."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "transaction.max.timeout.ms": "60000",
+    }
+    with EmbeddedKafka(config=config) as broker:
+        yield broker
+
+
+def settings(bridge: Bridge, **options: object) -> WorkerSettings:
+    return WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace, **{**FAST, **options})
+
+
+class Seen:
+    """The findings of one examination."""
+
+    def __init__(self, bridge: Bridge, questions: Questions | None = None, later: int = 0, **options: object) -> None:
+        clock = {"now": lambda: now_ms() + later} if later else {}
+        self.report = examine(settings(bridge, **options), questions, **clock)
+
+    def lines(self, check: str) -> list[tuple[str, str]]:
+        return [(one.level.value, one.text) for one in self.report.findings if one.check.value == check]
+
+    def one(self, check: str, level: str) -> str:
+        """The text of the only finding of this check and level, which says what to do unless it is good."""
+        [found] = [one for one in self.report.findings if (one.check.value, one.level.value) == (check, level)]
+        assert found.do or found.level in {Level.OK, Level.NOTE}
+        return found.text
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def run(bridge: Bridge, *arguments: str) -> tuple[int, str]:
+    flags = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace]
+    result = CliRunner().invoke(app, ["doctor", *flags, *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout
+
+
+# --- all is well -----------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -> None:
+    bridge.worker()
+    with bridge.member("orders", {"max.message.bytes": "2000000"}):
+        real = bridge.create_topic("real")
+        code, output = run(bridge, "--json", "--group", "orders", "--real-topic", real)
+        assert code == 0, output
+        found = json.loads(output)
+        assert (found["namespace"], found["healthy"], found["complete"]) == (bridge.namespace, True, True)
+        assert {one["check"] for one in found["findings"]} == EVERY
+        assert {one["level"] for one in found["findings"]} == {"ok", "note"}
+        text = {one["check"]: one["text"] for one in found["findings"]}
+        assert "1 broker (1 127.0.0.1:" in text["connection"]
+        assert text["versions"].startswith("Kafka 4.x; txbridge 0.1.0, Python 3.")
+        assert text["topics"] == "the five internal topics and 1 of checks are as they must be, with 2 partitions"
+        assert text["retention"].startswith("15 checks take 7m 36s, the greatest age is 3d; ")
+        assert "keeps messages for 7d" in text["retention"]
+        assert text["workers"] == "1 alive (/127.0.0.1), and they have all 2 partitions"
+        assert text["producers"] == "alive, with so many processes: orders (1)"
+        assert text["transactions"] == "the transactional ids of all 2 partitions are known, none hangs"
+        # The same for a person: one line each.
+        code, output = run(bridge)
+        assert code == 0
+        assert [line.split()[1] for line in output.splitlines()] == [one["check"] for one in found["findings"]]
+
+
+def test_an_unreachable_kafka_is_exit_code_2_in_text_and_json() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", "127.0.0.1:1", "--json"])
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert (found["complete"], [one["check"] for one in found["findings"]]) == (False, ["connection"])
+    assert "Connection refused" in found["findings"][0]["text"]
+    assert found["findings"][0]["do"]
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_differs_is_a_warning_and_beyond_the_first_check_a_problem(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_now = requests._now
+    monkeypatch.setattr(requests, "_now", lambda: true_now() + 3_000)
+    text = Seen(bridge, transaction_timeout=6_000).one("clock", "warning")
+    assert "behind this machine's" in text
+    assert "check that much too early" in text
+    monkeypatch.setattr(requests, "_now", lambda: true_now() - 9_000)
+    text = Seen(bridge, transaction_timeout=6_000).one("clock", "problem")
+    assert "ahead of this machine's" in text
+    assert "check that much too late" in text
+
+
+@contextmanager
+def broker_setting(bridge: Bridge, name: str, value: str) -> Iterator[None]:
+    def alter(operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        for answer in bridge.admin.incremental_alter_configs([resource]).values():
+            answer.result(10)
+
+    alter(AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        alter(AlterConfigOpType.DELETE)
+
+
+def test_limits_of_the_brokers_that_stop_a_worker(bridge: Bridge) -> None:
+    text = Seen(bridge, commit_timeout=90_000).one("limits", "problem")
+    assert "commit_timeout is 90000 ms, and broker 1 accepts 60000 at most (transaction.max.timeout.ms)" in text
+    text = Seen(bridge, session_timeout=2_000_000).one("limits", "problem")
+    assert "session_timeout is 2000000 ms, and broker 1 accepts 1800000 at most" in text
+    with broker_setting(bridge, "unclean.leader.election.enable", "true"):
+        eventually(lambda: Seen(bridge).lines("limits")[0][0] == "warning")
+        assert "broker 1 elects leaders that are not in sync" in Seen(bridge).one("limits", "warning")
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bridge) -> None:
+    names = bridge.names
+    bridge.alter_topic(names.offset, segment_bytes=str(64 * 1024 * 1024), cleanup_policy="delete")
+    bridge.alter_topic(names.half, message_timestamp_type="CreateTime")
+    bridge.admin.delete_topics([names.discard])[names.discard].result(10)
+
+    def found() -> dict[str, str]:
+        return {text: level for level, text in Seen(bridge).lines("topics")}
+
+    eventually(lambda: f"{names.discard} does not exist" in found() and len(found()) == 4)
+    assert found() == {
+        f"{names.half}: message.timestamp.type is CreateTime, must be LogAppendTime": "problem",
+        f"{names.offset}: cleanup.policy is delete, must be compact": "problem",
+        f"{names.offset}: segment.bytes is 67108864, must be at most 16777216": "warning",
+        f"{names.discard} does not exist": "problem",
+    }
+    code, output = run(bridge)
+    assert code == 1
+    assert f"`txbridge topics apply --namespace {bridge.namespace}` creates it" in output
+
+
+def test_partitions_that_do_not_match(bridge: Bridge) -> None:
+    names = bridge.names
+    bridge.admin.delete_topics([names.op])[names.op].result(10)
+    eventually(lambda: names.op not in bridge.admin.list_topics(timeout=10).topics)
+    config = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(7 * DAY)}
+    bridge.admin.create_topics([NewTopic(names.op, 3, 1, config=config)])[names.op].result(10)
+    eventually(lambda: names.op in bridge.admin.list_topics(timeout=10).topics)
+    assert f"{names.op} has 3 partitions, {names.half} has 2" in Seen(bridge).one("topics", "problem")
+
+
+def test_retention_against_the_greatest_age(bridge: Bridge) -> None:
+    names = bridge.names
+    bridge.alter_topic(names.half, retention_ms=str(4 * DAY))
+    eventually(lambda: Seen(bridge).lines("retention")[0][0] == "warning")
+    text = Seen(bridge).one("retention", "warning")
+    assert "keeps messages for 4d, and they may wait for 3d: an outage of more than 1d loses messages" in text
+    bridge.alter_topic(names.half, retention_ms=str(2 * DAY))
+    eventually(lambda: Seen(bridge).lines("retention")[0][0] == "problem")
+    assert "undecided ones would vanish" in Seen(bridge).one("retention", "problem")
+    bridge.alter_topic(names.half, retention_ms=str(8 * DAY))
+    bridge.alter_topic(names.discard, retention_ms=str(DAY))
+    eventually(lambda: len(Seen(bridge).lines("retention")) == 3)
+    texts = [text for _, text in Seen(bridge).lines("retention")]
+    assert f"{names.end} keeps its records for 7d, shorter than {names.half}: finished messages" in texts[0]
+    assert f"{names.op} keeps its records for 7d, shorter than {names.half}" in texts[1]
+    assert texts[2] == f"{names.discard} keeps its records for 1d instead of 30d"
+
+
+def test_more_replicas_demanded_than_there_are(bridge: Bridge) -> None:
+    assert "there is one broker" in Seen(bridge).one("replication", "note")
+    bridge.alter_topic(bridge.names.end, min_insync_replicas="2")
+    eventually(lambda: Seen(bridge).lines("replication")[0][0] == "problem")
+    text = Seen(bridge).one("replication", "problem")
+    assert text == (f"{bridge.names.end}: min.insync.replicas is 2, and it has 1 copies: nothing can be written to it")
+
+
+# --- rights ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def allowed(
+    bridge: Bridge,
+    kind: ResourceType,
+    name: str,
+    *operations: AclOperation,
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+    denied: Sequence[AclOperation] = (),
+) -> Iterator[None]:
+    """Until the end only these operations are allowed there to everybody; all are ANONYMOUS here."""
+    wanted = [(operation, AclPermissionType.ALLOW) for operation in operations]
+    wanted += [(operation, AclPermissionType.DENY) for operation in denied]
+    bindings = [AclBinding(kind, name, pattern, "User:*", "*", *one) for one in wanted]
+    for answer in bridge.admin.create_acls(bindings).values():
+        answer.result(10)
+    try:
+        yield
+    finally:
+        one = AclBindingFilter(kind, name, pattern, None, None, AclOperation.ANY, AclPermissionType.ANY)
+        for answer in bridge.admin.delete_acls([one]).values():
+            answer.result(10)
+
+
+def test_missing_rights_are_named_one_by_one(bridge: Bridge) -> None:
+    names = bridge.names
+    real = bridge.create_topic("real", 1)
+    topic, group, fence = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
+    with (
+        allowed(bridge, topic, names.offset, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS),
+        allowed(bridge, topic, real, AclOperation.READ),
+        allowed(bridge, group, names.worker_group, AclOperation.DESCRIBE),
+        allowed(bridge, fence, f"{names.half}@", AclOperation.DESCRIBE, pattern=ResourcePatternType.PREFIXED),
+    ):
+        questions = Questions(real_topics=(real,))
+        eventually(lambda: len(Seen(bridge, questions).lines("rights")) == 4)
+        assert Seen(bridge, questions).lines("rights") == [
+            ("problem", f"missing right WRITE on topic {names.offset}"),
+            ("problem", f"missing right WRITE on topic {real}"),
+            ("problem", f"missing right READ on group {names.worker_group}"),
+            ("problem", f"missing right WRITE on transactional id {names.transactional_id(0)} and 1 more"),
+        ]
+        # An operator has all he needs: he writes to END and reads the others.
+        text = Seen(bridge, Questions(Role.OPERATOR)).one("rights", "ok")
+        assert text == "this user has the rights of the role operator"
+    # The probe of a right has made no producer, and fenced nobody.
+    eventually(lambda: Seen(bridge, questions).lines("rights")[0][0] == "ok")
+    assert "no worker has served partitions 0, 1" in Seen(bridge).one("transactions", "note")
+
+
+def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) -> None:
+    cluster = ResourceType.BROKER  # what confluent-kafka calls the cluster in an ACL
+    denied = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    with allowed(bridge, cluster, "kafka-cluster", AclOperation.ALL, denied=denied):
+        eventually(lambda: Seen(bridge).lines("clock")[0][0] == "unknown")
+        seen = Seen(bridge, Questions(Role.DOCTOR))
+        assert "CLUSTER_AUTHORIZATION_FAILED" in seen.one("clock", "unknown")
+        assert "could not be read" in seen.one("limits", "unknown")
+        assert seen.one("rights", "problem") == "missing right DESCRIBE, DESCRIBE_CONFIGS on cluster kafka-cluster"
+        assert run(bridge)[0] == 2
+    eventually(lambda: Seen(bridge).lines("clock")[0][0] == "ok")
+    with allowed(bridge, ResourceType.TOPIC, bridge.names.op, AclOperation.WRITE):
+        eventually(lambda: Seen(bridge).lines("topics")[0][0] == "unknown")
+        seen = Seen(bridge)
+        assert seen.one("topics", "unknown") == f"{bridge.names.op} can not be looked at"
+        assert "this user may not see the internal topics" in seen.one("backlog", "unknown")
+        assert f"TOPIC_AUTHORIZATION_FAILED at {bridge.names.op}[0]" in seen.one("transactions", "unknown")
+
+
+# --- who is alive, and what waits for them ---------------------------------------------------------------------------
+
+
+def test_no_worker_and_partitions_that_nobody_has(bridge: Bridge) -> None:
+    assert "no worker is alive (the group" in Seen(bridge).one("workers", "problem")
+    stranger = Consumer({"bootstrap.servers": bridge.bootstrap_servers, "group.id": bridge.names.worker_group})
+    stranger.subscribe([bridge.create_topic("other", 1)])
+    try:
+
+        def joined() -> bool:
+            stranger.poll(0.2)
+            return (
+                Seen(bridge).lines("workers")[0][0] == "problem" and "alive (/" in Seen(bridge).lines("workers")[0][1]
+            )
+
+        eventually(joined)
+        assert Seen(bridge).one("workers", "problem") == (
+            f"1 alive (/127.0.0.1), but nobody has partitions 0, 1 of {bridge.names.end}"
+        )
+    finally:
+        stranger.close()
+
+
+def test_messages_of_a_dead_group_held_discarded_and_overdue_ones(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    worker = bridge.worker()
+    with bridge.member("mortal") as member:
+        bridge.prepare(topic, b"given up", group="mortal")
+        held = bridge.prepare(f"{bridge.namespace}.missing", b"held")
+        bridge.decide(held, COMMIT)
+        eventually(lambda: member.count == 3 and bridge.discarded())
+    bridge.prepare(topic, b"waits", group="mortal")
+    bridge.prepare(topic, b"waits, too", group="mortal")
+    eventually(lambda: Seen(bridge).lines("producers")[0][0] == "warning", 20)
+    seen = Seen(bridge)
+    text = seen.one("producers", "warning")
+    assert "nobody of the producer group mortal is alive, and 2 undecided messages wait for it" in text
+    assert "at 3d they are discarded" in text
+    texts = [text for level, text in seen.lines("backlog") if level == "warning"]
+    assert texts == [
+        f"committed messages are held, because their real topics do not take them: {bridge.namespace}.missing (1)",
+        "undecided messages were given up and can be resumed: mortal (1)",
+    ]
+    worker.stop()
+    assert "2 undecided messages should have been checked" in Seen(bridge, later=120_000).lines("backlog")[-1][1]
+    assert run(bridge)[0] == 1
+
+
+def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge) -> None:
+    bridge.worker()
+    foreign = Producer(
+        {
+            "bootstrap.servers": bridge.bootstrap_servers,
+            "transactional.id": f"{bridge.namespace}-stranger",
+            "transaction.timeout.ms": 60_000,
+        }
+    )
+    foreign.init_transactions(30)
+    foreign.begin_transaction()
+    foreign.produce(bridge.names.discard, b"stranger", partition=0)
+    foreign.flush(10)
+    # A transaction that has just begun is no trouble; one that says nothing for longer than a worker's may is.
+    assert Seen(bridge).lines("transactions")[0][0] == "ok"
+    text = Seen(bridge, later=30_000, commit_timeout=10_000).one("transactions", "problem")
+    assert text.startswith(f"{bridge.names.discard}[0] has an open Kafka transaction at offset 0 (producer id ")
+    assert ", of no worker) with nothing new for " in text
+    foreign.abort_transaction(10)
+    assert Seen(bridge, later=30_000).lines("transactions")[0][0] == "ok"

@@ -1,0 +1,354 @@
+"""TLS, SASL/SCRAM and ACLs on a real Kafka: every role with exactly the rights that docs/security.md lists."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
+
+from tests.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
+from tests.secure_kafka import SecureKafka, User, documented, secure_kafka
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge.broker.membership import GroupMembership
+from txbridge.broker.state import PartitionContext
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.end_transaction import Decision
+from txbridge.errors import EnvironmentProblemError, TxBridgeError
+from txbridge.operations import Connection, list_pending, resolve
+from txbridge.rights import Right
+from txbridge.settings import WorkerSettings
+
+GROUP = "orders"
+
+
+class Listener(TransactionListener):
+    """Decides what the test says; a check commits."""
+
+    def __init__(self, state: LocalTransactionState) -> None:
+        self.state = state
+        self.checked: list[bytes] = []
+
+    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
+        return self.state
+
+    def check_local_transaction(self, message: Message) -> LocalTransactionState:
+        self.checked.append(message.value or b"")
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    with secure_kafka(tmp_path_factory.mktemp("keys")) as running:
+        yield running
+
+
+@dataclass
+class Scene:
+    """A namespace on the secured Kafka. The harness itself is a superuser, on the other listener."""
+
+    secure: SecureKafka
+    bridge: Bridge
+    real: str
+    group: str = GROUP
+
+    def rights(self, role: str) -> list[Right]:
+        names = {"<ns>.": f"{self.bridge.namespace}.", "<group>": self.group, "<real topic>": self.real}
+        return documented(role, names)
+
+    def user(self, role: str, *also: str) -> User:
+        """A user with the rights of these roles, and none besides."""
+        found = self.secure.user(role)
+        for one in (role, *also):
+            found.grant(*self.rights(one))
+        return found
+
+    def environment(self, user: User) -> dict[str, str]:
+        return {
+            "TXBRIDGE_BOOTSTRAP_SERVERS": self.secure.secure,
+            "TXBRIDGE_NAMESPACE": self.bridge.namespace,
+            "TXBRIDGE_KAFKA": json.dumps(user.settings),
+        }
+
+    def worker(self, user: User, wait: int = 2) -> WorkerProcess:
+        bridge = self.bridge
+        variables = {"TXBRIDGE_KAFKA": json.dumps(user.settings)}
+        servers, bridge.bootstrap_servers = bridge.bootstrap_servers, self.secure.secure
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            return bridge.worker(wait=wait)
+        finally:
+            bridge.bootstrap_servers = servers
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+    def producer(self, user: User, state: LocalTransactionState) -> tuple[TransactionProducer, Listener]:
+        listener = Listener(state)
+        settings = {**user.settings, "bootstrap.servers": self.secure.secure}
+        return TransactionProducer(self.group, listener, settings, namespace=self.bridge.namespace), listener
+
+    def cli(self, user: User, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "txbridge.admin.cli", *arguments],
+            check=False,
+            env={**os.environ, **self.environment(user)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture
+def scene(secure: SecureKafka, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with Bridge(secure.plain, request.node.name) as bridge:
+        real = bridge.create_topic("real")
+        with bridge.member(GROUP, {"max.message.bytes": "2000000"}):
+            pass
+        yield Scene(secure, bridge, real)
+        # Shown when the test has failed.
+        for worker in bridge.workers:
+            print(worker.log[-6_000:])
+
+
+# --- what is enough --------------------------------------------------------------------------------------------------
+
+
+def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(scene: Scene) -> None:
+    bridge = scene.bridge
+    worker = scene.worker(scene.user("worker"))
+    client = scene.user("client")
+    producer, listener = scene.producer(client, LocalTransactionState.COMMIT_MESSAGE)
+    with producer:
+        producer.send_message_in_transaction(Message(scene.real, b"committed", key=b"1")).wait(20)
+        bridge.wait_visible(scene.real, [b"committed"])
+        listener.state = LocalTransactionState.UNKNOWN
+        producer.send_message_in_transaction(Message(scene.real, b"checked")).wait(20)
+        bridge.wait_visible(scene.real, [b"checked"])
+        assert listener.checked == [b"checked"]
+        doctor = scene.cli(
+            scene.user("doctor", "worker"), "doctor", "--json", "--group", GROUP, "--real-topic", scene.real
+        )
+        assert (doctor.returncode, doctor.stderr) == (0, ""), doctor.stdout
+    operator = scene.user("operator")
+    stuck = bridge.prepare(scene.real, b"stuck", group="somebody")
+    listing = scene.cli(operator, "pending", "--format", "json")
+    assert (listing.returncode, listing.stderr) == (0, "")
+    assert [one["half_offset"] for one in json.loads(listing.stdout)["messages"]] == [stuck.offset]
+    where = f"{stuck.partition}:{stuck.offset}"
+    done = scene.cli(operator, "resolve", where, "commit", "--reason", "paid", "--operator", "eve")
+    assert done.returncode == 0, done.stdout + done.stderr
+    bridge.wait_visible(scene.real, [b"stuck"])
+    plan = scene.cli(scene.user("admin"), "topics", "plan", "--format", "json")
+    assert plan.returncode == 0, plan.stdout + plan.stderr
+    auditor = scene.user("audit")
+    options = [f"--kafka={name}={value}" for name, value in auditor.settings.items()]
+    audit = subprocess.run(
+        [
+            *(sys.executable, "-m", "txbridge.admin.cli", "audit", "--format", "json"),
+            *("--bootstrap-servers", scene.secure.secure, "--namespace", bridge.namespace, *options),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert audit.returncode == 0, audit.stdout + audit.stderr[-3000:]
+    worker.stop()
+    for secret in (client.password, operator.password, auditor.password):
+        assert secret not in worker.log + audit.stdout + audit.stderr + listing.stdout + done.stdout
+
+
+# --- what is missing -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared(secure: SecureKafka) -> Iterator[Scene]:
+    """A namespace for all tests of single rights."""
+    with Bridge(secure.plain, "denied", partitions=1) as bridge:
+        real = bridge.create_topic("real", 1)
+        with bridge.member(GROUP, {"max.message.bytes": "2000000"}):
+            yield Scene(secure, bridge, real)
+
+
+def operations_of(role: str) -> list[tuple[int, str]]:
+    """Every single right of a role, as the row in the document and the operation."""
+    names = {"<ns>.": "ns.", "<group>": GROUP, "<real topic>": "real"}
+    rows = enumerate(documented(role, names))
+    return [(number, operation) for number, right in rows for operation in right.operations]
+
+
+def name_of(parameter: object) -> str:
+    return str(parameter)
+
+
+def deprived(scene: Scene, role: str, row: int, operation: str) -> tuple[User, Right]:
+    """A user who lacks one right of the role, and which. What READ and WRITE include is left to him."""
+    user, right = scene.user(role), scene.rights(role)[row]
+    user.revoke(right, operation)
+    if operation in {"READ", "WRITE"}:
+        user.grant(replace(right, operations=("DESCRIBE",)))
+    return user, right
+
+
+def assert_named(text: str, operation: str, right: Right) -> None:
+    """One line names the operation and the resource."""
+    name = right.name.rstrip(".")
+    assert any(operation in line and name in line for line in text.splitlines()), f"{right}: {text[-3_000:]}"
+
+
+@pytest.mark.parametrize(("row", "operation"), operations_of("worker"), ids=name_of)
+def test_each_right_that_a_worker_lacks_is_named(shared: Scene, row: int, operation: str) -> None:
+    bridge = shared.bridge
+    user, right = deprived(shared, "worker", row, operation)
+    names = bridge.names
+    if right.name in {names.worker_group, names.half, names.end, names.op, names.offset, names.discard}:
+        # What a start needs.
+        worker = shared.worker(user, wait=0)
+        try:
+            eventually(lambda: operation in worker.log and right.name in worker.log, 20)
+        finally:
+            worker.stop()
+            assert_named(worker.log, operation, right)
+        return
+    kafka = {**user.settings, "bootstrap.servers": shared.secure.secure}
+    with capture_logs() as logs, owner(bridge, kafka):
+        # One of each kind that a worker writes: delivered, set aside, checked.
+        bridge.decide(bridge.prepare(shared.real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
+        bridge.produce(bridge.names.half, value=b"not ours", partition=0)
+        asked = bridge.prepare(shared.real, b"undecided", group=GROUP, partition=0)
+
+        def lines() -> str:
+            return "\n".join(json.dumps(entry, default=str) for entry in logs)
+
+        name = right.name.rstrip(".")
+        try:
+            eventually(lambda: any(operation in one and name in one for one in lines().splitlines()), 15)
+        finally:
+            assert_named(lines(), operation, right)
+    bridge.decide(asked, ROLLBACK, group=GROUP)
+
+
+@contextmanager
+def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
+    """The owner of partition 0 as this user, whatever becomes of it."""
+
+    def connect() -> AdminClient:
+        return AdminClient({**kafka, "logger": logging.getLogger("txbridge.librdkafka")})
+
+    policy = CheckPolicy(transaction_timeout=500, transaction_check_interval=500)
+    context = PartitionContext(
+        kafka=kafka,
+        admin=connect(),
+        membership=GroupMembership(connect),
+        names=bridge.names,
+        policy=policy,
+        commit_timeout_ms=10_000,
+        payload_memory=1024 * 1024,
+        check_rate=1_000,
+    )
+    running = LocalOwner(context, 0, lambda _: True)
+    try:
+        yield
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize(("row", "operation"), operations_of("client"), ids=name_of)
+def test_each_right_that_a_client_lacks_is_named(
+    shared: Scene, row: int, operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A group whose check topic nobody else reads: only who has a partition learns that he may not read it.
+    alone = Scene(shared.secure, shared.bridge, shared.real, group=f"alone-{row}-{operation.lower()}")
+    with shared.bridge.member(alone.group, {"max.message.bytes": "2000000"}):
+        pass
+    user, right = deprived(alone, "client", row, operation)
+    producer, _ = alone.producer(user, LocalTransactionState.UNKNOWN)
+    text = []
+    try:
+        with caplog.at_level(logging.WARNING, "txbridge.client"), producer:
+            try:
+                producer.send_message_in_transaction(Message(shared.real, b"value")).wait(20)
+            except TxBridgeError as error:
+                text.append(str(error).replace("\n", " "))
+            if "READ" in operation and not text:
+                eventually(lambda: operation in caplog.text and right.name in caplog.text, 20, caplog.text)
+    except TxBridgeError as error:
+        text.append(str(error).replace("\n", " "))
+    assert_named("\n".join([*text, caplog.text]), operation, right)
+
+
+@pytest.mark.parametrize(("row", "operation"), operations_of("operator"), ids=name_of)
+def test_each_right_that_an_operator_lacks_is_named(shared: Scene, row: int, operation: str) -> None:
+    user, right = deprived(shared, "operator", row, operation)
+    message = shared.bridge.prepare(shared.real, b"value", group=GROUP, partition=0)
+    settings = WorkerSettings(
+        bootstrap_servers=shared.secure.secure, namespace=shared.bridge.namespace, kafka=user.settings
+    )
+    with pytest.raises(EnvironmentProblemError) as caught:  # noqa: PT012  whichever of the three finds out
+        connection = Connection.open(settings)
+        list_pending(connection)
+        where = f"0:{message.offset}"
+        resolve(connection, where, Decision.ROLLBACK, reason="test", operator="eve", timeout_s=0)
+    assert_named(str(caught.value).replace("\n", " "), operation, right)
+
+
+# --- ids and secrets -------------------------------------------------------------------------------------------------
+
+
+def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene: Scene) -> None:
+    bridge, names = scene.bridge, scene.bridge.names
+    worker = scene.worker(scene.user("worker"))
+    victim = bridge.prepare(scene.real, b"not yours to decide", partition=0, group=GROUP)
+    # Somebody with every right of a client: Kafka can not tell the groups apart inside END.
+    stranger = scene.user("client")
+    forged = secrets.token_hex(16).upper()
+    producer = Producer({**stranger.settings, "bootstrap.servers": scene.secure.secure})
+    headers = [("TXB_V", b"1"), ("PGROUP", GROUP.encode()), ("SOURCE", b"client")]
+    for transaction_id in (forged, victim.transaction_id[:8] + forged[8:]):
+        value = f"{victim.offset},{transaction_id},{COMMIT}".encode()
+        producer.produce(names.end, value=value, headers=headers, partition=0)
+    assert producer.flush(20) == 0
+    eventually(lambda: sum(one["count"] for one in worker.events("end_refused")) == 2)
+    assert {one["reason"] for one in worker.events("end_refused")} == {"wrong_transaction_id"}
+    assert bridge.visible(scene.real) == {}
+    # Who knows the id decides, whoever he is: it is all that protects a transaction here.
+    value = f"{victim.offset},{victim.transaction_id},{COMMIT}".encode()
+    producer.produce(names.end, value=value, headers=headers, partition=0)
+    producer.flush(20)
+    bridge.wait_visible(scene.real, [b"not yours to decide"])
+    held = bridge.prepare(f"{bridge.namespace}.missing", b"held", group=GROUP)
+    bridge.decide(held, COMMIT, group=GROUP)
+    worker.wait_logged(held.transaction_id[:8])
+    worker.stop()
+    for one in (forged, victim.transaction_id, held.transaction_id):
+        assert one[:13] not in worker.log
+
+
+def test_secrets_appear_in_no_output(scene: Scene) -> None:
+    user = scene.user("worker")
+    wrong = replace(user, password="a-secret-nobody-may-see")
+    done = scene.cli(wrong, "doctor", "--json")
+    assert done.returncode == 2
+    assert "Authentication failed" in done.stdout
+    assert wrong.password not in done.stdout + done.stderr
+    # A setting that can not be: the error shows the settings' names, not what is in them.
+    broken = scene.cli(user, "pending", "--kafka", "ssl.key.location=nowhere", "--kafka", "ssl.key.password=hunter2")
+    assert (broken.returncode, broken.stdout) == (2, "")
+    assert "hunter2" not in broken.stderr
+    worker = scene.worker(wrong, wait=0)
+    worker.wait_logged("kafka_unreachable")
+    worker.stop()
+    assert wrong.password not in worker.log
+    settings = WorkerSettings(bootstrap_servers="127.0.0.1:1", kafka=user.settings)
+    assert user.password not in f"{settings!r} {settings.shown()}"

@@ -1,0 +1,322 @@
+"""The status page of a real worker: what it tells, who may act, and how it looks and lives in a real browser."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.browser import Browser, browser
+from tests.harness import COMMIT, UNKNOWN, Bridge, Prepared, WorkerProcess, eventually
+from txbridge.embedded.ports import free_port
+
+TOKEN = "a-token-of-this-test"
+
+
+def ask(port: int, path: str, body: object = None, token: str = "", host: str = "127.0.0.1") -> tuple[int, Any]:
+    """Status and JSON of the answer; status 0 while nobody listens."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"http://{host}:{port}{path}", data=data, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read().decode()
+            return answer.status, json.loads(text) if text.startswith("{") else text
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read().decode()
+            return error.code, json.loads(text) if text.startswith("{") else text
+    except OSError:
+        return 0, None
+
+
+def status(port: int) -> dict[str, Any]:
+    code, found = ask(port, "/status.json")
+    assert code == 200
+    return dict(found)
+
+
+def start(bridge: Bridge, monkeypatch: pytest.MonkeyPatch, page: str, **options: object) -> tuple[WorkerProcess, int]:
+    monkeypatch.setenv("TXBRIDGE_STATUS_TOKEN", TOKEN)
+    port = free_port()
+    worker = bridge.worker(metrics_port=port, status_page=page, **options)
+    eventually(lambda: ask(port, "/readyz")[0] == 200)
+    return worker, port
+
+
+# --- without a browser -----------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_off_unless_asked_for(bridge: Bridge) -> None:
+    port = free_port()
+    bridge.worker(metrics_port=port)
+    assert ask(port, "/status")[0] == ask(port, "/status.json")[0] == ask(port, "/act", {})[0] == 404
+
+
+def test_reading_is_not_acting_and_is_for_this_machine_alone(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, port = start(bridge, monkeypatch, "read")
+    assert ask(port, "/status")[0] == 200
+    assert ask(port, "/act", {}, TOKEN)[0] == 404
+    assert status(port)["act"] is False
+    # 127.0.0.2 is this machine as well, but not the address that was given.
+    assert ask(port, "/status", host="127.0.0.2")[0] == 0
+
+
+def test_what_is_open_who_is_alive_and_what_is_elsewhere(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, port = start(bridge, monkeypatch, "read", transaction_timeout=60_000, transaction_check_max=15)
+    topic = bridge.create_topic("real")
+    with bridge.member("alive"):
+        bridge.prepare(topic, b"waits", group="alive", partition=0)
+        bridge.prepare_many(topic, [b"1", b"2"], group="dead", partition=0)
+        held = bridge.prepare(f"{bridge.namespace}.missing", group="alive", partition=0)
+        bridge.decide(held, COMMIT, group="alive")
+
+        def groups() -> dict[str, tuple[int, int, int | None]]:
+            rows = status(port)["groups"]
+            return {one["group"]: (one["pending"], one["held"], one["alive"]) for one in rows}
+
+        eventually(lambda: groups() == {"alive": (1, 1, 1), "dead": (2, 0, 0)}, 40, "not so")
+    now = status(port)
+    assert [(one["partition"], one["serving"]) for one in now["partitions"]["here"]] == [(0, True), (1, True)]
+    assert now["partitions"]["here"][0] == {
+        "partition": 0,
+        "serving": True,
+        "error": None,
+        "end_lag": 0,
+        "pending": 3,
+        "held": 1,
+        "discarded": 0,
+    }
+    assert (now["partitions"]["total"], now["partitions"]["elsewhere"], now["ready"]) == (2, [], [])
+    # The first check is 60 s after birth, which is known to 10 s.
+    assert (now["schedule"]["within"]["10"], now["schedule"]["within"]["600"]) == (0, 3)
+    assert now["totals"]["committed"] == 1
+    assert now["totals"]["delivered"] == 0
+    # With a second worker each shows its own half, and where the other one is.
+    bridge.worker(wait=1)
+    eventually(lambda: len(status(port)["partitions"]["here"]) == 1, 40)
+    eventually(lambda: status(port)["partitions"]["elsewhere"], 40)
+    now = status(port)
+    [other] = now["partitions"]["elsewhere"]
+    assert sorted([*other["partitions"], now["partitions"]["here"][0]["partition"]]) == [0, 1]
+
+
+def history(port: int, target: str) -> dict[str, Any]:
+    code, found = ask(port, f"/transaction.json?of={target}")
+    assert code == 200, found
+    return dict(found)
+
+
+def where(prepared: Prepared) -> str:
+    return f"{prepared.partition}:{prepared.offset}"
+
+
+def test_the_whole_history_of_one_transaction(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, port = start(bridge, monkeypatch, "read")
+    topic = bridge.create_topic("real")
+    with bridge.member("orders") as member:
+        asked = bridge.prepare(topic, b"asked", group="orders")
+        eventually(lambda: len(member.checks(asked)) == 1)
+        bridge.end([f"{asked.entry(UNKNOWN, 1)},no%20idea"], asked.partition, group="orders", source="check")
+        eventually(lambda: len(member.checks(asked)) == 2)
+        forged = f"{asked.offset},{'0' * 32},{COMMIT}"
+        bridge.end([forged], asked.partition, group="orders")
+        bridge.end([asked.entry(COMMIT, 2)], asked.partition, group="orders", source="check")
+        bridge.wait_visible(topic, [b"asked"])
+        given_up = bridge.prepare(topic, b"given up", group="orders")
+        eventually(bridge.discarded)
+    for target in (where(asked), asked.transaction_id):
+        found = history(port, target)
+        assert (found["state"], found["group"], found["missing"]) == ("delivered", "orders", [])
+        what = [(step["what"], step["detail"].partition(", END")[0].partition(", OP")[0]) for step in found["steps"]]
+        assert [one[0] for one in what] == [
+            "prepared",
+            "check 1 sent",
+            "END unknown",
+            "check 2 sent",
+            "END commit",
+            "END commit",
+            "delivered",
+        ]
+        details = [step["detail"] for step in found["steps"]]
+        assert details[2].endswith("answer to check 1: no idea")
+        assert details[4].endswith("(with a wrong transaction id: refused)")
+        assert asked.transaction_id not in json.dumps(found)
+        times = [step["at"] for step in found["steps"]]
+        assert times == sorted(times)
+    found = history(port, where(given_up))
+    assert found["state"] == "discarded"
+    last = [step["what"] for step in found["steps"]][-3:]
+    assert sorted(last) == ["check 3 sent", "discarded", "set aside"]
+    code, answer = ask(port, "/transaction.json?of=0:999999")
+    assert (code, answer["error"][:40]) == (404, "there is no half message at 0:999999: HA")
+    code, answer = ask(port, f"/transaction.json?of={'F' * 32}")
+    assert code == 404
+    assert "F" * 9 not in answer["error"]
+    assert ask(port, "/transaction.json?of=nonsense")[0] == 404
+
+
+def test_acting_needs_the_token_and_is_recorded(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, port = start(bridge, monkeypatch, "act")
+    topic = bridge.create_topic("real")
+    stuck = bridge.prepare(topic, b"stuck")
+    order = {"of": where(stuck), "action": "commit", "reason": "it was paid", "operator": "eve"}
+    for token in ("", "wrong", TOKEN[:-1]):
+        assert ask(port, "/act", order, token) == (401, {"error": "the token is missing or wrong"})
+    assert bridge.visible(topic) == {}
+    assert ask(port, "/act", {**order, "reason": " "}, TOKEN)[0] == 400
+    assert ask(port, "/act", {**order, "action": "delete"}, TOKEN)[0] == 400
+    assert ask(port, "/act", None, TOKEN)[0] == 405
+    assert ask(port, "/act", {"of": "x" * 20_000}, TOKEN)[0] == 413
+    code, answer = ask(port, "/act", order, TOKEN)
+    assert (code, answer["result"]) == (200, "committed"), answer
+    bridge.wait_visible(topic, [b"stuck"])
+    code, answer = ask(port, "/act", {**order, "action": "rollback"}, TOKEN)
+    assert code == 502
+    assert "is finished: it was committed and delivered" in answer["error"]
+    [acted] = worker.events("acted_by_status_page")
+    assert (acted["action"], acted["message"], acted["operator"]) == ("commit", where(stuck), "eve")
+    with bridge.member():
+        bridge.prepare(topic, b"given up", partition=0)
+        eventually(bridge.discarded)
+        target = f"0:{bridge.bounds(bridge.names.half, 0)[1] - 1}"
+        resumed = {"of": target, "action": "resume", "reason": "database is back", "operator": "eve"}
+        assert ask(port, "/act", resumed, TOKEN)[1]["result"] == "resumed"
+    worker.stop()
+    assert TOKEN not in worker.log
+    assert stuck.transaction_id not in worker.log
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page() -> Iterator[Browser]:
+    with browser() as tab:
+        yield tab
+
+
+@contextmanager
+def proxy(port: int, prefix: str) -> Iterator[str]:
+    """A reverse proxy that serves a worker behind a path prefix and takes the prefix away; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _forward(self) -> None:
+            if not self.path.startswith(prefix):
+                self.send_error(404)
+                return
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length) if length else None
+            headers = {"Authorization": self.headers["Authorization"]} if "Authorization" in self.headers else {}
+            url = f"http://127.0.0.1:{port}{self.path.removeprefix(prefix)}"
+            request = urllib.request.Request(url, data=body, headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    self._reply(answer.status, answer.headers["Content-Type"], answer.read())
+            except urllib.error.HTTPError as error:
+                with error:
+                    self._reply(error.code, error.headers["Content-Type"], error.read())
+            except OSError:
+                self._reply(502, "text/plain", b"the worker is away")
+
+        def do_GET(self) -> None:
+            self._forward()
+
+        def do_POST(self) -> None:
+            self._forward()
+
+        def _reply(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}{prefix}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def tile(page: Browser, name: str) -> str:
+    script = f"[...document.querySelectorAll('.tile')].find(one => one.innerText.endsWith('{name}'))?.innerText ?? ''"
+    return str(page.run(script)).split("\n")[0]
+
+
+def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
+    bridge: Bridge, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, port = start(bridge, monkeypatch, "act", transaction_timeout=60_000)
+    topic = bridge.create_topic("orders.placed")
+    with proxy(port, "/team/bridge") as address, bridge.member("orders"):
+        page.open(f"{address}/status")
+        page.wait("document.querySelector('#ready').textContent === 'ready'")
+        assert tile(page, "pending") == "0"
+        assert "partitions 0, 1 of 2" in page.text("#scope")
+        # Live: nothing is loaded anew.
+        page.run("window.still = true")
+        stuck = bridge.prepare(topic, b"stuck", group="orders")
+        evil = "<img src=x onerror=window.hacked=true>"
+        bridge.produce(bridge.names.half, value=b"x", headers=bridge.half_headers(topic, "evil-group"), partition=0)
+        page.wait("[...document.querySelectorAll('.tile')][0].innerText.startsWith('2')")
+        assert page.run("window.still") is True
+        assert page.run("document.querySelectorAll('#plots svg polyline').length") == 6
+        bridge.decide_many(
+            bridge.prepare_many(topic, [b"%d" % number for number in range(500)], group="orders"),
+            COMMIT,
+            group="orders",
+        )
+        page.wait("document.querySelector('#plots').innerText.includes('at most')")
+        page.wait("[...document.querySelectorAll('.tile')].at(-1).innerText.startsWith('500')")
+        # One transaction, found by its coordinates, decided with the token.
+        page.run(
+            f"document.querySelector('#of').value = {json.dumps(evil)}; document.querySelector('#find').requestSubmit()"
+        )
+        page.wait("document.querySelector('#summary').textContent.includes('names no half message')")
+        page.run(
+            f"document.querySelector('#of').value = '{where(stuck)}'; document.querySelector('#find').requestSubmit()"
+        )
+        page.wait("document.querySelectorAll('#history li').length === 1")
+        assert "prepared" in page.text("#history")
+        fill = "document.querySelector('#{0}').value = {1};"
+        page.run(
+            fill.format("token", "'wrong'") + fill.format("operator", "'eve'") + fill.format("reason", json.dumps(evil))
+        )
+        commit = "document.querySelector('#act button[value=commit]').click()"
+        page.run(commit)
+        page.wait("document.querySelector('#acted').textContent === 'the token is missing or wrong'")
+        page.run(fill.format("token", json.dumps(TOKEN)) + commit)
+        page.wait("document.querySelector('#acted').textContent.startsWith('committed')")
+        page.wait("document.querySelectorAll('#history li').length === 3")
+        assert "operator eve" in page.text("#history")
+        assert page.run("window.hacked") is None
+        # A wrong token is an answer that the browser itself notes; nothing else went wrong.
+        assert all("status of 40" in one for one in page.errors), page.errors
+        assert {one.rpartition("/")[0] for one in page.requests} == {address}
+        _assert_readable(page, f"{address}/status")
+        worker.stop()
+        page.wait("document.body.classList.contains('stale')")
+        assert "The worker does not answer" in page.text("#stale")
+
+
+def _assert_readable(page: Browser, url: str) -> None:
+    """Wide and narrow; on a phone nothing sticks out at the side."""
+    for name, width, height in (("desktop", 1_200, 900), ("phone", 390, 844)):
+        page.open(url, width, height, phone=name == "phone")
+        page.wait("document.querySelectorAll('#plots svg').length === 6")
+        assert page.run("document.documentElement.scrollWidth") <= width
+        # What a thumb must hit.
+        assert page.run("Math.min(...[...document.querySelectorAll('button')].map(one => one.offsetHeight))") >= 36

@@ -1,0 +1,118 @@
+"""Findings of the doctor that a cluster of one node can not show: lost brokers, copies, releases, coordinators."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.admin.doctor_cli import exit_code
+from txbridge.doctor import kafka, layout, life
+from txbridge.doctor.finding import Check, Finding, Level, Report
+from txbridge.doctor.patient import Described, Patient, Place, Questions
+from txbridge.doctor.requests import Answers, Transaction
+from txbridge.settings import WorkerSettings
+from txbridge.topics_cluster import TopicFacts
+
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+THREE = frozenset({1, 2, 3})
+
+
+def patient(places: list[Place], min_in_sync: str = "2") -> Patient:
+    facts = TopicFacts(HALF, "id", len(places), 3, 0, {"min.insync.replicas": min_in_sync})
+    return Patient(
+        settings=WorkerSettings(bootstrap_servers="127.0.0.1:1"),
+        questions=Questions(),
+        cluster=None,  # type: ignore[arg-type]
+        cluster_id="cluster",
+        controller="1",
+        brokers={1: "one:9092", 2: "two:9092", 3: "three:9092"},
+        operations=frozenset(),
+        groups=(),
+        seen={HALF: facts},
+        described={HALF: Described(places, frozenset())},
+    )
+
+
+def answers(**changed: object) -> Answers:
+    given = {
+        "releases": {1: "4.x", 2: "4.x", 3: "4.x"},
+        "unreachable": {},
+        "clock": (0.0, 1.0),
+        "transactions": {},
+        "may_write": {},
+        "open": [],
+    }
+    return Answers(**{**given, **changed})  # type: ignore[arg-type]
+
+
+def lines(findings: object) -> list[tuple[str, str]]:
+    return [(one.level.value, one.text) for one in findings]  # type: ignore[attr-defined]
+
+
+def test_copies_that_are_all_there() -> None:
+    good = patient([Place(1, THREE, THREE)])
+    assert lines(layout.replication(good)) == [("ok", "all topics have 3 copies or more, all of them in sync")]
+
+
+@pytest.mark.parametrize(
+    ("place", "min_in_sync", "expected"),
+    [
+        (Place(-1, THREE, frozenset({2})), "2", ("problem", f"{HALF}: partitions 0 have no leader")),
+        (Place(1, THREE, frozenset({1, 2})), "2", ("warning", f"{HALF}: not all copies of partitions 0 are in sync")),
+        (Place(1, frozenset({1, 2}), frozenset({1, 2})), "2", ("warning", f"{HALF} has 2 of 3 copies")),
+        (
+            Place(1, THREE, THREE),
+            "1",
+            ("warning", f"{HALF}: min.insync.replicas is 1 with 3 copies: what one broker has can be lost with it"),
+        ),
+        (
+            Place(1, THREE, THREE),
+            "4",
+            ("problem", f"{HALF}: min.insync.replicas is 4, and it has 3 copies: nothing can be written to it"),
+        ),
+    ],
+    ids=["no leader", "not in sync", "too few copies", "one is enough", "too many demanded"],
+)
+def test_copies_that_are_not(place: Place, min_in_sync: str, expected: tuple[str, str]) -> None:
+    assert lines(layout.replication(patient([place], min_in_sync))) == [expected]
+
+
+def test_a_broker_whose_advertised_address_is_wrong() -> None:
+    found = lines(kafka.connection(patient([]), answers(unreachable={2: "two:9092"})))
+    assert found == [("problem", "broker 2 at two:9092 does not answer")]
+
+
+def test_releases_of_kafka() -> None:
+    [(level, text)] = lines(kafka.versions(answers(releases={1: "4.x", 2: "3.x"})))
+    assert level == "note"
+    assert text.startswith("the brokers are of different releases: Kafka 3.x and 4.x; txbridge ")
+    [(level, text)] = lines(kafka.versions(answers(releases={1: "older than 3.0"})))
+    assert (level, text[:20]) == ("warning", "Kafka older than 3.0")
+
+
+def test_a_coordinator_that_does_not_end_a_transaction() -> None:
+    name = f"{HALF}@CID_RMQ_SYS_TRANS/0/0"
+    one = patient([Place(1, THREE, THREE)])
+    stuck = {name: Transaction("PrepareCommit", timeout=10_000, since=1_000_000, producer_id=7)}
+    assert lines(life.transactions(one, answers(transactions=stuck), 1_019_000))[0][0] == "ok"
+    [(level, text)] = lines(life.transactions(one, answers(transactions=stuck), 1_060_000))
+    assert level == "problem"
+    assert text.startswith(
+        "the Kafka transaction of partition 0 is PrepareCommit for 1m, longer than its time-out of 10s"
+    )
+    # The beginning of one that has ended long ago means nothing.
+    past = {name: Transaction("CompleteCommit", timeout=10_000, since=1_000_000, producer_id=7)}
+    assert lines(life.transactions(one, answers(transactions=past), 9_000_000))[0][0] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [
+        ([Level.OK, Level.NOTE], 0),
+        ([Level.OK, Level.WARNING], 1),
+        ([Level.PROBLEM], 1),
+        ([Level.OK, Level.UNKNOWN], 2),
+        ([Level.PROBLEM, Level.UNKNOWN], 2),
+    ],
+)
+def test_exit_codes(levels: list[Level], code: int) -> None:
+    assert exit_code(Report([Finding(Check.TOPICS, level, "text") for level in levels])) == code

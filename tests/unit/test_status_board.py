@@ -1,0 +1,56 @@
+"""What the status page says of the future and the past, without Kafka."""
+
+from __future__ import annotations
+
+from txbridge.broker.health import Health
+from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
+from txbridge.broker.status import StatusBoard, _schedule
+from txbridge.core.census import Count
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.settings import WorkerSettings
+
+#: A moment at the beginning of a slot of births.
+NOW = 1_700_000_000.0
+
+
+def facts(**births: int) -> PartitionFacts:
+    """Messages of one group, as many as said, born so many seconds ago: s20=3."""
+    slots = {int(NOW - int(name[1:])) // 10: number for name, number in births.items()}
+    return PartitionFacts(0, serving=True, open=Count({"orders": slots}, {}), end_lag=0)
+
+
+def test_checks_that_are_due_soon_follow_from_the_ages() -> None:
+    policy = CheckPolicy(
+        transaction_timeout=60_000,
+        transaction_check_interval=300_000,
+        transaction_check_max=2,
+        transaction_max_age=10**9,
+    )
+    # First checks after 60 s and 360 s. The check of those of 50 s is due in 10 s, of 30 s in 30 s, of 100 s (asked at
+    # 60 s) in 260 s; those of 400 s have had both.
+    found = _schedule(policy, [facts(s50=1, s30=2, s100=4, s400=8)], NOW)
+    assert found["within"] == {"10": 1, "60": 3, "600": 7}
+    assert found["after_last"] == 8
+    assert (found["first"], found["every"], found["most"], found["greatest_age"]) == (60, 300, 2, 1_000_000)
+
+
+def test_rates_are_differences_over_the_time_that_has_passed() -> None:
+    clock = [NOW]
+    metrics = WorkerMetrics()
+    settings = WorkerSettings(bootstrap_servers="127.0.0.1:1")
+    board = StatusBoard(settings, metrics, Health(6_000, 10_000), clock=lambda: clock[0])
+    board.sample()
+    metrics.failed("fenced")
+    metrics.failed("refused")
+    clock[0] += 4
+    board.sample()
+    clock[0] += 5
+    board.sample()
+    rates = board.snapshot()["rates"]
+    assert rates["series"]["errors"] == [0.5, 0.0]
+    assert rates["series"]["delivered"] == [0.0, 0.0]
+    assert rates["pending"] == [0, 0, 0]
+    # Before Kafka was reached there is nothing to show, and it says why.
+    now = board.snapshot()
+    assert now["partitions"] == {"total": 0, "here": [], "elsewhere": []}
+    assert now["ready"][0].startswith("starting: ")

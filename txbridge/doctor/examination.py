@@ -1,0 +1,85 @@
+"""The examination from beginning to end: what can not be looked at is a finding as well, and hides nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from txbridge.core.names import READER_GROUP
+from txbridge.doctor import grants, kafka, layout, life
+from txbridge.doctor.finding import Check, Finding, Report, unknown
+from txbridge.doctor.patient import Patient, Questions, meet
+from txbridge.doctor.requests import Answers, ask
+from txbridge.errors import TxBridgeError
+from txbridge.settings import WorkerSettings
+from txbridge.topics_cluster import TopicFacts
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def examine(settings: WorkerSettings, questions: Questions | None = None, *, now: Callable[[], int] = _now) -> Report:
+    """Examine a namespace with the workers' settings; `now` tells the time in ms.
+
+    Takes about a second on a healthy cluster; each request is bounded by REQUEST_TIMEOUT_S (10 s), the reading of a
+    partition by 30 s. Raises KafkaUnreachableError, EnvironmentProblemError, and UsageError for settings that can not
+    work.
+    """
+    patient = meet(settings, questions or Questions())
+    answers = ask(settings.librdkafka, settings.bootstrap_servers, *_subjects(patient))
+    groups = patient.describe_groups([settings.app_id, READER_GROUP, *map(patient.names.check, patient.groups)])
+    return Report(list(_findings(patient, answers, groups, now())))
+
+
+def _subjects(patient: Patient) -> tuple[list[str], dict[int, dict[str, list[int]]]]:
+    """The transactional ids to ask about, and by leader the partitions in which a transaction may be open."""
+    names = patient.names
+    leaders: dict[int, dict[str, list[int]]] = {}
+    for topic in (names.op, names.offset, names.discard):
+        described = patient.described.get(topic)
+        for partition, place in enumerate(described.places if described else ()):
+            if place.leader >= 0:
+                leaders.setdefault(place.leader, {}).setdefault(topic, []).append(partition)
+    return [names.transactional_id(partition) for partition in range(patient.partitions)], leaders
+
+
+def _findings(patient: Patient, answers: Answers, groups: Mapping[str, Any], now: int) -> Iterator[Finding]:
+    yield from kafka.connection(patient, answers)
+    yield from kafka.versions(answers)
+    yield from kafka.clock(patient, answers)
+    yield from layout.topics(patient)
+    yield from layout.retention(patient)
+    yield from layout.replication(patient)
+    yield from kafka.limits(patient)
+    yield from grants.granted(patient, answers, groups)
+    yield from life.workers(patient, groups)
+    backlog, why = _backlog(patient, now)
+    if backlog is not None:
+        groups = {**groups, **_more_groups(patient, groups, backlog)}
+    yield from life.producers(patient, groups, backlog, now)
+    if backlog is not None:
+        yield from life.backlog_findings(backlog)
+    elif why:
+        yield unknown(
+            Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
+        )
+    yield from life.transactions(patient, answers, now)
+
+
+def _backlog(patient: Patient, now: int) -> tuple[life.Backlog | None, str]:
+    """What is open, or why that can not be told."""
+    sights = [patient.seen[topic] for topic in patient.names.identified.values()]
+    if not all(isinstance(sight, TopicFacts) for sight in sights):
+        # Where there is no topic nothing is open; what is hidden is not known.
+        return None, "" if None in sights else "this user may not see the internal topics"
+    try:
+        return life.read_backlog(patient, now), ""
+    except TxBridgeError as error:
+        return None, str(error)
+
+
+def _more_groups(patient: Patient, groups: Mapping[str, Any], backlog: life.Backlog) -> dict[str, Any]:
+    """Groups whose check topic this user can not see, or that have none."""
+    return patient.describe_groups([name for name in map(patient.names.check, backlog.pending) if name not in groups])

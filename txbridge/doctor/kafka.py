@@ -1,0 +1,126 @@
+"""Findings about the cluster itself: connection, versions, clock, limits of the brokers."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
+from txbridge.doctor.patient import Patient
+from txbridge.doctor.requests import Answers
+from txbridge.topics_cluster import NO_RIGHT
+
+#: Checks are due by the worker's clock, births are by the brokers'. A second is noticed by nobody; NTP keeps
+#: machines within milliseconds.
+_SKEW_MS = 1_000
+
+#: Limits of a broker that can refuse what a worker asks for: our option, and whether it is the least or the most.
+_LIMITS = (
+    ("transaction.max.timeout.ms", "commit_timeout", "most"),
+    ("group.min.session.timeout.ms", "session_timeout", "least"),
+    ("group.max.session.timeout.ms", "session_timeout", "most"),
+)
+
+
+def connection(patient: Patient, answers: Answers) -> Iterator[Finding]:
+    """Whether every broker answers under the address that it advertises."""
+    brokers = ", ".join(f"{node} {address}" for node, address in sorted(patient.brokers.items()))
+    for node, address in sorted(answers.unreachable.items()):
+        yield problem(
+            Check.CONNECTION,
+            f"broker {node} at {address} does not answer",
+            "start it; if it runs, its advertised.listeners must name an address that is reachable from here",
+        )
+    if not answers.unreachable:
+        count = len(patient.brokers)
+        yield ok(
+            Check.CONNECTION,
+            f"cluster {patient.cluster_id}, {count} broker{'s' * (count != 1)} ({brokers}), "
+            f"controller {patient.controller}",
+        )
+
+
+def versions(answers: Answers) -> Iterator[Finding]:
+    """What runs here and there."""
+    ours = (
+        f"txbridge {version('txbridge')}, Python {platform.python_version()}, librdkafka "
+        f"{confluent_kafka.libversion()[0]}, aiokafka {version('aiokafka')}"
+    )
+    releases = sorted(set(answers.releases.values()))
+    text = f"Kafka {' and '.join(releases) or 'unknown'}; {ours}"
+    if "older than 3.0" in releases:
+        yield warning(Check.VERSIONS, text, "use brokers of Kafka 3.x or 4.x: txbridge is not tested with older ones")
+    elif len(releases) > 1:
+        yield note(Check.VERSIONS, f"the brokers are of different releases: {text}", "finish the upgrade")
+    else:
+        yield ok(Check.VERSIONS, text)
+
+
+def clock(patient: Patient, answers: Answers) -> Iterator[Finding]:
+    """The controller's clock against the one of this machine."""
+    if isinstance(answers.clock, str):
+        yield unknown(
+            Check.CLOCK,
+            f"the controller's clock could not be asked: {answers.clock}",
+            "grant DESCRIBE on the cluster to this user (Kafka 3.3 or later)",
+        )
+        return
+    ahead, uncertain = answers.clock
+    excess = abs(ahead) - uncertain
+    text = f"the controller's clock is {_seconds(ahead)} this machine's (to {uncertain / 1000:.3f} s)"
+    if excess <= _SKEW_MS:
+        yield ok(Check.CLOCK, text)
+        return
+    late = "late" if ahead > 0 else "early"
+    level = Level.PROBLEM if excess > patient.settings.transaction_timeout else Level.WARNING
+    yield Finding(
+        Check.CLOCK,
+        level,
+        f"{text}: a worker here would check that much too {late}, and show ages that are wrong",
+        "let NTP set the clocks of this machine and of the brokers",
+    )
+
+
+def limits(patient: Patient) -> Iterator[Finding]:
+    """Whether the brokers accept the worker's time-outs."""
+    try:
+        by_broker = patient.broker_config()
+    except KafkaException as failure:
+        error = failure.args[0]
+        do = (
+            "grant DESCRIBE_CONFIGS on the cluster to this user"
+            if error.code() in NO_RIGHT
+            else "look at the brokers' logs"
+        )
+        yield unknown(Check.LIMITS, f"the brokers' configuration could not be read: {error.str()}", do)
+        return
+    fine = True
+    for node, config in sorted(by_broker.items()):
+        for name, option, which in _LIMITS:
+            ours, limit = getattr(patient.settings, option), config.get(name)
+            if limit is None or (ours >= int(limit) if which == "least" else ours <= int(limit)):
+                continue
+            fine = False
+            yield problem(
+                Check.LIMITS,
+                f"{option} is {ours} ms, and broker {node} accepts {limit} at {which} ({name}): workers can not start",
+                f"set {option} accordingly, or {name} on the brokers",
+            )
+        if config.get("unclean.leader.election.enable") == "true":
+            fine = False
+            yield warning(
+                Check.LIMITS,
+                f"broker {node} elects leaders that are not in sync (unclean.leader.election.enable): acknowledged "
+                f"messages and decisions can be lost",
+                "set it to false on the brokers, or on the internal topics",
+            )
+    if fine:
+        yield ok(Check.LIMITS, "the brokers accept commit_timeout and session_timeout, and elect no unclean leaders")
+
+
+def _seconds(ahead: float) -> str:
+    return f"{abs(ahead) / 1000:.3f} s {'ahead of' if ahead > 0 else 'behind'}"

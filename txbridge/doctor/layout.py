@@ -1,0 +1,190 @@
+"""Findings about the internal topics: layout and settings, retention against the checks, replication. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
+from txbridge.doctor.patient import KAFKAS_OWN, Patient
+from txbridge.settings import WorkerSettings
+from txbridge.text import duration
+from txbridge.topics import repair_of_policy
+from txbridge.topics_cluster import MissingRight, TopicFacts
+from txbridge.topics_plan import wanted_topics
+from txbridge.topics_wanted import LONGEST_OUTAGE_MS, Wanted
+
+#: Copies that survive one broker while another is being restarted.
+_USUAL_COPIES = 3
+_RETENTION = "retention.ms"
+_UNLIMITED = -1
+
+
+def topics(patient: Patient) -> Iterator[Finding]:
+    """Whether the topics are there, with the right numbers of partitions and the right settings."""
+    fine = True
+    for wanted in wanted_topics(patient.names, patient.options, patient.seen):
+        for finding in _of_topic(patient, wanted.name, [one for one in wanted.properties if one.name != _RETENTION]):
+            fine = False
+            yield finding
+        sight = patient.seen[wanted.name]
+        if isinstance(sight, TopicFacts) and wanted.partitions is None and sight.partitions != patient.partitions:
+            fine = False
+            yield problem(
+                Check.TOPICS,
+                f"{wanted.name} has {sight.partitions} partitions, {patient.names.half} has {patient.partitions}: "
+                f"workers refuse to start",
+                "use another namespace, or delete the topic if nothing in it is needed; see `txbridge topics plan`",
+            )
+    if fine:
+        checks = f" and {len(patient.groups)} of checks" if patient.groups else ""
+        yield ok(
+            Check.TOPICS,
+            f"the five internal topics{checks} are as they must be, with {patient.partitions} partitions",
+        )
+
+
+def _of_topic(patient: Patient, topic: str, properties: list[Wanted]) -> Iterator[Finding]:
+    sight = patient.seen[topic]
+    if sight is None:
+        yield problem(Check.TOPICS, f"{topic} does not exist", f"{patient.apply} creates it")
+    elif isinstance(sight, MissingRight):
+        yield unknown(Check.TOPICS, f"{topic} can not be looked at", f"grant {sight.right} on it to this user")
+    else:
+        for wanted in properties:
+            actual = sight.config.get(wanted.name)
+            if wanted.is_met(actual):
+                continue
+            level = Level.PROBLEM if wanted.vital else Level.WARNING
+            if wanted.name == "cleanup.policy":
+                do = repair_of_policy(topic, actual, wanted.value)
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", do)
+            else:
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", f"{patient.apply} sets it")
+
+
+def retention(patient: Patient) -> Iterator[Finding]:
+    """Whether what is undecided, and all that is known about it, is kept until the last check and beyond."""
+    names, settings = patient.names, patient.settings
+    half = patient.seen[names.half]
+    if not isinstance(half, TopicFacts):
+        # The finding about the topic says why, and what to do.
+        return
+    kept, age = int(half.config[_RETENTION]), settings.transaction_max_age
+    budget = _budget(settings)
+    fine = True
+    if kept != _UNLIMITED and kept <= age:
+        fine = False
+        yield problem(
+            Check.RETENTION,
+            f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)} "
+            f"(transaction_max_age): undecided ones would vanish",
+            f"{patient.apply} raises retention.ms; or lower transaction_max_age",
+        )
+    elif kept != _UNLIMITED and kept < age + LONGEST_OUTAGE_MS:
+        fine = False
+        yield warning(
+            Check.RETENTION,
+            f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)}: an outage of "
+            f"more than {duration(kept - age)} loses messages",
+            f"{patient.apply} raises retention.ms so that 4 days are survived",
+        )
+    for wanted in wanted_topics(names, patient.options, patient.seen):
+        sight = patient.seen[wanted.name]
+        if wanted.name == names.half or not isinstance(sight, TopicFacts):
+            continue
+        actual = int(sight.config.get(_RETENTION, _UNLIMITED))
+        if wanted.name in {names.end, names.op}:
+            if actual != _UNLIMITED and (kept == _UNLIMITED or actual < kept):
+                fine = False
+                yield problem(
+                    Check.RETENTION,
+                    f"{wanted.name} keeps its records for {duration(actual)}, shorter than {names.half}: finished "
+                    f"messages would be asked about, and could be delivered, again",
+                    f"{patient.apply} raises it",
+                )
+            continue
+        for one in wanted.unmet(sight.config):
+            if one.name == _RETENTION:
+                fine = False
+                yield warning(
+                    Check.RETENTION,
+                    f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
+                    f"{patient.apply} raises it",
+                )
+    if fine:
+        keeps = "for ever" if kept == _UNLIMITED else f"for {duration(kept)}"
+        yield ok(Check.RETENTION, f"{budget}; {names.half} keeps messages {keeps}, END and OP no less")
+
+
+def _budget(settings: WorkerSettings) -> str:
+    last = settings.transaction_timeout + settings.transaction_check_max * settings.transaction_check_interval
+    return (
+        f"{settings.transaction_check_max} checks take {duration(last)}, the greatest age is "
+        f"{duration(settings.transaction_max_age)}"
+    )
+
+
+def replication(patient: Patient) -> Iterator[Finding]:
+    """Whether the loss of a broker loses or stops anything."""
+    brokers = len(patient.brokers)
+    usual = min(_USUAL_COPIES, brokers)
+    fine = True
+    for topic in (*patient.seen, *KAFKAS_OWN):
+        for finding in _copies(patient, topic, usual):
+            fine = False
+            yield finding
+    if brokers == 1:
+        yield note(
+            Check.REPLICATION,
+            "there is one broker, so that nothing is replicated",
+            "for anything but tests: at least three brokers",
+        )
+    elif fine:
+        yield ok(Check.REPLICATION, f"all topics have {usual} copies or more, all of them in sync")
+
+
+def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
+    described, sight = patient.described.get(topic), patient.seen.get(topic)
+    if described is None:
+        # One of Kafka's own is made when it is first needed.
+        return
+    leaderless = [number for number, one in enumerate(described.places) if one.leader < 0]
+    behind = [number for number, one in enumerate(described.places) if one.in_sync != one.replicas]
+    copies = min(len(one.replicas) for one in described.places)
+    if leaderless:
+        yield problem(
+            Check.REPLICATION,
+            f"{topic}: partitions {_list(leaderless)} have no leader",
+            "start the brokers that have them",
+        )
+    elif behind:
+        yield warning(
+            Check.REPLICATION,
+            f"{topic}: not all copies of partitions {_list(behind)} are in sync",
+            "start the brokers that are missing, or wait until they have caught up",
+        )
+    if copies < usual:
+        yield warning(
+            Check.REPLICATION,
+            f"{topic} has {copies} of {usual} copies",
+            "kafka-reassign-partitions.sh adds the others",
+        )
+    if not isinstance(sight, TopicFacts):
+        return
+    least = int(sight.config.get("min.insync.replicas", "1"))
+    if least > copies:
+        yield problem(
+            Check.REPLICATION,
+            f"{topic}: min.insync.replicas is {least}, and it has {copies} copies: nothing can be written to it",
+            f"set min.insync.replicas to {max(1, copies - 1)}",
+        )
+    elif copies > 1 and least == 1:
+        yield warning(
+            Check.REPLICATION,
+            f"{topic}: min.insync.replicas is 1 with {copies} copies: what one broker has can be lost with it",
+            f"{patient.apply} sets {copies - 1}",
+        )
+
+
+def _list(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")

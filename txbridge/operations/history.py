@@ -1,0 +1,260 @@
+"""The whole history of one transaction, finished or not, from the topics alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    AdminClient,
+    OffsetSpec,
+)
+
+from txbridge import kafka_config
+from txbridge.broker.payloads import offset_of, to_half
+from txbridge.broker.reader import PartitionReader
+from txbridge.core import names as header_names
+from txbridge.core.end_transaction import EndRecord, Source, parse_end
+from txbridge.core.half_message import HalfMessage, parse_coordinates
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import is_transaction_id, short_id
+from txbridge.core.progress import parse_op
+from txbridge.core.states import TransactionState
+from txbridge.denied import is_denied
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.log import librdkafka_logger
+from txbridge.operations.connection import Connection, kafka_errors
+from txbridge.operations.reading import read_view
+from txbridge.record_headers import copyable_headers, headers_of
+
+#: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
+_REQUEST_TIMEOUT_S = 10.0
+#: Records about a transaction are looked for from its birth on, less this: brokers' clocks differ.
+_CLOCK_SKEW_MS = 60_000
+#: How long HALF is searched for an id. A second reads some hundred thousand records; with coordinates it is one.
+SEARCH_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happened, at ms since 1970 UTC."""
+
+    at: int
+    what: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that the topics tell about a transaction, oldest first. Never its whole id."""
+
+    partition: int
+    half_offset: int
+    short_id: str
+    group: str
+    real_topic: str
+    born: int
+    size: int
+    #: pending, held, discarded, or how it ended.
+    state: str
+    steps: Sequence[Step]
+    #: What could not be looked at, and why.
+    missing: Sequence[str]
+
+
+def read_history(connection: Connection, target: str) -> History:
+    """The history of the transaction at `<partition>:<half offset>`, or with this whole id.
+
+    An id is searched in HALF for at most SEARCH_TIMEOUT_S. Raises UsageError when there is no such transaction,
+    HangingTransactionError, KafkaUnreachableError, EnvironmentProblemError.
+    """
+    half, partition = _find(connection, target.strip())
+    view = read_view(connection, partition)
+    message = view.find(half.offset)
+    missing: list[str] = []
+    names, where = connection.names, f"{partition}:{half.offset}".encode()
+
+    def since_birth(topic: str, only: int | None, look: Callable[[Message], Iterator[Step]]) -> list[Step]:
+        return list(_collect(connection, topic, only, half.born, look, missing))
+
+    outcomes = since_birth(names.op, partition, lambda record: _op_steps(record, half.offset))
+    steps = [
+        Step(half.born, "prepared", f"{half.size} bytes for {half.real_topic}, by group {half.group}"),
+        *since_birth(names.end, partition, lambda record: _end_steps(record, half)),
+        *outcomes,
+        *since_birth(names.check(half.group), None, lambda record: _check_steps(record, where)),
+        *since_birth(names.discard, None, lambda record: _discard_steps(record, where)),
+    ]
+    steps.sort(key=lambda step: step.at)
+    if message is not None:
+        state = message.state.value
+        if message.state is TransactionState.HELD and message.error:
+            steps.append(Step(_now(), "not delivered yet", message.error))
+    else:
+        state = outcomes[-1].what if outcomes else "finished, and OP does not go back so far"
+    return History(
+        partition=partition,
+        half_offset=half.offset,
+        short_id=short_id(half.transaction_id),
+        group=half.group,
+        real_topic=half.real_topic,
+        born=half.born,
+        size=half.size,
+        state=state,
+        steps=steps,
+        missing=missing,
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _find(connection: Connection, target: str) -> tuple[HalfMessage, int]:
+    if is_transaction_id(target):
+        return _find_id(connection, target)
+    try:
+        partition, offset = parse_coordinates(target)
+    except MalformedRecordError:
+        shown = f"{short_id(target)}..." if len(target) > len(short_id(target)) else target
+        raise UsageError(
+            f"{shown!r} names no half message: give <partition>:<half offset>, as in 0:42, or the whole transaction id"
+        ) from None
+    connection.require_partition(partition)
+    for record in _records(connection, connection.names.half, partition, offset, offset + 1):
+        if offset_of(record) == offset:
+            try:
+                return to_half(record, connection.names), partition
+            except MalformedRecordError as error:
+                raise UsageError(f"the record at {target} is no half message: {error}") from None
+    raise UsageError(f"there is no half message at {target}: HALF does not go so far, or not back so far any more")
+
+
+def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, int]:
+    deadline, wanted = time.monotonic() + SEARCH_TIMEOUT_S, transaction_id.encode()
+    for partition in range(connection.partitions):
+        for record in _records(connection, connection.names.half, partition, 0, None):
+            if (header_names.UNIQ_KEY, wanted) in copyable_headers(record):
+                try:
+                    return to_half(record, connection.names), partition
+                except MalformedRecordError:
+                    continue
+            if time.monotonic() > deadline:
+                raise EnvironmentProblemError(
+                    f"{short_id(transaction_id)}... was not found in HALF within {SEARCH_TIMEOUT_S:g} s: give its "
+                    f"coordinates <partition>:<half offset>, which logs and the delivered message (TXB_HALF) have"
+                )
+    raise UsageError(f"HALF has no half message with the transaction id {short_id(transaction_id)}... (any more)")
+
+
+def _records(
+    connection: Connection, topic: str, partition: int, start: int, end: int | None, *, committed: bool = False
+) -> Iterator[Message]:
+    """Records of a partition from `start` (or the first that is left) to `end` (or the end of now)."""
+    with kafka_errors(f"reading {topic}[{partition}]"):
+        bounds = PartitionReader(connection.kafka, topic, partition, committed=False)
+        reader = PartitionReader(connection.kafka, topic, partition, committed=True) if committed else bounds
+        try:
+            low, high = bounds.watermarks()
+            stop = high if end is None else min(end, high)
+            start = max(start, low)
+            if start < stop:
+                reader.start(start)
+                yield from reader.read_to(stop, lambda: False)
+        finally:
+            bounds.close()
+            if reader is not bounds:
+                reader.close()
+
+
+def _collect(
+    connection: Connection,
+    topic: str,
+    partition: int | None,
+    born: int,
+    look: Callable[[Message], Iterator[Step]],
+    missing: list[str],
+) -> Iterator[Step]:
+    """What `look` finds in the records since birth. A topic that is hidden from this user is noted, not fatal."""
+    config = {"logger": librdkafka_logger(), **kafka_config.admin_config(connection.kafka)}
+    admin = kafka_config.create(AdminClient, config)
+    try:
+        for number in _partitions(admin, topic) if partition is None else [partition]:
+            where = TopicPartition(topic, number)
+            spec = {where: OffsetSpec.for_timestamp(max(born - _CLOCK_SKEW_MS, 0))}
+            start = admin.list_offsets(spec, request_timeout=_REQUEST_TIMEOUT_S)[where].result().offset
+            # Kafka answers -1 when nothing came since then.
+            if start >= 0:
+                committed = topic != connection.names.end
+                for record in _records(connection, topic, number, start, None, committed=committed):
+                    yield from look(record)
+    except KafkaException as failure:
+        error = failure.args[0]
+        if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+            return
+        if not is_denied(error):
+            raise EnvironmentProblemError(f"{topic} can not be read: {error.str()}") from failure
+        missing.append(f"missing right READ on topic {topic}")
+    except EnvironmentProblemError as error:
+        if not isinstance(error.__cause__, KafkaException) or not is_denied(error.__cause__.args[0]):
+            raise
+        missing.append(f"missing right READ on topic {topic}")
+
+
+def _partitions(admin: AdminClient, topic: str) -> list[int]:
+    """Raises KafkaException when there is no such topic, or it is hidden from this user."""
+    described = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
+    if described.error is not None:
+        raise KafkaException(described.error)
+    return sorted(described.partitions)
+
+
+def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
+    value = record.value() or b""
+    # Cheap before dear: END is long, and few of its records name this message.
+    if b"%d," % half.offset not in value:
+        return
+    try:
+        end = parse_end(offset_of(record), value, headers_of(record))
+    except MalformedRecordError:
+        return
+    for entry in end.entries:
+        if entry.half_offset == half.offset:
+            forged = "" if entry.transaction_id == half.transaction_id else " (with a wrong transaction id: refused)"
+            asked = f", answer to check {entry.check_times}" if entry.check_times else ""
+            detail = f"{_who(end)}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"
+            what = "resume" if end.source is Source.RESUME else entry.decision.name.lower()
+            yield Step(record.timestamp()[1], f"END {what}", detail)
+
+
+def _who(end: EndRecord) -> str:
+    return f"{end.source.value}{' ' if end.client_id else ''}{end.client_id or ''}, END offset {end.offset}"
+
+
+def _op_steps(record: Message, offset: int) -> Iterator[Step]:
+    if b"%d" % offset not in (record.value() or b""):
+        return
+    try:
+        outcome, offsets = parse_op(record.value(), headers_of(record))
+    except MalformedRecordError:
+        return
+    if offset in offsets:
+        past = {"commit": "delivered", "rollback": "rolled back", "discard": "discarded"}
+        yield Step(record.timestamp()[1], past[outcome.value], f"OP offset {offset_of(record)}")
+
+
+def _check_steps(record: Message, where: bytes) -> Iterator[Step]:
+    headers = dict(copyable_headers(record))
+    if headers.get(header_names.HALF_COORDINATES) == where:
+        times = (headers.get(header_names.CHECK_TIMES) or b"?").decode(errors="replace")
+        yield Step(record.timestamp()[1], f"check {times} sent")
+
+
+def _discard_steps(record: Message, where: bytes) -> Iterator[Step]:
+    headers = dict(copyable_headers(record))
+    if headers.get(header_names.HALF_COORDINATES) == where:
+        reason = (headers.get(header_names.REASON) or b"?").decode(errors="replace")
+        place = f"{record.partition()}:{offset_of(record)}"
+        yield Step(record.timestamp()[1], "set aside", f"{reason}, at {place} of the discard topic")

@@ -1,0 +1,135 @@
+"""Which rights each role needs, by Kafka's ACLs: docs/security.md shows this table, and a test grants no more than it.
+
+Only what must be granted is here: WRITE and READ include DESCRIBE on topics, groups and transactional ids.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from txbridge.core.names import READER_GROUP, SYSTEM_GROUP, Names
+
+
+class Role(enum.Enum):
+    """Who connects to Kafka."""
+
+    #: An application with a TransactionProducer; its check topic was made by `txbridge topics apply --group`.
+    CLIENT = "client"
+    WORKER = "worker"
+    #: A person who uses pending, resolve and resume.
+    OPERATOR = "operator"
+    #: `txbridge audit`.
+    AUDIT = "audit"
+    #: `txbridge topics`.
+    ADMIN = "admin"
+    #: `txbridge doctor`, besides those of the role that it examines.
+    DOCTOR = "doctor"
+
+
+class Kind(enum.Enum):
+    """What a right is granted on; the names of Kafka's ResourceType."""
+
+    TOPIC = "TOPIC"
+    GROUP = "GROUP"
+    TRANSACTIONAL_ID = "TRANSACTIONAL_ID"
+    CLUSTER = "CLUSTER"
+
+
+class Pattern(enum.Enum):
+    """How the name is meant; the names of Kafka's ResourcePatternType."""
+
+    LITERAL = "LITERAL"
+    PREFIXED = "PREFIXED"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Operations (Kafka's AclOperation) on one resource, or on all whose names begin so."""
+
+    kind: Kind
+    name: str
+    pattern: Pattern
+    operations: tuple[str, ...]
+
+    def __str__(self) -> str:
+        what = f"{self.kind.value.lower().replace('_', ' ')} {self.name}"
+        return f"{', '.join(self.operations)} on {what}{'*' if self.pattern is Pattern.PREFIXED else ''}"
+
+
+#: The only name that Kafka has for the cluster.
+CLUSTER = "kafka-cluster"
+#: Spark's own names for its consumer groups.
+_SPARK_GROUPS = "spark-kafka-"
+
+
+def topic(name: str, *operations: str, pattern: Pattern = Pattern.LITERAL) -> Right:
+    return Right(Kind.TOPIC, name, pattern, operations)
+
+
+def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_topic: str = "") -> list[Right]:
+    """What this role needs in a namespace.
+
+    `group` is the client's producer group, `real_topic` one of the real topics (each needs the same), `app_id` the
+    workers' group if it is not the usual one.
+    """
+    app_id = app_id or names.worker_group
+    checks = names.check("")
+    fences = Right(Kind.TRANSACTIONAL_ID, f"{names.half}@{SYSTEM_GROUP}/", Pattern.PREFIXED, ("WRITE",))
+    # librdkafka looks up the coordinator of this group for every reader.
+    reader = Right(Kind.GROUP, READER_GROUP, Pattern.LITERAL, ("DESCRIBE",))
+    internal = (names.half, names.end, names.op, names.offset, names.discard)
+    match role:
+        case Role.CLIENT:
+            return [
+                topic(names.half, "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
+                Right(Kind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
+            ]
+        case Role.WORKER:
+            return [
+                topic(names.half, "READ", "DESCRIBE_CONFIGS"),
+                topic(names.end, "READ", "DESCRIBE_CONFIGS"),
+                topic(names.op, "READ", "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.offset, "READ", "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.discard, "WRITE", "DESCRIBE_CONFIGS"),
+                topic(checks, "WRITE", pattern=Pattern.PREFIXED),
+                topic(real_topic, "WRITE"),
+                Right(Kind.GROUP, app_id, Pattern.LITERAL, ("READ",)),
+                Right(Kind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
+                reader,
+                fences,
+            ]
+        case Role.OPERATOR:
+            return [
+                reader,
+                topic(names.half, "READ", "DESCRIBE_CONFIGS"),
+                topic(names.end, "READ", "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.op, "READ", "DESCRIBE_CONFIGS"),
+                topic(names.offset, "READ", "DESCRIBE_CONFIGS"),
+            ]
+        case Role.AUDIT:
+            return [
+                *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal),
+                topic(real_topic, "READ"),
+                Right(Kind.GROUP, _SPARK_GROUPS, Pattern.PREFIXED, ("READ",)),
+            ]
+        case Role.ADMIN:
+            create = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+            return [
+                *(topic(name, *create) for name in internal),
+                topic(checks, *create, pattern=Pattern.PREFIXED),
+            ]
+        case Role.DOCTOR:
+            return [
+                Right(Kind.CLUSTER, CLUSTER, Pattern.LITERAL, ("DESCRIBE", "DESCRIBE_CONFIGS")),
+                *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal),
+                topic(checks, "DESCRIBE", "DESCRIBE_CONFIGS", pattern=Pattern.PREFIXED),
+                topic("__transaction_state", "DESCRIBE"),
+                topic("__consumer_offsets", "DESCRIBE"),
+                Right(Kind.GROUP, app_id, Pattern.LITERAL, ("DESCRIBE",)),
+                reader,
+                Right(Kind.GROUP, checks, Pattern.PREFIXED, ("DESCRIBE",)),
+                Right(Kind.TRANSACTIONAL_ID, fences.name, Pattern.PREFIXED, ("DESCRIBE",)),
+            ]
