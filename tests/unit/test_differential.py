@@ -110,7 +110,7 @@ def test_jars_that_can_not_be_had_leave_nothing_behind(tmp_path, monkeypatch):
 def test_a_java_without_a_compiler_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentProblemError, match=r"needs a JDK, and .* is a Java without `javac`: install one"):
-        compiled(Peer(JAVA, tmp_path, "", "", tmp_path))
+        compiled(Peer(JAVA, tmp_path, "", "", tmp_path), tmp_path / "Program.java")
 
 
 def test_the_client_has_no_server_on_its_class_path(tmp_path):
