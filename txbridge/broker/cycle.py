@@ -206,12 +206,13 @@ class Cycle:
                 malformed.append(record)
         draft.retry_held(self._topics.obstacle_of_held, _ROUND_LIMIT)
         # What was found due stands under the condition that END up to its end then is in this draft or before it.
-        level = as_of is not None and taken == len(batch)
-        if as_of is not None and level:
+        if taken < len(batch):
+            as_of = None
+        if as_of is not None:
             self._due = None
             self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
         draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
-        draft.park(_PARK_LIMIT, grown_old=level)
+        draft.park(_PARK_LIMIT, grown_old=as_of is not None)
         return draft, taken, malformed
 
     def _draft_round(self, draft: Draft, as_of: int, most_discards: int) -> None:

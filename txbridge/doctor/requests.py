@@ -40,6 +40,8 @@ _NAMES = {105: ID_NOT_FOUND}
 #: partition, so that nothing can come of it.
 _NO_PRODUCER, _NO_PARTITION = -1, 2**31 - 1
 _METADATA_TOPIC = "__cluster_metadata"
+#: Why a question has no answer; the last is aiokafka's word for a broker that does not know the request.
+_NO_ANSWER = (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError)
 
 
 #: Of a replica in DescribeQuorum v1.
@@ -309,7 +311,7 @@ class _Client:
     async def _told(question: Coroutine[Any, Any, _Result]) -> _Result | str:
         try:
             return await question
-        except (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError) as error:
+        except _NO_ANSWER as error:
             return _text(error)
 
     async def _releases(self) -> tuple[dict[int, str], dict[int, str]]:
@@ -344,7 +346,7 @@ class _Client:
             try:
                 node = await self._coordinator(transactional_id)
                 answer = await self._kafka.send(node, _DescribeTransactions([transactional_id]))
-            except (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError) as error:
+            except _NO_ANSWER as error:
                 return Transaction("", _text(error))
             [(code, _, state, timeout, since, producer_id, _, _, _)] = answer.transaction_states
             if not code:
@@ -354,7 +356,7 @@ class _Client:
             await asyncio.sleep(RETRY_S)
 
     async def _may_write(self, transactional_id: str) -> bool | None:
-        with suppress(kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError):
+        with suppress(*_NO_ANSWER):
             node = await self._coordinator(transactional_id)
             topic = transactional_id.partition("@")[0]
             request = AddPartitionsToTxnRequest(transactional_id, _NO_PRODUCER, -1, [(topic, [_NO_PARTITION])])
