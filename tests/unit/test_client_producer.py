@@ -164,7 +164,7 @@ class FakeRuntime:
         assert 0 < timeout <= 0.05
         threading.Event().wait(timeout)
 
-    def write_half(self, message, transaction_id, on_done):
+    def write_half(self, message, transaction_id, on_done, gathering):
         self.log.append("write")
         raise self.write
 

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from txbridge.client.errors import PrepareError
-from txbridge.client.half_writer import Prepared, Report
+from txbridge.client.half_writer import AfterReports, Prepared, Report
 from txbridge.client.listener import TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message
 from txbridge.client.result import TransactionSendResult
@@ -53,19 +53,25 @@ def prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared
     return prepared
 
 
-def write(runtime: Runtime, message: Message, transaction_id: str, on_done: Report) -> None:
+def write(
+    runtime: Runtime,
+    message: Message,
+    transaction_id: str,
+    on_done: Report,
+    gathering: AfterReports | None = None,
+) -> None:
     """Hand the half message over; blocks for room, as long as for an acknowledgement, then PrepareError."""
     deadline = time.monotonic() + runtime.prepare_timeout
     if not runtime.wait_for_room(runtime.prepare_timeout):
         raise no_room_for_ends()
     while True:
         try:
-            runtime.write_half(message, transaction_id, on_done)
+            runtime.write_half(message, transaction_id, on_done, gathering)
         except BufferError:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise no_room_for_half_messages() from None
-            runtime.wait_for_half_room(left)
+            (runtime.wait_for_half_room if gathering is None else runtime.wait_for_gatherers_room)(left)
         else:
             return
 

@@ -41,6 +41,8 @@ class Prepared(NamedTuple):
 
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.
 Report = Callable[[Prepared | PrepareError], None]
+#: Called in that thread once some attempts were reported; the same holds for it.
+AfterReports = Callable[[], None]
 
 
 class HalfWriter:
@@ -53,14 +55,21 @@ class HalfWriter:
         self._group = group
         self._room = threading.Condition()
         self._waiting_for_room = 0
+        self._after_reports: AfterReports | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="txbridge-half", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def write(self, message: Message, transaction_id: str, on_done: Report) -> None:
-        """Begin an attempt. Raises BufferError when too much is on its way already, else `on_done` will be called."""
+    def write(
+        self, message: Message, transaction_id: str, on_done: Report, after_reports: AfterReports | None = None
+    ) -> None:
+        """Begin an attempt. Raises BufferError when too much is on its way already, else `on_done` will be called.
+
+        `after_reports` is one and the same for all attempts that have one.
+        """
+        self._after_reports = after_reports
         headers = half_headers(
             message.headers,
             transaction_id=transaction_id,
@@ -81,6 +90,7 @@ class HalfWriter:
             )
         except KafkaException as failure:
             on_done(self._failed(transaction_id, failure.args[0]))
+            self._tell()
 
     def wait_for_room(self, timeout: float) -> None:
         """Wait until a record has left librdkafka's queue; `timeout` in seconds."""
@@ -96,6 +106,7 @@ class HalfWriter:
         self._stopping = True
         self._thread.join()
         self._wire.close()
+        self._tell()
 
     def _serve(self) -> None:
         while not self._stopping:
@@ -103,6 +114,11 @@ class HalfWriter:
                 self._wire.serve(_SERVE_S)
             except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
                 report(logging.ERROR, "kafka_callback_raised", exception=error)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._after_reports is not None:
+            self._after_reports()
 
     def _delivered(
         self,
