@@ -48,7 +48,7 @@ AfterReports = Callable[[], None]
 class HalfWriter:
     """Writes half messages; thread-safe. A thread of its own serves the delivery reports."""
 
-    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str) -> None:
+    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str, thread: str = "half") -> None:
         self._wire = wire
         self._connection = connection
         self._topic = names.half
@@ -57,7 +57,7 @@ class HalfWriter:
         self._waiting_for_room = 0
         self._after_reports: AfterReports | None = None
         self._stopping = False
-        self._thread = threading.Thread(target=self._serve, name="txbridge-half", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"txbridge-{thread}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -66,7 +66,7 @@ class Runtime:
         )
 
         def new_gatherer() -> HalfWriter:
-            return HalfWriter(Wire(gathering_config, connection), connection, names, group)
+            return HalfWriter(Wire(gathering_config, connection), connection, names, group, thread="gathering")
 
         self._new_gatherer = new_gatherer
         #: A second writer, of half messages that may wait a little for company; only if there are such.
