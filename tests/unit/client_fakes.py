@@ -11,6 +11,7 @@ from txbridge import PrepareError, UsageError
 from txbridge.client.attempts import TransactionIds
 from txbridge.client.end_queue import Ticket
 from txbridge.client.half_writer import Prepared
+from txbridge.client.serving import Serving, Waiter
 from txbridge.core.end_transaction import EndEntry
 
 
@@ -108,6 +109,7 @@ class FakeRuntime:
         self.room_waits = []
         self.closed = False
         self.after_reports = None
+        self._serving = Serving(threading.Event().wait, "never started")
         self._condition = threading.Condition()
 
     def check_limits(self, message):
@@ -137,6 +139,9 @@ class FakeRuntime:
         threading.Event().wait(min(timeout, 0.01))
 
     wait_for_gatherers_room = wait_for_half_room
+
+    def waiter(self):
+        return Waiter(self._serving)
 
     def write_half(self, message, transaction_id, on_done, gathering=None):
         self.after_reports = gathering

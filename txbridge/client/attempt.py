@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from queue import SimpleQueue
 from typing import Any
 
 from txbridge.client.errors import PrepareError
@@ -38,11 +37,11 @@ def require_this_process(runtime: Runtime) -> None:
 
 def prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared:
     """Store the half message and wait for that; PrepareError if Kafka does not acknowledge it."""
-    reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
     try:
-        write(runtime, message, transaction_id, reports.put)
-        # librdkafka reports every record, at the latest after message.timeout.ms.
-        prepared = reports.get()
+        with runtime.waiter() as waiter:
+            write(runtime, message, transaction_id, waiter.report)
+            # librdkafka reports every record, at the latest after message.timeout.ms.
+            prepared = waiter.result()
     except BaseException:
         # Interrupted: Kafka may store it, but there will be no local transaction.
         runtime.give_up(transaction_id)

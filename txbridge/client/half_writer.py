@@ -15,12 +15,10 @@ from txbridge.client.connection import Connection
 from txbridge.client.errors import PrepareError, explain
 from txbridge.client.events import report
 from txbridge.client.message import Message
+from txbridge.client.serving import Serving, Waiter
 from txbridge.client.wire import Wire
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
-
-#: librdkafka wakes the thread for every report at once; this only bounds how late it notices that it shall stop.
-_SERVE_S = 0.1
 
 
 class Prepared(NamedTuple):
@@ -46,7 +44,7 @@ AfterReports = Callable[[], None]
 
 
 class HalfWriter:
-    """Writes half messages; thread-safe. A thread of its own serves the delivery reports."""
+    """Writes half messages; thread-safe."""
 
     def __init__(self, wire: Wire, connection: Connection, names: Names, group: str, thread: str = "half") -> None:
         self._wire = wire
@@ -56,11 +54,14 @@ class HalfWriter:
         self._room = threading.Condition()
         self._waiting_for_room = 0
         self._after_reports: AfterReports | None = None
-        self._stopping = False
-        self._thread = threading.Thread(target=self._serve, name=f"txbridge-{thread}", daemon=True)
+        self._serving = Serving(self._serve, f"txbridge-{thread}")
 
     def start(self) -> None:
-        self._thread.start()
+        self._serving.start()
+
+    def waiter(self) -> Waiter[Prepared | PrepareError]:
+        """For a caller of `write` that waits for its report."""
+        return Waiter(self._serving)
 
     def write(
         self, message: Message, transaction_id: str, on_done: Report, after_reports: AfterReports | None = None
@@ -91,6 +92,7 @@ class HalfWriter:
         except KafkaException as failure:
             on_done(self._failed(transaction_id, failure.args[0]))
             self._tell()
+        self._serving.expect()
 
     def wait_for_room(self, timeout: float) -> None:
         """Wait until a record has left librdkafka's queue; `timeout` in seconds."""
@@ -103,18 +105,15 @@ class HalfWriter:
 
     def close(self) -> None:
         """What is not acknowledged by now fails."""
-        self._stopping = True
-        self._thread.join()
-        self._wire.close()
+        self._serving.stop(self._wire.close)
         self._tell()
 
-    def _serve(self) -> None:
-        while not self._stopping:
-            try:
-                self._wire.serve(_SERVE_S)
-            except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
-                report(logging.ERROR, "kafka_callback_raised", exception=error)
-            self._tell()
+    def _serve(self, timeout: float) -> None:
+        try:
+            self._wire.serve(timeout)
+        except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: whoever serves must go on
+            report(logging.ERROR, "kafka_callback_raised", exception=error)
+        self._tell()
 
     def _tell(self) -> None:
         if self._after_reports is not None:

@@ -17,12 +17,14 @@ from txbridge.client.check_request import CheckRequest
 from txbridge.client.connection import Connection
 from txbridge.client.end_queue import Ticket
 from txbridge.client.end_sender import EndSender
+from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import AfterReports, HalfWriter, Prepared, Report
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.message import Limits, Message, check_limits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
+from txbridge.client.serving import Waiter
 from txbridge.client.tracing import ClientTracing
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source
@@ -126,6 +128,10 @@ class Runtime:
         measured = self._metrics.preparing(transaction_id, on_done)
         carried, traced = self._tracing.preparing(transaction_id, message, measured)
         self._writer(gathers=gathering is not None).write(carried, transaction_id, traced, gathering)
+
+    def waiter(self) -> Waiter[Prepared | PrepareError]:
+        """See HalfWriter.waiter."""
+        return self._half.waiter()
 
     def wait_for_half_room(self, timeout: float) -> None:
         """See HalfWriter.wait_for_room."""
