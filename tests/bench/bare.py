@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.bench.feed import PATIENCE_S
 from tests.bench.load import in_threads
 from tests.bench.measure import PER_SECOND, Found
+from tests.bench.values import Values
 from tests.harness import Bridge
 
 
@@ -17,7 +18,7 @@ def produce_and_wait(bridge: Bridge, partitions: int, threads: int, count: int, 
     """Idempotent, by so many threads; a thread more serves the acknowledgements."""
     topic = bridge.create_topic(f"bare-{time.monotonic_ns()}", partitions=partitions)
     producer = Producer({"bootstrap.servers": bridge.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0})
-    value, stopped = b"v" * size, threading.Event()
+    values, stopped = Values(size), threading.Event()
 
     def serve() -> None:
         while not stopped.is_set():
@@ -25,7 +26,7 @@ def produce_and_wait(bridge: Bridge, partitions: int, threads: int, count: int, 
 
     def send(number: int) -> None:
         stored = threading.Event()
-        producer.produce(topic, value, b"%d" % number, on_delivery=lambda *_: stored.set())
+        producer.produce(topic, values[number], b"%d" % number, on_delivery=lambda *_: stored.set())
         assert stored.wait(PATIENCE_S)
 
     server = threading.Thread(target=serve)

@@ -18,6 +18,7 @@ from tests.bench.load import paced
 from tests.bench.measure import P50, P99, Found, Ratio, by_turns, percentiles
 from tests.bench.rocketmq import RocketMQ, rocketmq
 from tests.bench.stand import Stand
+from tests.bench.values import Values
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
 
@@ -108,14 +109,14 @@ class _Ours:
 
     def measure(self, count: int, rate: float, size: int) -> Found:
         first, self._next = self._next, self._next + count
-        notes, value, topic = _Unknown(), b"v" * size, self._stand.real_topic
+        notes, values, topic = _Unknown(), Values(size), self._stand.real_topic
         bridge = self._stand.bridge
         settings = {"bootstrap.servers": bridge.bootstrap_servers}
         self._stand.reader.expect_numbers(first, count, _SETTLE_S)
         with TransactionProducer("bench", notes, settings, namespace=bridge.namespace) as producer:
             for place in paced(count, rate):
                 number = first + place
-                producer.submit_message_in_transaction(Message(topic, value, b"%d" % number), number)
+                producer.submit_message_in_transaction(Message(topic, values[number], b"%d" % number), number)
             seen = self._stand.reader.seen()
         timeout = _TIMEOUT_MS / 1e3
         due = [notes.called[first + place] + timeout for place in range(count)]

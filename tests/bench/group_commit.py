@@ -6,6 +6,7 @@ import time
 
 from confluent_kafka import Producer
 
+from tests.bench.values import Values
 from txbridge.kafka_config import transactional_producer_config
 
 #: Kafka's own answer comes in milliseconds; a machine that needs longer tells nothing.
@@ -33,7 +34,7 @@ class GroupCommits:
 
         They arrive by the clock, which costs nothing: a thread that hands them over would make it slower.
         """
-        value = b"v" * size
+        values = Values(size)
         since = time.monotonic()
         arrivals = [since + number / rate for number in range(count)]
         done = self.committed = 0
@@ -44,7 +45,7 @@ class GroupCommits:
             now = time.monotonic()
             self._producer.begin_transaction()
             while done < count and arrivals[done] <= now:
-                self._producer.produce(self._topic, value, b"%d" % (first + done), partition=0)
+                self._producer.produce(self._topic, values[done], b"%d" % (first + done), partition=0)
                 done += 1
             self._producer.commit_transaction(_COMMIT_S)
             self.committed += 1

@@ -14,6 +14,7 @@ from tests.bench.reader_process import ReaderProcess
 from tests.bench.rocketmq import rocketmq
 from tests.bench.stages import STAGES, TRANSACTIONS, Stages
 from tests.bench.stand import Stand
+from tests.bench.values import Values
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
 
@@ -108,11 +109,11 @@ class _Ours:
 
     def measure(self, count: int, rate: float, size: int) -> Found:
         first, self._next = self._next, self._next + count
-        value, topic = b"v" * size, self._stand.real_topic
+        values, topic = Values(size), self._stand.real_topic
         stages = Stages(self._stand.bridge)
         self._stand.reader.expect_numbers(first, count)
         sent = [
-            self._producer.submit_message_in_transaction(Message(topic, value, b"%d" % number), number)
+            self._producer.submit_message_in_transaction(Message(topic, values[number], b"%d" % number), number)
             for number in (first + place for place in paced(count, rate))
         ]
         seen = self._stand.reader.seen()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tests.bench.values import Values
 from tests.harness import eventually
 from txbridge import (
     AsyncTransactionListener,
@@ -68,8 +69,8 @@ class Load:
         return self.mix.count(LocalTransactionState.UNKNOW, self.count)
 
     def messages(self) -> Iterator[tuple[int, Message]]:
-        value = b"v" * self.size
-        return ((number, Message(self.topic, value, b"%d" % number)) for number in range(self.count))
+        values = Values(self.size)
+        return ((number, Message(self.topic, values[number], b"%d" % number)) for number in range(self.count))
 
     def answer_check(self, key: bytes | None) -> LocalTransactionState:
         self.answered.add(int(key or b""))

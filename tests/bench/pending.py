@@ -71,7 +71,7 @@ class _Bench:
 
         say(f"preparing {pending:,} half messages of {options.size:,} bytes")
         since = time.monotonic()
-        self._feed.prepare(self._real, pending, b"u" * options.size, _UNDECIDED)
+        self._feed.prepare(self._real, pending, options.size, _UNDECIDED)
         prepared_s = time.monotonic() - since
         self._wait_parked()
         after = memory(worker)
@@ -133,7 +133,7 @@ class _Bench:
         """
         rates = []
         for _ in range(rounds):
-            prepared = self._feed.prepare(self._real, self._options.commits, b"c" * self._options.size, b"committed")
+            prepared = self._feed.prepare(self._real, self._options.commits, self._options.size, b"committed")
             # The worker reads HALF meanwhile, as it would under steady traffic.
             time.sleep(2)
             seen = EndOfTopic(self._bridge.bootstrap_servers, self._real)

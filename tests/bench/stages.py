@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from statistics import median
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.bench.measure import Found
 from tests.harness import Bridge
 
-_STORED, _WRITTEN, _SEEN = "ms, decision to END stored", "ms, END to OP stored", "ms, OP stored to visible"
-#: What the three stages are; each is a median, so that they add up to the whole only roughly.
+_WHOLE = "ms, mean"
+_STORED, _WAITED = "ms, decision to END stored", "ms, wait for the transaction before"
+_WRITTEN, _SEEN = "ms, worker until OP is stored", "ms, OP stored to visible"
+#: What they are. Means, so that the four of them add up to the whole.
 STAGES = {
     _STORED: "the client batches and sends the decision, Kafka appends it to END",
-    _WRITTEN: "the worker reads END, drafts, and writes the records, those of OP at the end of them",
-    _SEEN: "the Kafka transaction commits, markers are written, the reader gets the record",
+    _WAITED: "until the messages of the Kafka transaction before are visible: one at a time, so this is group commit",
+    _WRITTEN: "the worker reads END, drafts, and writes the records, those of OP behind the messages",
+    _SEEN: "the rest is written, the Kafka transaction commits, markers are written, the reader gets the message",
 }
 #: Kafka's append times are whole milliseconds, cut off: on the average half a millisecond is missing.
 _CUT_OFF_S = 0.0005
@@ -35,17 +40,17 @@ class Stages:
         self._wall = time.time() - time.monotonic()
 
     def between(self, half_offsets: Sequence[int], decided: Sequence[float], seen: Sequence[float]) -> Found:
-        """Medians (ms) of the transactions with these half offsets, decided and seen at these times (monotonic)."""
+        """Of the transactions with these half offsets, all committed, decided and seen at these times (monotonic)."""
         ends = self._append_times(self._bridge.names.end, _entries_of_end)
         ops = self._append_times(self._bridge.names.op, _entries_of_op)
-        all_of_them = list(zip(half_offsets, decided, seen, strict=True))
-        return {
-            _STORED: _median_ms(ends[offset] - since for offset, since, _ in all_of_them),
-            _WRITTEN: _median_ms(ops[offset] - ends[offset] for offset, _, _ in all_of_them),
-            _SEEN: _median_ms(at - ops[offset] for offset, _, at in all_of_them),
-            # All are commits, so a Kafka transaction has one record of OP; those of one never share a time of append.
-            TRANSACTIONS: len(set(ops.values())) / (max(seen) - min(decided)),
-        }
+        parts = stages(
+            [
+                Times(since, ends[offset], ops[offset], at)
+                for offset, since, at in zip(half_offsets, decided, seen, strict=True)
+            ]
+        )
+        # All are commits, so a Kafka transaction has one record of OP; no two of them are as quick as a millisecond.
+        return {**parts, TRANSACTIONS: len(set(ops.values())) / (max(seen) - min(decided))}
 
     def _append_times(self, topic: str, entries: Callable[[bytes], Iterable[int]]) -> dict[int, float]:
         """By half offset, when the record that names it was stored (monotonic, s)."""
@@ -90,5 +95,33 @@ def _entries_of_op(value: bytes) -> Iterable[int]:
     return map(int, value.split(b","))
 
 
-def _median_ms(seconds: Iterable[float]) -> float:
-    return median(seconds) * 1e3
+class Times(NamedTuple):
+    """Of one transaction (s)."""
+
+    decided: float
+    end_stored: float
+    #: The same for all of one Kafka transaction.
+    op_stored: float
+    seen: float
+
+
+def stages(transactions: Sequence[Times]) -> Found:
+    """How long each stage took, on the average (ms)."""
+    seen_first: dict[float, float] = {}
+    for one in transactions:
+        seen_first[one.op_stored] = min(one.seen, seen_first.get(one.op_stored, one.seen))
+    in_order = sorted(seen_first)
+    before = {later: seen_first[earlier] for earlier, later in pairwise(in_order)}
+    # The worker can not begin sooner than its decision is stored, nor before it is through with the one before.
+    begun = [min(max(one.end_stored, before.get(one.op_stored, one.end_stored)), one.op_stored) for one in transactions]
+    return {
+        _WHOLE: _mean_ms(one.seen - one.decided for one in transactions),
+        _STORED: _mean_ms(one.end_stored - one.decided for one in transactions),
+        _WAITED: _mean_ms(at - one.end_stored for at, one in zip(begun, transactions, strict=True)),
+        _WRITTEN: _mean_ms(one.op_stored - at for at, one in zip(begun, transactions, strict=True)),
+        _SEEN: _mean_ms(one.seen - one.op_stored for one in transactions),
+    }
+
+
+def _mean_ms(seconds: Iterable[float]) -> float:
+    return fmean(seconds) * 1e3

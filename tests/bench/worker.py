@@ -64,7 +64,7 @@ class _Bench:
     def __init__(self, bridge: Bridge, options: argparse.Namespace, real: str, copies: str) -> None:
         self._bridge = bridge
         self._count = options.transactions
-        self._value = b"c" * options.size
+        self._size = options.size
         self._real, self._copies = real, copies
         self._feed = Feed(bridge)
         self._worker = bridge.worker(
@@ -75,7 +75,7 @@ class _Bench:
     def worker(self, seen: ReaderProcess) -> Found:
         """From when it goes on until a reader has seen the last one."""
         self._worker.pause()
-        prepared = self._feed.prepare(self._real, self._count, self._value, b"committed")
+        prepared = self._feed.prepare(self._real, self._count, self._size, b"committed")
         self._feed.commit(prepared)
         self._from = prepared[0][0]
         seen.expect(self._count)

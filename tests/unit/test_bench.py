@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import pytest
 
@@ -10,7 +11,9 @@ import tests.bench.__main__ as program
 from tests.bench.load import Load, Mix
 from tests.bench.measure import PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
 from tests.bench.report import merged, table
+from tests.bench.stages import Times, stages
 from tests.bench.stand import cpu_us_each
+from tests.bench.values import Values
 
 RATIO = {"value": 5.2, "goal": "at least 5", "met": True}
 
@@ -62,10 +65,34 @@ def test_processor_time_is_told_for_each_transaction_and_process():
     assert found == pytest.approx({"cpu us, client": 50.0, "cpu us, Kafka": 10.0})
 
 
+def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_before():
+    first = Times(decided=0.0, end_stored=0.002, op_stored=0.005, seen=0.010)
+    # Stored while the first one was being committed, and so in the second Kafka transaction.
+    second = Times(decided=0.005, end_stored=0.006, op_stored=0.012, seen=0.020)
+    found = stages([first, second])
+    assert found == pytest.approx(
+        {
+            "ms, mean": (10 + 15) / 2,
+            "ms, decision to END stored": (2 + 1) / 2,
+            "ms, wait for the transaction before": (0 + 4) / 2,
+            "ms, worker until OP is stored": (3 + 2) / 2,
+            "ms, OP stored to visible": (5 + 8) / 2,
+        }
+    )
+
+
 def test_a_mix_answers_in_its_shares():
     load = Load("real", 200, 10, Mix(rollback=5, unknown=5))
     assert (load.committed, load.unknown) == (180, 10)
     assert [message.key for _, message in load.messages()][-1] == b"199"
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 2_000_000])
+def test_values_have_their_size_and_do_not_compress(size):
+    values = Values(size)
+    together = b"".join(values[number] for number in range(max(2, 100_000 // size)))
+    assert len(values[7]) == len(values[10**9]) == size
+    assert len(zlib.compress(together)) > 0.99 * len(together)
 
 
 def test_reports_are_merged_with_all_ratios_together_and_the_failed_ones_named():
