@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tests.bench.group_commit import GroupCommits
 from tests.bench.load import paced
-from tests.bench.measure import P50, P99, Found, Ratio, by_turns, percentiles
+from tests.bench.measure import P50, P99, Found, Ratio, Rounds, by_turns, percentiles
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.rocketmq import rocketmq
 from tests.bench.stages import STAGES, TRANSACTIONS, Stages
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _times(found, what: str, of: str) -> float:
+def _times(found: Rounds, what: str, of: str) -> float:
     return found.median(_OURS, what) / found.median(of, what)
 
 

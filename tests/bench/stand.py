@@ -77,14 +77,15 @@ class Stand:
         """
         load = Load(self.real_topic, count, size, mix)
         self.reader.expect(load.committed)
-        before = self._cpu_seconds()
+        before = self.cpu_seconds()
         since = send(load)
         seconds = self.reader.last_seen() - since
-        found = {PER_SECOND: count / seconds, **cpu_us_each(before, self._cpu_seconds(), count)}
+        found = {PER_SECOND: count / seconds, **cpu_us_each(before, self.cpu_seconds(), count)}
         self.clients.answer_the_rest(load)
         return found
 
-    def _cpu_seconds(self) -> dict[str, float]:
+    def cpu_seconds(self) -> dict[str, float]:
+        """Processor time so far, by process group; the client is this process."""
         return {
             "client": cpu_seconds(os.getpid()),
             "workers": sum(cpu_seconds(worker.pid) for worker in self.bridge.workers),
