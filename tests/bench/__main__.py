@@ -37,7 +37,7 @@ _FOLDER = Path("build/bench")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    kinds = parser.add_subparsers(dest="name", metavar="NAME")
+    kinds = parser.add_subparsers(dest="name", title="benches")
     # Only the one that is wanted is imported: the audit's needs Spark, which the others do not.
     wanted = next((argument for argument in sys.argv[1:] if argument in BENCHES), None)
     for name in BENCHES:

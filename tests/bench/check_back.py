@@ -1,7 +1,8 @@
 """Messages that nobody decided, answered when they are checked: from due to visible, against RocketMQ.
 
 Both get the same messages at the same pace, and have the same times: time-out 1 s, check interval 1 s. RocketMQ has its
-RocksDB store, with which it delivers no message twice, and the threads for checks that it does best with.
+RocksDB store, with which it checks best and delivers nothing twice as long as all answers come within the interval, and
+the threads for checks that it does best with. Copies are counted on both sides, also those that come later.
 
 A message is due one time-out after its half message was acknowledged, which is when its local transaction is called:
 the same moment on both sides. Two times count, as either alone could hide something: that of the message in the middle

@@ -34,6 +34,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             stand = stack.enter_context(Stand(kafka, partitions, workers))
             faces = {"pipelined": stand.clients.pipelined, "asyncio": stand.clients.asyncio}
             for (face, send), mix, size in product(faces.items(), options.mixes, options.sizes):
-                name = f"{partitions} partitions, {workers} workers, {face}, {mix}, {size:,} B"
+                name = f"{_number(partitions, 'partition')}, {_number(workers, 'worker')}, {face}, {mix}, {size:,} B"
                 measures[name] = partial(stand.measure, send, options.transactions, size, MIXES[mix])
         return {"figures": by_turns(options.rounds, measures).report(), "ratios": {}}
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
