@@ -48,10 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     with (
-        rocketmq(_ROCKETMQ) as peer,
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         Stand(kafka, check_after=_TIMEOUT_MS, check_again_after=_INTERVAL_MS) as stand,
         _Ours(stand) as ours,
+        rocketmq(_ROCKETMQ) as peer,
     ):
         found = by_turns(
             options.rounds,

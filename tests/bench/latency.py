@@ -35,11 +35,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     count = options.rate * options.seconds
     with (
-        rocketmq({}) as peer,
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         Stand(kafka, check_after=_NO_CHECKS) as stand,
         _Ours(stand) as ours,
         _Bare(stand) as bare,
+        rocketmq({}) as peer,
     ):
 
         def by_peer() -> Found:
