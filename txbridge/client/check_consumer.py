@@ -26,6 +26,9 @@ from txbridge.log import librdkafka_logger
 
 #: A request wakes the thread at once; this bounds how late it notices that it shall stop.
 _POLL_S = 0.1
+#: Requests read at a time. One by one, this thread and those of the application would take the interpreter's lock from
+#: each other for each of them.
+_BATCH = 500
 #: What is answered again after a crash is at most what was answered in this time; the worker refuses the repetition.
 _COMMIT_S = 1.0
 #: While the connection is lost or no partition is assigned, ask for a broker this often and this long. librdkafka
@@ -111,6 +114,11 @@ class CheckConsumer:
         record = self._consumer.poll(_POLL_S)
         if record is not None:
             self._read(record)
+            # And what else is there: consume() alone would wait for a full batch.
+            like_it = (_HOLD_BYTES - self._held_bytes) // max(len(record.value() or b""), 1)
+            more = min(_BATCH, self._hold_max - self._held, like_it)
+            for another in self._consumer.consume(more, 0) if more > 0 else ():
+                self._read(another)
         self._take_settled()
         self._pause_or_resume()
         now = time.monotonic()
