@@ -50,8 +50,17 @@ class _Transaction:
 class Writer:
     """Plants `transactions` of them, `each` of every kind that is not plain, at places that the seed chooses."""
 
-    def __init__(self, servers: str, namespace: str, seed: int) -> None:
+    def __init__(
+        self,
+        servers: str,
+        namespace: str,
+        seed: int,
+        batch: int = _BATCH,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`between` is called after each Kafka transaction, one of which holds a round of `batch` transactions."""
         self.names, self.truth, self._servers = Names(namespace), Truth(), servers
+        self._size, self._between = batch, between
         self._random = Random(seed)
         self._admin = AdminClient({"bootstrap.servers": servers})
         self.topics = [f"{namespace}.orders", f"{namespace}.payments"]
@@ -75,9 +84,10 @@ class Writer:
         self._random.shuffle(kinds)
         # Behind these a loss can be proved in every partition of every topic.
         first = [COMMITTED] * (8 * len(self.topics) * PARTITIONS)
-        for chosen in (first, *(kinds[at : at + _BATCH] for at in range(0, len(kinds), _BATCH))):
+        for chosen in (first, *(kinds[at : at + self._size] for at in range(0, len(kinds), self._size))):
             for partition in range(PARTITIONS):
                 self._batch(partition, chosen[partition::PARTITIONS])
+                self._transaction(partial(self._progress, partition))
         self._strays(each)
         for partition in range(PARTITIONS):
             self._transaction(partial(self._progress, partition))
@@ -256,6 +266,7 @@ class Writer:
         else:
             self._worker.flush()
             self._worker.abort_transaction()
+        self._between()
 
     @staticmethod
     def _produce(

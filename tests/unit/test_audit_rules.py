@@ -111,9 +111,11 @@ class Memory(Log):
         names = self.names
         internal = {names.half, names.end, names.op, names.offset, names.discard}
         real = {record.topic for record in self.records} - internal - {names.check("billing")}
+        ends = records.end_records(self.frame(spark, names.end))
         return Frames(
             halves=records.halves(self.frame(spark, names.half), names),
-            end_records=records.end_records(self.frame(spark, names.end)),
+            entries=records.entries(ends),
+            bad_ends=records.unreadable(ends),
             outcomes=records.outcomes(self.frame(spark, names.op)),
             parked=records.parked(self.frame(spark, names.offset), names),
             discards=records.discards(self.frame(spark, names.discard)),
@@ -153,7 +155,7 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
                 log.write(Record(names.offset, PLAIN, key, None, [("TXB_V", b"2")]))
             log.write(Record(topics.get(kind, names.offset), PLAIN, raw.key, raw.value, list(raw.headers)))
     frames = log.frames(spark)
-    for frame in (frames.halves, frames.end_records, records.entries(frames.end_records), frames.outcomes):
+    for frame in (frames.halves, frames.entries, frames.bad_ends, frames.outcomes):
         assert frame.collect()
     assert frames.discards.collect()
     [progress] = records.progress(log.frame(spark, names.offset), names).collect()
@@ -174,13 +176,13 @@ class Judged:
     ) -> None:
         frames, names = log.frames(spark), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
-        self.rows = findings.find(verdicts.judge(proof.add(spark, rows, truncated))).collect()
+        self.rows = findings.find(verdicts.judge(proof.add(spark, rows, truncated, proof.anchors(rows)))).collect()
         starts = {fact.partition: fact.log_start for fact in facts.partitions}
         read_from = {fact.partition: fact.half_start for fact in facts.partitions}
         unmatched = strays.candidates(events.copies_before(spark, frames.copies, facts.before), rows)
         self.strays = [row.kind for row in strays.label(spark, unmatched, starts, read_from, others).collect()]
         assert len(self.strays) == sum(row.strays for row in self.rows)
-        odd = findings.malformed(frames.halves, frames.end_records, frames.discards, names.half, names.end)
+        odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
         self.malformed = odd.collect()
         self.unreadable = sum(row.bad_ops for row in self.rows)
         rows.unpersist()
