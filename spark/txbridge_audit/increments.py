@@ -108,7 +108,7 @@ class Increments:
         gathered = reader.gather(plan, state if state.step else None)
         frames, rows, reopened = self._joined(state, gathered, number)
         anchors = (*thinned(state.anchors, gathered.starts), *proof.anchors(rows))
-        judged = judging.judged(reader, gathered, rows, anchors)
+        judged = self._stored(judging.judged(reader, gathered, rows, anchors), self._store.verdicts(number))
         judgement = judging.judge(reader, gathered, frames, rows, judged)
         packed = working.carried(
             reader.spark,

@@ -226,6 +226,12 @@ class Reader:
         if unknown:
             raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
         topics = set(topics) & chosen if chosen else topics
+        hidden = self.cluster.forbidden([topic for topic in topics if topic not in counts])
+        if hidden:
+            raise CouldNotAuditError(
+                f"half messages go to {', '.join(hidden)}, which the audit's user may not see: what became of them can "
+                "not be told; give it the right to read there, or audit others with --only-topic",
+            )
         return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 
     def _settle(

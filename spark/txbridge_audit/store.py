@@ -16,7 +16,7 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.state import State
 
 #: What only the step itself needs.
-_WITHIN = frozenset({"new", "facts", "again"})
+_WITHIN = frozenset({"new", "facts", "again", "verdicts"})
 #: Digits of a step's number: the names of files sort like the numbers.
 _DIGITS = 9
 
@@ -57,6 +57,10 @@ class Store:
     def again(self, step: int) -> str:
         """The same, after closed transactions came back. What was found by the first ones must not change meanwhile."""
         return f"{self.folder}/again-{step:0{_DIGITS}}"
+
+    def verdicts(self, step: int) -> str:
+        """The same, judged."""
+        return f"{self.folder}/verdicts-{step:0{_DIGITS}}"
 
     def closed(self, step: int) -> str:
         """The rows of the transactions that a step has closed."""

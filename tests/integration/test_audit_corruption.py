@@ -103,6 +103,7 @@ def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka, spark
     assert_finds_all(writer, report, 20)
 
 
+@pytest.mark.timeout(600)
 def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> None:
     """Audits at random places, in the middle of the life of transactions, and one at the end, each of what is new."""
     rng, folder = Random(31), str(tmp_path / "ledger")
@@ -119,11 +120,11 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: Sp
         if written in places:
             reports.append(audit(ledger_path=folder, continued=True))
 
-    writer = Writer(kafka.bootstrap_servers, "seed3", 3, batch=500, between=between)
-    writer.plant(transactions=1_500, each=5)
+    writer = Writer(kafka.bootstrap_servers, "seed3", 3, batch=400, between=between)
+    writer.plant(transactions=800, each=3)
     reports.append(audit(ledger_path=folder, continued=True))
     full = audit(ledger_path=str(tmp_path / "full"))
-    assert_finds_all(writer, full, 5)
+    assert_finds_all(writer, full, 3)
     assert len(reports) == 3
     assert_agree(reports[-1], full)
     # Each increment read what came since the one before, and nothing twice.
@@ -150,12 +151,14 @@ class KilledError(Exception):
     """In place of kill -9."""
 
 
+@pytest.mark.timeout(600)
 def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It follows while all is written, dies after alarms were written and before its step counts, and goes on."""
     topic, folder = "violations", str(tmp_path / "ledger")
-    AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     steps: list[Step] = []
     stop, killed = threading.Event(), threading.Event()
     commit = Store.commit
@@ -195,9 +198,9 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
         if written == RETENTION + 1:
             follower.start()
 
-    writer = Writer(kafka.bootstrap_servers, "seed4", 4, batch=500, between=between)
+    writer = Writer(kafka.bootstrap_servers, "seed4", 4, batch=400, between=between)
     try:
-        writer.plant(transactions=1_500, each=5)
+        writer.plant(transactions=800, each=3)
         deadline = time.monotonic() + 120
         while not killed.is_set() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -206,7 +209,7 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
         follower.join()
     [report] = reports
     full = run_audit(kafka.bootstrap_servers, namespace="seed4", spark=spark)
-    assert_finds_all(writer, full, 5)
+    assert_finds_all(writer, full, 3)
     assert_agree(report, full)
     records = [json.loads(record.value) for record in read_all(kafka.bootstrap_servers, topic)]
     assert Counter(record["id"] for record in records).most_common(1)[0][1] == 1, "an alarm was raised twice"
