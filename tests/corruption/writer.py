@@ -75,7 +75,7 @@ class Writer:
         self._numbers = itertools.count(1)
 
     def plant(self, transactions: int, each: int) -> None:
-        self._create_topics()
+        self.create_topics()
         self._plant_aged()
         kinds = [kind for kind in (*LEGAL, *CORRUPT) for _ in range(each)]
         if len(kinds) > transactions:
@@ -95,7 +95,8 @@ class Writer:
 
     # Steps
 
-    def _create_topics(self) -> None:
+    def create_topics(self) -> None:
+        """Those of the namespace and the real ones, empty."""
         names, stamped = self.names, {"message.timestamp.type": "LogAppendTime"}
         topics = [NewTopic(name, PARTITIONS, 1, config=stamped) for name in (names.half, names.end, names.op)]
         topics.append(NewTopic(names.offset, PARTITIONS, 1, config=stamped | {"cleanup.policy": "compact"}))
