@@ -599,6 +599,10 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
         (["--report", "no/such/folder/report.json"], "does not exist"),
         (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),
         (["--since", "2026-11-21", "--until", "2026-11-20T23:00"], "--until must be later than --since"),
+        (["--continue"], "an audit is continued from its ledger: say which with --ledger"),
+        (["--follow", "--ledger", "x", "--since", "2026-11-21"], "leave --since, --until and --only-topic out"),
+        (["--follow", "--ledger", "x", "--html", "page.html"], "leave --html out, or audit in full"),
+        (["--violations-topic", "alarms"], "--violations-topic belongs to --follow"),
         (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
     ):
         refused = run(*arguments)
