@@ -36,18 +36,23 @@ def default_topic(namespace: str) -> str:
     return f"{namespace}.{TOPIC}" if namespace else TOPIC
 
 
+def existing(cluster: Cluster, topic: str) -> list[TopicPartition]:
+    """The partitions of the topic. Raises CouldNotAuditError when there is none: it is never created."""
+    count = cluster.partition_counts().get(topic)
+    if count is None:
+        raise CouldNotAuditError(
+            f"no topic {topic}, to which violations are to be written: create it, name another one with "
+            "--violations-topic, or give the audit's user the right to describe it",
+        )
+    return partitions_of(topic, count)
+
+
 class Alarms:
     """The topic of the violations of one ledger. Every method raises CouldNotAuditError when Kafka does not do it."""
 
     def __init__(self, settings: KafkaSettings, cluster: Cluster, topic: str, audit: str) -> None:
-        count = cluster.partition_counts().get(topic)
-        if count is None:
-            raise CouldNotAuditError(
-                f"no topic {topic}, to which violations are to be written: create it, name another one with "
-                "--violations-topic, or give the audit's user the right to describe it",
-            )
         self._settings, self._cluster, self._topic, self._audit = settings, cluster, topic, audit
-        self._partitions = partitions_of(topic, count)
+        self._partitions = existing(cluster, topic)
         self._sent: set[str] = set()
         self._at: dict[TopicPartition, int] = {}
         try:

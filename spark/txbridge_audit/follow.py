@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from txbridge.core.names import Names
 from txbridge_audit import facts
-from txbridge_audit.alarms import Alarms
+from txbridge_audit.alarms import Alarms, existing
 from txbridge_audit.cluster import Cluster
 from txbridge_audit.facts import Limits
 from txbridge_audit.increments import Increments, Step
@@ -65,7 +65,9 @@ def follow(
     """
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster, names = Cluster(settings), Names(namespace)
-    topics = facts.internal_topics(cluster, names)
+    topics = facts.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
+    if violations_topic is not None:
+        existing(cluster, violations_topic)
     with spark_session(spark, progress) as session:
         increments = Increments.open(Reader(session, cluster, settings, names, topics, progress), ledger_path)
         alarms = None
