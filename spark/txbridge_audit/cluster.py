@@ -124,6 +124,24 @@ class Cluster:
         except KafkaException as error:
             raise self._explained(error, "the ids of the internal topics") from error
 
+    def forbidden(self, topics: Collection[str]) -> list[str]:
+        """Those topics, of some that `partition_counts` does not tell of, that may exist: we have no right to know."""
+        if not topics:
+            return []
+        collection = TopicCollection(sorted(topics))
+        futures = self._admin.describe_topics(collection, request_timeout=REQUEST_TIMEOUT)
+        found = []
+        for name, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found.append(name)
+                elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._explained(error, f"whether there is a topic {name}") from error
+        return found
+
     def _offsets(
         self,
         partitions: Collection[TopicPartition],
@@ -165,7 +183,8 @@ class Cluster:
     def _explained(self, error: KafkaException, what: str) -> CouldNotAuditError:
         reason = self._last_error if error.args[0].code() in _TRANSIENT and self._last_error else _text(error)
         return CouldNotAuditError(
-            f"Kafka at {self._servers} does not tell {what} ({reason}): check that it is up and that you may read it",
+            f"Kafka at {self._servers} does not tell {what} ({reason}): no verdict is possible without; check that all "
+            "of its brokers are up and that you may read it",
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, Window
@@ -21,27 +22,76 @@ VIOLATIONS = (*verdicts.WRONG_FATES, verdicts.PHANTOM, *breaches.KINDS)
 VIOLATIONS_LISTED, FINDINGS_LISTED = 10_000, 1_000
 
 
+#: Half partition and offset; the offset is None for what names no half message.
+Key = tuple[int, int | None]
+
+#: What `counts` needs to know of a row.
+COUNTED = (
+    *("fate", "pending_state", "valid", "present", "copies", "winner", "op_commit", "op_rollback"),
+    *("strays", "bad_ends", "bad_ops", "breaches", "findings"),
+)
+
+#: Kinds that a row of the ledger may have beside its fate, violations and findings, in the order of their rules.
+_BESIDE = (*breaches.KINDS, *(rule.kind for rule in findings.RULES))
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Sums over the ledger."""
 
-    transactions: int
-    fates: Mapping[str, int]
-    pending_states: Mapping[str, int]
-    #: Kinds that occur beside the fate, violations and findings, in the order of their rules.
-    kinds: Mapping[str, int]
-    delivered_more_than_once: int
-    rolled_back_but_visible: int
-    answered_by_check: int
+    fates: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(verdicts.FATES, 0))
+    pending_states: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(verdicts.PENDING_STATES, 0))
+    #: Kinds that occur beside the fate.
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    delivered_more_than_once: int = 0
+    rolled_back_but_visible: int = 0
+    answered_by_check: int = 0
     #: Copies below the earlier cut that match no half message.
-    strays: int
+    strays: int = 0
     #: Half messages, ENDs and OP records that can not be read.
-    malformed: int
-    bad_ops: int
+    malformed: int = 0
+    bad_ops: int = 0
+
+    @property
+    def transactions(self) -> int:
+        return sum(self.fates.values())
+
+    def __add__(self, other: Counts) -> Counts:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Counts) -> Counts:
+        return self._with(other, -1)
+
+    def _with(self, other: Counts, sign: int) -> Counts:
+        def each(ours: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
+            return {name: ours.get(name, 0) + sign * theirs.get(name, 0) for name in {**ours, **theirs}}
+
+        kinds = each(self.kinds, other.kinds)
+        return Counts(
+            each(self.fates, other.fates),
+            each(self.pending_states, other.pending_states),
+            {kind: kinds[kind] for kind in _BESIDE if kinds.get(kind)},
+            self.delivered_more_than_once + sign * other.delivered_more_than_once,
+            self.rolled_back_but_visible + sign * other.rolled_back_but_visible,
+            self.answered_by_check + sign * other.answered_by_check,
+            self.strays + sign * other.strays,
+            self.malformed + sign * other.malformed,
+            self.bad_ops + sign * other.bad_ops,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A violation or finding of one row of the ledger."""
+
+    key: Key
+    #: Whether the row only changes when a new record names it (closing.py).
+    closed: bool
+    entry: Entry
 
 
 def counts(judged: DataFrame) -> Counts:
-    """Sums over the judged ledger, in one job."""
+    """Sums over the judged ledger, in one job; a row has COUNTED at least."""
     rolled_back = F.col("winner.decision").eqNullSafe(ROLLBACK) | (
         F.col("op_rollback").isNotNull() & F.col("op_commit").isNull()
     )
@@ -61,7 +111,6 @@ def counts(judged: DataFrame) -> Counts:
         )
         .collect()
     )
-    beside = (*breaches.KINDS, *(rule.kind for rule in findings.RULES))
     fates = dict.fromkeys(verdicts.FATES, 0)
     states = dict.fromkeys(verdicts.PENDING_STATES, 0)
     for row in rows:
@@ -74,10 +123,9 @@ def counts(judged: DataFrame) -> Counts:
         return sum(row[name] for row in rows)
 
     return Counts(
-        transactions=sum(fates.values()),
         fates=fates,
         pending_states=states,
-        kinds={kind: total(kind) for kind in beside if total(kind)},
+        kinds={kind: total(kind) for kind in _BESIDE if total(kind)},
         delivered_more_than_once=total("doubled"),
         rolled_back_but_visible=total("leaked"),
         answered_by_check=total("by_check"),
@@ -87,24 +135,42 @@ def counts(judged: DataFrame) -> Counts:
     )
 
 
-def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Entry]:
-    """Violations and findings of the ledger's rows, the first of each kind by half coordinates."""
+def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Listed]:
+    """Violations and findings of the ledger's rows, the first of each kind by half coordinates.
+
+    The judged ledger has `closed`, or no row is.
+    """
     violations = [kind for kind in VIOLATIONS if counted.fates.get(kind)]
     if not violations and not counted.kinds:
         return []
     wrong = F.coalesce(F.col("fate").isin(*violations), F.lit(False))
     kinds = F.concat("breaches", "findings", F.when(wrong, F.array("fate")).otherwise(F.array()))
-    limit = F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
+    most = F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
     order = Window.partitionBy("kind").orderBy("partition", "half")
     rows = (
         judged.withColumn("kind", F.explode(kinds))
         .withColumn("number", F.row_number().over(order))
-        .where(F.col("number") <= limit)
+        .where(F.col("number") <= most)
         .collect()
     )
+    return in_order(Listed((row.partition, row.half), row.closed, _entry(names, row)) for row in rows)
+
+
+def in_order(many: Iterable[Listed]) -> list[Listed]:
+    """The first of each kind by half coordinates, in the order of kinds."""
     places = {kind: place for place, kind in enumerate((*VIOLATIONS, *findings.SAYS))}
-    rows.sort(key=lambda row: (places[row.kind], row.number))
-    return [_entry(names, row) for row in rows]
+
+    def order(one: Listed) -> tuple[int, int, int]:
+        partition, half = one.key
+        return places[one.entry.kind], partition, -1 if half is None else half
+
+    by_kind = itertools.groupby(sorted(many, key=order), key=lambda one: one.entry.kind)
+    return [one for kind, entries in by_kind for one in itertools.islice(entries, limit(kind))]
+
+
+def limit(kind: str) -> int:
+    """Entries listed of a kind at most."""
+    return VIOLATIONS_LISTED if kind in VIOLATIONS else FINDINGS_LISTED
 
 
 def strays(labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
@@ -112,8 +178,8 @@ def strays(labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
     counted = {row["kind"]: row["count"] for row in labelled.groupBy("kind").count().collect()}
     entries: list[Entry] = []
     for kind in sorted(counted):
-        limit = VIOLATIONS_LISTED if kind == verdicts.PHANTOM else FINDINGS_LISTED
-        chosen = labelled.where(F.col("kind") == kind).orderBy("topic", "copy_partition", "copy_at").limit(limit)
+        of_kind = labelled.where(F.col("kind") == kind)
+        chosen = of_kind.orderBy("topic", "copy_partition", "copy_at").limit(limit(kind))
         says = findings.SAYS.get(kind, "visible without a half message")
         entries += [
             Entry(

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names
 from txbridge_audit.cuts import TopicPartition
 from txbridge_audit.literals import frame
-from txbridge_audit.records import entries
 
 KEY = ["partition", "half"]
 
@@ -51,7 +50,9 @@ class Frames:
     """Typed rows of each topic, as records.py gives them."""
 
     halves: DataFrame
-    end_records: DataFrame
+    #: Entries of the END records that can be read, and the records that can not.
+    entries: DataFrame
+    bad_ends: DataFrame
     outcomes: DataFrame
     parked: DataFrame
     discards: DataFrame
@@ -75,7 +76,6 @@ def collect(
 ) -> DataFrame:
     """All events; `before` is the earlier cut of the real topics."""
     aside = _set_aside(frames)
-    faulty_ends = frames.end_records.where(F.col("fault").isNotNull())
     faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
     aside_halves = aside.where(F.col("source_topic") == names.half)
     copies = copies_before(spark, frames.copies, before)
@@ -93,7 +93,7 @@ def collect(
             checks="checks",
             stamp="stamp",
         ),
-        _as_events(faulty_ends, BAD_END, half=None, at="end_at"),
+        _as_events(frames.bad_ends, BAD_END, half=None, at="end_at"),
         _as_events(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome", stamp="stamp"),
         _as_events(faulty_outcomes, BAD_OP, half=None, at="op_at"),
         _as_events(
@@ -135,8 +135,8 @@ def collect(
 def decisions(names: Names, frames: Frames) -> DataFrame:
     """The entries of END that count (see records.entries): readable, and not set aside by the worker."""
     ends = _set_aside(frames).where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
-    counting = frames.end_records.join(ends, ["partition", "end_at"], "left_anti")
-    return _of_firsts(entries(counting), frames.discards)
+    counting = frames.entries.join(ends, ["partition", "end_at"], "left_anti")
+    return _of_firsts(counting, frames.discards)
 
 
 def _set_aside(frames: Frames) -> DataFrame:

@@ -112,7 +112,7 @@ def find(judged: DataFrame) -> DataFrame:
     return judged.withColumns({"breaches": kinds(breaches.RULES), "findings": kinds(RULES)})
 
 
-def malformed(halves: DataFrame, end_records: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:
+def malformed(halves: DataFrame, bad_ends: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:
     """Malformed records of HALF and END (topic names given), copies included.
 
     kind, source_topic, partition, source_offset, says, set_aside. By our own reading, by the worker's (it set them
@@ -128,7 +128,7 @@ def malformed(halves: DataFrame, end_records: DataFrame, discards: DataFrame, ha
         )
 
     place = ["source_topic", "partition", "source_offset"]
-    read = ours(halves, half, "half").unionByName(ours(end_records, end, "end_at"))
+    read = ours(halves, half, "half").unionByName(ours(bad_ends, end, "end_at"))
     aside = (
         discards.where("malformed")
         .groupBy(place)

@@ -17,14 +17,20 @@ if not __package__:
 import argparse
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from txbridge_audit.audit import run_audit
+from txbridge_audit.alarms import default_topic
+from txbridge_audit.audit import refuse_to_continue, run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Limits
+from txbridge_audit.follow import INTERVAL
+from txbridge_audit.follow import follow as follow_ledger
+from txbridge_audit.increments import Step
 from txbridge_audit.report import AuditReport
 from txbridge_audit.selection import Selection, selection_of
 from txbridge_audit.settings import parse_options
@@ -50,6 +56,12 @@ class Options:
     prometheus: Path | None = None
     selection: Selection = field(default_factory=Selection)
     limits: Limits = field(default_factory=Limits)
+    #: Go on from where the ledger's last audit stopped.
+    continued: bool = False
+    #: Go on until a signal ends it; seconds between two steps, and where new violations go (empty: nowhere else).
+    follow: bool = False
+    interval: float = INTERVAL
+    violations_topic: str | None = None
 
 
 def run(options: Options) -> int:
@@ -61,6 +73,8 @@ def run(options: Options) -> int:
     for name, path in files.items():
         if path is not None and not path.absolute().parent.is_dir():
             raise CouldNotAuditError(f"the folder of --{name} {path} does not exist")
+    if options.violations_topic is not None and not options.follow:
+        raise CouldNotAuditError("--violations-topic belongs to --follow: else the report has them all")
     notes = Console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output == "json" and "PYSPARK_GATEWAY_PORT" in os.environ
@@ -72,21 +86,22 @@ def run(options: Options) -> int:
             if not notes.is_terminal and not quiet:
                 notes.print(text, highlight=False)
 
-        report = run_audit(
-            options.bootstrap_servers,
-            namespace=options.namespace,
-            kafka_options=options.kafka_options,
-            real_topics=options.real_topics,
-            selection=options.selection,
-            limits=options.limits,
-            ledger_path=options.ledger,
-            with_overview=options.html is not None,
-            progress=progress,
-        )
-    try:
-        _write_files(options, report)
-    except OSError as error:
-        raise CouldNotAuditError(f"the report can not be written: {error}") from error
+        if options.follow:
+            report = _follow(options, progress, None if quiet else notes)
+        else:
+            report = run_audit(
+                options.bootstrap_servers,
+                namespace=options.namespace,
+                kafka_options=options.kafka_options,
+                real_topics=options.real_topics,
+                selection=options.selection,
+                limits=options.limits,
+                ledger_path=options.ledger,
+                continued=options.continued,
+                with_overview=options.html is not None,
+                progress=progress,
+            )
+    _write_files(options, report)
     if options.output == "json":
         sys.stdout.write(report.to_json() + "\n")
     else:
@@ -94,7 +109,61 @@ def run(options: Options) -> int:
     return report.strict_exit_code if options.strict else report.exit_code
 
 
+def _follow(options: Options, progress: Callable[[str], None], notes: Console | None) -> AuditReport:
+    """Audit what comes until SIGINT or SIGTERM; each new violation is a line on stderr, the files follow each step."""
+    refuse_to_continue(options.selection, options.ledger, with_overview=options.html is not None)
+    stop = threading.Event()
+
+    def on_ready() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+
+    def on_step(step: Step) -> None:
+        _write_files(options, step.report)
+        if notes is None:
+            return
+        for alarm in step.alarms:
+            entry, place = alarm.entry, alarm.entry.evidence[0]
+            where = f"{place.role} {place.topic}/{place.partition}@{place.offset}"
+            notes.print(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}", highlight=False)
+
+    topic = default_topic(options.namespace) if options.violations_topic is None else options.violations_topic
+    return follow_ledger(
+        options.bootstrap_servers,
+        str(options.ledger),
+        stop=stop,
+        violations_topic=topic or None,
+        interval=options.interval,
+        namespace=options.namespace,
+        kafka_options=options.kafka_options,
+        real_topics=options.real_topics,
+        limits=options.limits,
+        # What a step does is worth telling once, not every few seconds.
+        progress=_once(progress),
+        on_ready=on_ready,
+        on_step=on_step,
+    )
+
+
+def _once(progress: Callable[[str], None]) -> Callable[[str], None]:
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            progress(text)
+
+    return tell
+
+
 def _write_files(options: Options, report: AuditReport) -> None:
+    try:
+        _write(options, report)
+    except OSError as error:
+        raise CouldNotAuditError(f"the report can not be written: {error}") from error
+
+
+def _write(options: Options, report: AuditReport) -> None:
     if options.report is not None:
         options.report.write_text(report.to_json() + "\n", encoding="utf-8")
     if options.html is None and options.prometheus is None:
@@ -120,6 +189,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
     parser.add_argument("--ledger", metavar="FOLDER", help="write one row per transaction here, as Parquet")
+    parser.add_argument(
+        "--continue", action="store_true", dest="continued", help="go on from where the audit of --ledger stopped"
+    )
+    parser.add_argument("--follow", action="store_true", help="go on until a signal ends it")
+    parser.add_argument("--interval", type=float, default=INTERVAL, metavar="SECONDS", help="between two steps")
+    parser.add_argument("--violations-topic", metavar="TOPIC", help="where --follow writes new violations")
     parser.add_argument("--since", metavar="TIME", help="only transactions prepared at or after this (ISO 8601)")
     parser.add_argument("--until", metavar="TIME", help="only transactions prepared before this")
     parser.add_argument(
@@ -145,6 +220,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.prometheus,
             selection_of(given.since, given.until, given.only_topic),
             Limits(given.transaction_check_max, given.transaction_max_age),
+            given.continued,
+            given.follow,
+            given.interval,
+            given.violations_topic,
         )
         return run(options)
     except CouldNotAuditError as error:

@@ -34,12 +34,12 @@ def refuse_existing(spark: SparkSession, path: str) -> None:
     raise CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
 
 
-def write(names: Names, judged: DataFrame, frames: Frames, path: str) -> None:
+def write(names: Names, judged: DataFrame, frames: Frames, path: str, mode: str = "append") -> None:
     """Write the transactions of the judged ledger, partitioned by the day of birth (UTC) and the real topic."""
     rows = judged.where("valid")
     for details in (_ends(names, frames), _copies(frames), _held(frames), _discards(frames)):
         rows = rows.join(details, KEY, "left")
-    rows.select(*_columns()).write.mode("append").partitionBy("day", "real_topic").parquet(path)
+    rows.select(*_columns()).write.mode(mode).partitionBy("day", "real_topic").parquet(path)
 
 
 def write_summary(spark: SparkSession, text: str, path: str) -> None:

@@ -13,7 +13,8 @@ removed the missing one is
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -22,25 +23,50 @@ from txbridge_audit.cuts import TopicPartition
 from txbridge_audit.literals import frame
 
 
-def add(spark: SparkSession, ledger: DataFrame, truncated: Collection[TopicPartition]) -> DataFrame:
-    """The ledger with `proof_above`: the OP offset above which a missing commit is a loss; null when nothing proves it.
+@dataclass(frozen=True, slots=True, order=True)
+class Anchor:
+    """A delivered record that is still in its real topic, and the OP record that names it."""
 
-    `truncated` names the partitions of real topics whose log start is not 0.
-    """
-    needed: dict[str, set[int]] = {}
-    for topic, partition in truncated:
-        needed.setdefault(topic, set()).add(partition)
+    #: Half partition.
+    partition: int
+    real_topic: str
+    copy_partition: int
+    #: Offset in OP.
+    op_commit: int
+    #: Offset in the real topic.
+    copy_at: int
+
+
+def anchors(ledger: DataFrame) -> list[Anchor]:
+    """The oldest delivered record of each half partition in each partition of a real topic."""
     # Of a doubled one nobody knows which copy goes with the OP record.
     there = ledger.where((F.col("copies") == 1) & F.col("op_commit").isNotNull()).select(
         "partition",
         "real_topic",
-        "op_commit",
         F.get("copied_to", F.lit(0))["partition"].alias("copy_partition"),
+        F.struct("op_commit", F.get("copied_to", F.lit(0))["offset"].alias("copy_at")).alias("oldest"),
     )
-    # One row per half partition and partition of a real topic.
+    rows = there.groupBy("partition", "real_topic", "copy_partition").agg(F.min("oldest").alias("oldest")).collect()
+    return [
+        Anchor(row.partition, row.real_topic, row.copy_partition, row.oldest.op_commit, row.oldest.copy_at)
+        for row in rows
+    ]
+
+
+def add(
+    spark: SparkSession, ledger: DataFrame, truncated: Collection[TopicPartition], known: Iterable[Anchor]
+) -> DataFrame:
+    """The ledger with `proof_above`: the OP offset above which a missing commit is a loss; null when nothing proves it.
+
+    `truncated` names the partitions of real topics whose log start is not 0; `known` are delivered records.
+    """
+    needed: dict[str, set[int]] = {}
+    for topic, partition in truncated:
+        needed.setdefault(topic, set()).add(partition)
     oldest: dict[tuple[int, str], dict[int, int]] = {}
-    for row in there.groupBy("partition", "real_topic", "copy_partition").agg(F.min("op_commit").alias("at")).collect():
-        oldest.setdefault((row.partition, row.real_topic), {})[row.copy_partition] = row.at
+    for anchor in known:
+        of_half = oldest.setdefault((anchor.partition, anchor.real_topic), {})
+        of_half[anchor.copy_partition] = min(anchor.op_commit, of_half.get(anchor.copy_partition, anchor.op_commit))
     rows = []
     for (partition, topic), first in oldest.items():
         edges = needed.get(topic, set())

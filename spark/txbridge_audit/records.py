@@ -1,8 +1,7 @@
 """From raw Kafka records to typed rows, after docs/protocol.md and nothing else.
 
-Only native Spark expressions: no Python runs per record. Nothing here raises on bad data; what can not be read carries
-its `fault`. Small breaches that change no meaning (a key on an END, a long remark) are let pass here: if the worker
-sets such a record aside, the discard topic says so, and the ledger follows it.
+Only native Spark expressions: no Python runs per record. Nothing raises on bad data; what can not be read carries its
+`fault`. Breaches that change no meaning (a long remark) are let pass: what the worker sets aside, discard tells.
 """
 
 from __future__ import annotations
@@ -97,6 +96,11 @@ def end_records(raw: DataFrame) -> DataFrame:
         "lines",
         fault.alias("fault"),
     )
+
+
+def unreadable(records: DataFrame) -> DataFrame:
+    """END records that can not be read: partition, end_at, fault."""
+    return records.where(F.col("fault").isNotNull()).select("partition", "end_at", "fault")
 
 
 def entries(records: DataFrame) -> DataFrame:

@@ -50,8 +50,17 @@ class _Transaction:
 class Writer:
     """Plants `transactions` of them, `each` of every kind that is not plain, at places that the seed chooses."""
 
-    def __init__(self, servers: str, namespace: str, seed: int) -> None:
+    def __init__(
+        self,
+        servers: str,
+        namespace: str,
+        seed: int,
+        batch: int = _BATCH,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`between` is called after each Kafka transaction, one of which holds a round of `batch` transactions."""
         self.names, self.truth, self._servers = Names(namespace), Truth(), servers
+        self._size, self._between = batch, between
         self._random = Random(seed)
         self._admin = AdminClient({"bootstrap.servers": servers})
         self.topics = [f"{namespace}.orders", f"{namespace}.payments"]
@@ -66,7 +75,7 @@ class Writer:
         self._numbers = itertools.count(1)
 
     def plant(self, transactions: int, each: int) -> None:
-        self._create_topics()
+        self.create_topics()
         self._plant_aged()
         kinds = [kind for kind in (*LEGAL, *CORRUPT) for _ in range(each)]
         if len(kinds) > transactions:
@@ -75,9 +84,10 @@ class Writer:
         self._random.shuffle(kinds)
         # Behind these a loss can be proved in every partition of every topic.
         first = [COMMITTED] * (8 * len(self.topics) * PARTITIONS)
-        for chosen in (first, *(kinds[at : at + _BATCH] for at in range(0, len(kinds), _BATCH))):
+        for chosen in (first, *(kinds[at : at + self._size] for at in range(0, len(kinds), self._size))):
             for partition in range(PARTITIONS):
                 self._batch(partition, chosen[partition::PARTITIONS])
+                self._transaction(partial(self._progress, partition))
         self._strays(each)
         for partition in range(PARTITIONS):
             self._transaction(partial(self._progress, partition))
@@ -85,7 +95,8 @@ class Writer:
 
     # Steps
 
-    def _create_topics(self) -> None:
+    def create_topics(self) -> None:
+        """Those of the namespace and the real ones, empty."""
         names, stamped = self.names, {"message.timestamp.type": "LogAppendTime"}
         topics = [NewTopic(name, PARTITIONS, 1, config=stamped) for name in (names.half, names.end, names.op)]
         topics.append(NewTopic(names.offset, PARTITIONS, 1, config=stamped | {"cleanup.policy": "compact"}))
@@ -256,6 +267,7 @@ class Writer:
         else:
             self._worker.flush()
             self._worker.abort_transaction()
+        self._between()
 
     @staticmethod
     def _produce(

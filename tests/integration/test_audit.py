@@ -24,6 +24,7 @@ from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit, selection
+from txbridge_audit.follow import follow
 from txbridge_audit.selection import Selection
 from txbridge_audit.session import CONNECTOR, spark_session
 
@@ -443,6 +444,8 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
     with pytest.raises(CouldNotAuditError, match=r"no topic nowhere\.RMQ_SYS_TRANS_HALF_TOPIC.*topics apply"):
         run_audit(kafka.bootstrap_servers, namespace="nowhere", spark=spark)
     log = KafkaLog(kafka.bootstrap_servers)
+    with pytest.raises(CouldNotAuditError, match="no topic nowhere, to which violations are to be written: create it"):
+        follow(log.servers, "unused", stop=threading.Event(), violations_topic="nowhere", namespace=log.names.namespace)
     newer = Record(log.names.op, PLAIN, None, b"0", [("TXB_V", b"2"), ("TAGS", b"d"), ("OUTCOME", b"commit")])
     log.transaction(newer)
     with pytest.raises(CouldNotAuditError, match=r"OP_HALF_TOPIC/0@0 has TXB_V=2, .* use the audit of that version"):
@@ -599,6 +602,10 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
         (["--report", "no/such/folder/report.json"], "does not exist"),
         (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),
         (["--since", "2026-11-21", "--until", "2026-11-20T23:00"], "--until must be later than --since"),
+        (["--continue"], "an audit is continued from its ledger: say which with --ledger"),
+        (["--follow", "--ledger", "x", "--since", "2026-11-21"], "leave --since, --until and --only-topic out"),
+        (["--follow", "--ledger", "x", "--html", "page.html"], "leave --html out, or audit in full"),
+        (["--violations-topic", "alarms"], "--violations-topic belongs to --follow"),
         (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
     ):
         refused = run(*arguments)

@@ -1,12 +1,27 @@
-"""Planted corruption on a real Kafka, a few thousand transactions of each seed; `make corruption` plants a million."""
+"""Planted corruption on a real Kafka, a few thousand transactions of each seed; `make corruption` plants a million.
+
+The audit of everything, the one that is continued at random places and the one that follows must all find it.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from txbridge_audit import run_audit, session
+from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit, session
+from txbridge_audit.follow import follow
+from txbridge_audit.increments import Step
+from txbridge_audit.store import Store
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
@@ -18,6 +33,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+VIOLATIONS = {"ALTERED", "CHECKED_AFTER_DECISION", "DUPLICATED", "EXPIRED", "LEAKED", "LOST", "PHANTOM"}
+VIOLATIONS |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
+#: Kafka transactions after which the writer lets retention remove a beginning. Who had read it would know more.
+RETENTION = 6
+#: A few thousand rows: to compile code for them costs more than it saves.
+INTERPRETED = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
@@ -28,17 +55,165 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with session.spark_session(None, lambda _: None, small=True) as own:
+    with pytest.MonkeyPatch.context() as patch, session.spark_session(None, lambda _: None, small=True) as own:
+        for name, value in INTERPRETED.items():
+            patch.setitem(session._SEMANTICS, name, value)
         yield own
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+def assert_finds_all(writer: Writer, report: AuditReport, each: int) -> None:
+    lines = compare(writer.truth, report)
+    assert all(line.right for line in lines), "\n" + table(lines)
+    assert {line.kind for line in lines if line.planted >= each} >= VIOLATIONS
+
+
+def said(entries: tuple[Entry, ...]) -> Counter[tuple[object, ...]]:
+    return Counter((entry.kind, entry.transaction, entry.group, entry.real_topic, entry.evidence) for entry in entries)
+
+
+def assert_agree(some: AuditReport, other: AuditReport) -> None:
+    """The same verdicts, with the same evidence."""
+    assert (some.fates, some.pending_states) == (other.fates, other.pending_states)
+    for tally, others in ((some.violations, other.violations), (some.findings, other.findings)):
+        assert dict(tally.by_kind) == dict(others.by_kind)
+        assert said(tally.listed) == said(others.listed)
+    for name in ("delivered_more_than_once", "rolled_back_but_visible", "answered_by_check"):
+        assert getattr(some, name) == getattr(other, name)
+
+
+def read_all(servers: str, topic: str) -> list[bytes]:
+    """The committed records of a topic of one partition."""
+    settings = {"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        found.append(message.value() or b"")
+    assert message is not None
+    assert message.error().code() == KafkaError._PARTITION_EOF
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
 def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka, spark: SparkSession, seed: int) -> None:
     writer = Writer(kafka.bootstrap_servers, f"seed{seed}", seed)
     writer.plant(transactions=3_000, each=20)
     report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark)
-    lines = compare(writer.truth, report)
-    assert all(line.right for line in lines), "\n" + table(lines)
-    violations = {"ALTERED", "CHECKED_AFTER_DECISION", "DUPLICATED", "EXPIRED", "LEAKED", "LOST", "PHANTOM"}
-    violations |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
-    assert {line.kind for line in lines if line.planted >= 20} >= violations
+    assert_finds_all(writer, report, 20)
+
+
+@pytest.mark.timeout(600)
+def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> None:
+    """Audits at random places, in the middle of the life of transactions, and one at the end, each of what is new."""
+    rng, folder = Random(31), str(tmp_path / "ledger")
+    reports: list[AuditReport] = []
+    places = {rng.randrange(RETENTION + 1, 30) for _ in range(2)}
+    written = 0
+
+    def audit(**how: object) -> AuditReport:
+        return run_audit(kafka.bootstrap_servers, namespace="seed3", spark=spark, **how)  # type: ignore[arg-type]
+
+    def between() -> None:
+        nonlocal written
+        written += 1
+        if written in places:
+            reports.append(audit(ledger_path=folder, continued=True))
+
+    writer = Writer(kafka.bootstrap_servers, "seed3", 3, batch=400, between=between)
+    writer.plant(transactions=800, each=3)
+    reports.append(audit(ledger_path=folder, continued=True))
+    full = audit(ledger_path=str(tmp_path / "full"))
+    assert_finds_all(writer, full, 3)
+    assert len(reports) == 3
+    assert_agree(reports[-1], full)
+    # Each increment read what came since the one before, and nothing twice.
+    for first, second in pairwise(reports):
+        for topic, partitions in first.cuts.items():
+            for partition, span in partitions.items():
+                assert second.cuts[topic][partition]["start"] == span["end"]
+    steps = {row.step for row in spark.read.parquet(folder).select("step").distinct().collect()}
+    assert steps == {1, 2, 3}
+    # Of each transaction the row of the highest step counts.
+    last = {(row.partition, row.half): row.asDict() for row in spark.read.parquet(folder).orderBy("step").collect()}
+    whole = {(row.partition, row.half): row.asDict() for row in spark.read.parquet(str(tmp_path / "full")).collect()}
+    assert {key: {name: row[name] for name in row if name != "step"} for key, row in last.items()} == whole
+    # What is carried on are those that are open, not all of them.
+    carried = spark.read.parquet(Store(spark, folder).rows(3)).where("table = 'halves'").count()
+    assert full.pending <= carried < full.transactions / 5
+    with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already"):
+        audit(ledger_path=folder)
+    Writer(kafka.bootstrap_servers, "other", 0).create_topics()
+    with pytest.raises(CouldNotAuditError, match="is about the namespace 'seed3', not 'other': check --namespace"):
+        run_audit(kafka.bootstrap_servers, namespace="other", spark=spark, ledger_path=folder, continued=True)
+
+
+class KilledError(Exception):
+    """In place of kill -9."""
+
+
+@pytest.mark.timeout(600)
+def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
+    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows while all is written, dies after alarms were written and before its step counts, and goes on."""
+    topic, folder = "violations", str(tmp_path / "ledger")
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    steps: list[Step] = []
+    stop, killed = threading.Event(), threading.Event()
+    commit = Store.commit
+
+    def dying(self: Store, state: object) -> None:
+        if state.raised and not killed.is_set():  # type: ignore[attr-defined]
+            killed.set()
+            raise KilledError
+        commit(self, state)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Store, "commit", dying)
+
+    def run() -> None:
+        def once() -> AuditReport:
+            return follow(
+                kafka.bootstrap_servers,
+                folder,
+                stop=stop,
+                violations_topic=topic,
+                interval=0.1,
+                namespace="seed4",
+                spark=spark,
+                on_step=steps.append,
+            )
+
+        with pytest.raises(KilledError):
+            once()
+        reports.append(once())
+
+    reports: list[AuditReport] = []
+    follower = threading.Thread(target=run)
+    written = 0
+
+    def between() -> None:
+        nonlocal written
+        written += 1
+        if written == RETENTION + 1:
+            follower.start()
+
+    writer = Writer(kafka.bootstrap_servers, "seed4", 4, batch=400, between=between)
+    try:
+        writer.plant(transactions=800, each=3)
+        deadline = time.monotonic() + 120
+        while not killed.is_set() and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        stop.set()
+        follower.join()
+    [report] = reports
+    full = run_audit(kafka.bootstrap_servers, namespace="seed4", spark=spark)
+    assert_finds_all(writer, full, 3)
+    assert_agree(report, full)
+    records = [json.loads(record) for record in read_all(kafka.bootstrap_servers, topic)]
+    assert Counter(record["id"] for record in records).most_common(1)[0][1] == 1, "an alarm was raised twice"
+    alarms = Counter((record["kind"], record["transaction"], record["real_topic"]) for record in records)
+    assert alarms == Counter((entry.kind, entry.transaction, entry.real_topic) for entry in full.violations.listed)
+    assert sum(len(step.alarms) for step in steps) <= len(records)

@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
+from txbridge_audit import CouldNotAuditError, run_audit
+from txbridge_audit.session import spark_session
 
 from tests.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
 from tests.secure_kafka import SecureKafka, User, documented, secure_kafka
@@ -301,6 +303,30 @@ def test_each_right_that_an_operator_lacks_is_named(shared: Scene, row: int, ope
         where = f"0:{message.offset}"
         resolve(connection, where, Decision.ROLLBACK, reason="test", operator="eve", timeout_s=0)
     assert_named(str(caught.value).replace("\n", " "), operation, right)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_audit_that_may_not_read_something_gives_no_verdict(shared: Scene) -> None:
+    """A topic that it may not see is not taken for one that does not exist: then its messages would be unverifiable."""
+    bridge, rights = shared.bridge, shared.rights("audit")
+    bridge.prepare(shared.real, b"value", group=GROUP, partition=0)
+
+    def refusal(without: str, *instead: str) -> str:
+        user = shared.secure.user("audit")
+        user.grant(*(right for right in rights if right.name != without))
+        if instead:
+            user.grant(*(replace(right, operations=instead) for right in rights if right.name == without))
+        with pytest.raises(CouldNotAuditError) as caught:
+            run_audit(shared.secure.secure, namespace=bridge.namespace, kafka_options=user.settings, spark=spark)
+        return str(caught.value)
+
+    with spark_session(None, lambda _: None, small=True) as spark:
+        assert f"no topic {bridge.names.op}" in refusal(bridge.names.op)
+        assert f"half messages go to {shared.real}, which the audit's user may not see" in refusal(shared.real)
+        denied = refusal(bridge.names.half, "DESCRIBE")
+        assert "Not authorized to access" in denied
+        assert bridge.names.half in denied
+        assert denied.endswith("give the audit's user the right to read; see Spark's log")
 
 
 # --- ids and secrets -------------------------------------------------------------------------------------------------

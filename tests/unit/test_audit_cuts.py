@@ -1,20 +1,27 @@
-"""Cuts, options and the report: the parts of the audit that need neither Spark nor Kafka."""
+"""Cuts, options, the state and the report: the parts of the audit that need neither Spark nor Kafka."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Collection
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
-from txbridge_audit import verdicts
+from txbridge_audit import cluster, verdicts
+from txbridge_audit.cluster import Cluster
+from txbridge_audit.collect import Counts, Listed
 from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.facts import Progress
+from txbridge_audit.proof import Anchor
 from txbridge_audit.report import AuditReport, Entry, Place, Tally
 from txbridge_audit.selection import Selection, selection_of
 from txbridge_audit.settings import kafka_settings, parse_options
+from txbridge_audit.state import Archive, State, thinned
 from txbridge_audit.table import print_report
 
 A, B = ("orders", 0), ("orders", 1)
@@ -65,6 +72,103 @@ def test_settle_gives_up_and_names_what_stays_open() -> None:
 
 def test_settle_of_nothing() -> None:
     assert settle(Offsets({}, [{}]), []).ends == {}
+
+
+class Broken:
+    """An admin client of a cluster that answers every question about a topic with an error."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes, self.asked = codes, 0
+
+    def _answer(self, about: object) -> dict[object, Future[object]]:
+        code = self.codes[min(self.asked, len(self.codes) - 1)]
+        self.asked += 1
+        future: Future[object] = Future()
+        future.set_exception(KafkaException(KafkaError(code)))
+        return {about: future}
+
+    def list_offsets(self, wanted: dict[object, object], **_: object) -> dict[object, Future[object]]:
+        return self._answer(next(iter(wanted)))
+
+    def describe_topics(self, _: object, **__: object) -> dict[object, Future[object]]:
+        return self._answer("orders")
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[Cluster, Broken]:
+    client = Broken(*codes)
+    monkeypatch.setattr(cluster, "AdminClient", lambda _: client)
+    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    return Cluster(kafka_settings("kafka:9092")), client
+
+
+def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when half of the brokers are away; an election is waited for, and then the partition is named."""
+    asked, client = broken(monkeypatch, KafkaError.LEADER_NOT_AVAILABLE)
+    with pytest.raises(CouldNotAuditError, match=r"the offsets of orders/0 .*: no verdict .* its brokers are up"):
+        asked.stable_offsets([A])
+    assert client.asked == 5
+
+
+def test_topic_that_may_not_be_seen_is_not_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, _ = broken(monkeypatch, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    assert hidden.forbidden(["orders"]) == ["orders"]
+    missing, _ = broken(monkeypatch, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    assert missing.forbidden(["orders"]) == []
+    away, _ = broken(monkeypatch, KafkaError._TIMED_OUT)
+    with pytest.raises(CouldNotAuditError, match="whether there is a topic orders"):
+        away.forbidden(["orders"])
+
+
+def test_state_is_what_was_written() -> None:
+    place = Place("half", "HALF", 0, 7)
+    state = State(
+        audit="ab12",
+        namespace="prod",
+        step=3,
+        positions={A: 10, ("HALF", 0): 4},
+        topic_ids={"orders": "x"},
+        progress={0: Progress(5, 4), 1: Progress(None, None)},
+        known_since={0: -1},
+        named=frozenset({"orders"}),
+        closed=Counts(kinds={"ALTERED": 1}, answered_by_check=2),
+        strays={"PHANTOM": 1},
+        stray_entries=(Entry("PHANTOM", "x", evidence=(place,)),),
+        listed=(Listed((0, 7), closed=True, entry=LOST),),
+        anchors=(Anchor(0, "orders", 1, 5, 6),),
+        archives=(Archive(2, {0: 1}, {0: 9}),),
+        raised=frozenset({("LOST", (0, 7)), ("LOST", (1, None))}),
+        alarms={("violations", 0): 12},
+        ledger_at=99,
+    )
+    assert State.from_json(state.to_json()) == state
+    newer = state.to_json().replace('"format": 1', '"format": 2')
+    with pytest.raises(CouldNotAuditError, match="has the form 2, which this audit does not know"):
+        State.from_json(newer)
+
+
+def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
+    """Where it may vanish at any time, the rest is read; a partition that is new begins at its log start."""
+    state = State("ab12", "", positions={A: 10})
+    assert state.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
+    assert state.start_of([A], {A: 15}, whole=False) == {A: 15}
+    with pytest.raises(CouldNotAuditError, match="has removed orders/0 from 10 to 15, which no audit has read"):
+        state.start_of([A], {A: 15}, whole=True)
+
+
+def test_anchors_that_are_gone_prove_nothing_and_few_are_kept() -> None:
+    many = [Anchor(0, "orders", 0, op_commit, 10 * op_commit) for op_commit in range(65)]
+    assert thinned(many, {A: 0}) == tuple(many[::2])
+    assert thinned(many, {A: 615}) == tuple(many[62:])
+    assert thinned(many, {B: 0}) == ()
+
+
+def test_sums_of_closed_and_reopened() -> None:
+    one = Counts(fates={"delivered": 3, "LOST": 1}, kinds={"ALTERED": 1, "REPEAT": 2}, answered_by_check=1)
+    two = Counts(fates={"delivered": 1}, kinds={"ALTERED": 1}, answered_by_check=1)
+    assert (one + two).fates == {"delivered": 4, "LOST": 1}
+    left = one - two
+    assert (left.fates["delivered"], left.kinds, left.answered_by_check) == (2, {"REPEAT": 2}, 0)
+    assert (one + two).transactions == 5
 
 
 def test_ranges() -> None:

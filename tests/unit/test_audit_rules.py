@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from txbridge_audit import events, findings, ledger, literals, proof, records, strays, verdicts
+from txbridge_audit import closing, events, findings, ledger, literals, proof, records, strays, verdicts
 from txbridge_audit.cuts import TopicPartition
 from txbridge_audit.events import Frames
 from txbridge_audit.facts import Facts, PartitionFacts, TopicFacts
@@ -111,9 +111,11 @@ class Memory(Log):
         names = self.names
         internal = {names.half, names.end, names.op, names.offset, names.discard}
         real = {record.topic for record in self.records} - internal - {names.check("billing")}
+        ends = records.end_records(self.frame(spark, names.end))
         return Frames(
             halves=records.halves(self.frame(spark, names.half), names),
-            end_records=records.end_records(self.frame(spark, names.end)),
+            entries=records.entries(ends),
+            bad_ends=records.unreadable(ends),
             outcomes=records.outcomes(self.frame(spark, names.op)),
             parked=records.parked(self.frame(spark, names.offset), names),
             discards=records.discards(self.frame(spark, names.discard)),
@@ -153,7 +155,7 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
                 log.write(Record(names.offset, PLAIN, key, None, [("TXB_V", b"2")]))
             log.write(Record(topics.get(kind, names.offset), PLAIN, raw.key, raw.value, list(raw.headers)))
     frames = log.frames(spark)
-    for frame in (frames.halves, frames.end_records, records.entries(frames.end_records), frames.outcomes):
+    for frame in (frames.halves, frames.entries, frames.bad_ends, frames.outcomes):
         assert frame.collect()
     assert frames.discards.collect()
     [progress] = records.progress(log.frame(spark, names.offset), names).collect()
@@ -174,13 +176,14 @@ class Judged:
     ) -> None:
         frames, names = log.frames(spark), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
-        self.rows = findings.find(verdicts.judge(proof.add(spark, rows, truncated))).collect()
+        judged = findings.find(verdicts.judge(proof.add(spark, rows, truncated, proof.anchors(rows))))
+        self.rows = closing.add(judged).collect()
         starts = {fact.partition: fact.log_start for fact in facts.partitions}
         read_from = {fact.partition: fact.half_start for fact in facts.partitions}
         unmatched = strays.candidates(events.copies_before(spark, frames.copies, facts.before), rows)
         self.strays = [row.kind for row in strays.label(spark, unmatched, starts, read_from, others).collect()]
         assert len(self.strays) == sum(row.strays for row in self.rows)
-        odd = findings.malformed(frames.halves, frames.end_records, frames.discards, names.half, names.end)
+        odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
         self.malformed = odd.collect()
         self.unreadable = sum(row.bad_ops for row in self.rows)
         rows.unpersist()
@@ -277,6 +280,33 @@ def test_open_transactions_are_not_judged(spark: SparkSession) -> None:
     judged = Judged(spark, log, log.facts(partitions=partitions, topics=[TopicFacts(ORDERS, settled=False)]))
     assert (judged.fate(in_commit), judged.of(in_commit).pending_state) == ("pending", "in_commit")
     assert (judged.fate(unapplied), judged.of(unapplied).pending_state) == ("pending", "decision_unread")
+
+
+def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> None:
+    log = Memory()
+    delivered, rolled_back, discarded, lost = log.half(), log.half(), log.half(), log.half()
+    tombstone_unread, unapplied, undecided, forgotten = log.half(), log.half(), log.half(), log.half()
+    for half, decision in ((delivered, COMMIT), (rolled_back, ROLLBACK), (lost, COMMIT), (tombstone_unread, COMMIT)):
+        log.end(half, decision)
+    log.deliver(delivered)
+    log.transaction(log.op("rollback", rolled_back), log.op("commit", lost), log.discard(discarded))
+    log.transaction(log.op("discard", discarded), log.parked(discarded, "discarded"))
+    log.transaction(log.parked(tombstone_unread, "held"))
+    log.deliver(tombstone_unread)
+    log.end(unapplied, COMMIT)
+    log.deliver(unapplied)
+    repeated_at = log.end(unapplied, COMMIT)
+    assert undecided.offset < forgotten.offset
+    partitions = [PartitionFacts(PLAIN, 0, applied_to=repeated_at, low=0)]
+    judged = Judged(spark, log, log.facts(partitions=partitions))
+    halves = {"delivered": delivered, "rolled back": rolled_back, "discarded": discarded, "lost": lost}
+    halves |= {"tombstone unread": tombstone_unread, "unapplied": unapplied, "undecided": undecided}
+    assert judged.fate(lost) == "LOST"
+    closed = {name for name, half in halves.items() if judged.of(half).closed}
+    assert closed == {"delivered", "rolled back", "discarded", "lost"}
+    # What an open Kafka transaction hides may prove something yet.
+    hidden = Judged(spark, log, log.facts(partitions=partitions, topics=[TopicFacts(ORDERS, settled=False)]))
+    assert not any(hidden.of(half).closed for half in halves.values())
 
 
 def test_no_worker_ever_ran(spark: SparkSession) -> None:

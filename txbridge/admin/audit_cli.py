@@ -35,6 +35,22 @@ def audit(
         str | None,
         typer.Option(metavar="FOLDER", help="Write one row per transaction here, as Parquet; a new folder or URI."),
     ] = None,
+    continued: Annotated[
+        bool,
+        typer.Option("--continue", help="Go on from where the audit of --ledger stopped, or begin one to go on from."),
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue the audit of --ledger until Ctrl-C or SIGTERM ends it.")
+    ] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Between two steps of --follow.")] = 2.0,
+    violations_topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Where --follow writes new violations: TRANS_AUDIT_VIOLATIONS_TOPIC of the namespace unless given, "
+            "nowhere if empty.",
+        ),
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Only transactions prepared at or after this (ISO 8601, UTC)."),
@@ -84,6 +100,10 @@ def audit(
             prometheus,
             selection_of(since, until, only_topic or []),
             Limits(transaction_check_max, transaction_max_age),
+            continued,
+            follow,
+            interval,
+            violations_topic,
         )
         code = job.run(options)
     except CouldNotAuditError as error:
