@@ -9,7 +9,7 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.bench import audit, client, end_to_end, log_cost, pending, worker
+from tests.bench import audit, client, end_to_end, log_cost, pending, rolling, worker
 
 _BENCHES = {
     "audit": audit,
@@ -17,6 +17,7 @@ _BENCHES = {
     "end_to_end": end_to_end,
     "log_cost": log_cost,
     "pending": pending,
+    "rolling": rolling,
     "worker": worker,
 }
 

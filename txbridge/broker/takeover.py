@@ -57,13 +57,14 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         return readers[-1]
 
     try:
+        # They connect while the fence is taken, and read nothing before.
+        half_reader, end_reader = reader(names.half), reader(names.end)
         # 1. The fence.
         writer.fence()
         fault_point("takeover.fenced")
         # 2. OFFSET, OP, HALF.
         ids = _topic_ids(context.admin, names, partition)
         ledger = read_offset_topic(context, partition, stopping)
-        half_reader, end_reader = reader(names.half), reader(names.end)
         bounds = {
             "half": half_reader.watermarks(),
             "end": end_reader.watermarks(),
