@@ -184,6 +184,19 @@ def test_promtool_takes_the_rules(promtool):
     subprocess.run([promtool, "check", "rules", str(RULES)], check=True)
 
 
+def test_promtool_takes_the_boards_queries(promtool, tmp_path):
+    # As Grafana sends them: its variables are text to Prometheus.
+    found = [
+        query.replace("$__rate_interval", "1m").replace("$job", "txbridge")
+        for panel in board()["panels"]
+        for query in (target["expr"] for target in panel.get("targets", ()))
+    ]
+    assert not [query for query in found if "$" in query]
+    recorded = [{"record": f"board:{number}", "expr": query} for number, query in enumerate(found)]
+    (tmp_path / "board.yml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": recorded}]}))
+    subprocess.run([promtool, "check", "rules", tmp_path / "board.yml"], check=True)
+
+
 @pytest.mark.parametrize("series", ALERT_TESTS, ids=lambda path: path.stem)
 def test_alerts_on_series_written_by_hand(promtool, series):
     subprocess.run([promtool, "test", "rules", str(series)], check=True)
