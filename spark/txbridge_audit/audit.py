@@ -132,6 +132,8 @@ class _Audit:
         self._spans: dict[TopicPartition, Range] = {}
         self._open: dict[TopicPartition, tuple[int, int]] = {}
         self._persisted: list[DataFrame] = []
+        #: Real topics that Kafka did not tell of when they were looked for last.
+        self._absent: set[str] = set()
 
     def release(self) -> None:
         for frame in self._persisted:
@@ -239,6 +241,10 @@ class _Audit:
         if gone:
             kinds[findings.HALF_RANGE_GONE] = len(gone)
             entries += gone
+        lacking = notes.missing_rights(surroundings, cluster.hidden(self._absent))
+        if lacking:
+            kinds[findings.RIGHT_MISSING] = len(lacking)
+            entries += lacking
         if self._open:
             kinds[findings.OPEN_TRANSACTION] = len(self._open)
             entries += notes.open_transactions(self._open, self._partitions)
@@ -308,6 +314,7 @@ class _Audit:
         if unknown:
             raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
         topics = set(topics) & chosen if chosen else topics
+        self._absent = set(topics) - set(counts)
         return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 
     def _settle(self, partitions: Sequence[TopicPartition]) -> Cut:

@@ -40,6 +40,9 @@ _TRANSIENT = frozenset(
     },
 )
 
+#: What half messages name may be no topic's name at all.
+_NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
+
 
 class Cluster:
     """Metadata and offsets of one Kafka cluster. Every method raises CouldNotAuditError when Kafka does not answer."""
@@ -114,6 +117,24 @@ class Cluster:
             return {}
         answers = {resource.name: future for resource, future in ask(sorted(topics)).items()}
         return {name: policy(name, future) for name, future in answers.items()}
+
+    def hidden(self, topics: Collection[str]) -> set[str]:
+        """Those that we have no right to see, whether they exist or not. Naming a topic does not create it here."""
+        names = sorted(filter(None, topics))
+        if not names:
+            return set()
+        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT)
+        found = set()
+        for name, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found.add(name)
+                elif code not in _NO_SUCH_TOPIC:
+                    raise self._explained(error, f"whether there is a topic {name}") from error
+        return found
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Kafka's id of each topic: another one after it was deleted and created again."""

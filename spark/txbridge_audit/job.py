@@ -25,9 +25,9 @@ from rich.console import Console
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Limits
+from txbridge_audit.given import kafka_options
 from txbridge_audit.report import AuditReport
 from txbridge_audit.selection import Selection, selection_of
-from txbridge_audit.settings import parse_options
 from txbridge_audit.table import print_report
 
 COULD_NOT_AUDIT = 2
@@ -117,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--namespace", default="", help="prefix of the internal topics")
     parser.add_argument("--format", choices=FORMATS, default="table", dest="output")
     parser.add_argument("--kafka", action="append", default=[], metavar="KEY=VALUE", help="librdkafka's names")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file whose table [kafka] has such options")
     parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
     parser.add_argument("--ledger", metavar="FOLDER", help="write one row per transaction here, as Parquet")
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.bootstrap_servers,
             given.namespace,
             given.output,
-            parse_options(given.kafka),
+            kafka_options(given.kafka, given.config),
             given.real_topic,
             given.report,
             given.ledger,

@@ -36,3 +36,18 @@ def range_gone(names: Names, known: Facts) -> list[Entry]:
         for fact in known.partitions
         if fact.low is not None and fact.low < fact.log_start
     ]
+
+
+def missing_rights(known: Facts, hidden: Collection[str]) -> list[Entry]:
+    """Real topics whose policy we may not see, and those that are `hidden` from us altogether."""
+    lacking = [(fact.topic, "DESCRIBE_CONFIGS") for fact in known.topics if not fact.policy_known]
+    # Of those Kafka does not tell whether they exist.
+    lacking += [(topic, "READ") for topic in sorted(hidden)]
+    return [
+        Entry(
+            findings.RIGHT_MISSING,
+            f"{findings.SAYS[findings.RIGHT_MISSING]}: {right} on {topic}",
+            real_topic=topic,
+        )
+        for topic, right in lacking
+    ]
