@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import threading
 import time
 import urllib.error
 import urllib.request
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,7 +59,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             time.sleep(_CALM_S)
             for number in range(1, options.runs + 1):
                 steps = rolling.restart_both()
-                found = _found(steps, load, reader)
+                found = {"load": round(os.getloadavg()[0], 1), **_found(steps, load, reader)}
                 say(f"run {number} of {options.runs}: {found}")
                 runs.append(found)
             load.stop()
@@ -119,17 +121,23 @@ class _Load:
             if self._stopping.wait(max(0.0, since + number / self._rate - time.monotonic())):
                 return
             sent = self._producer.submit_message_in_transaction(Message(self._topic, b"v" * 100, key=str(number)))
-            sent.add_done_callback(lambda done: done.result().end.add_done_callback(self._note(done.result())))
+            sent.add_done_callback(self._sent)
 
-    def _note(self, result: TransactionSendResult) -> Any:
-        def note(end: Any) -> None:
-            if end.exception() is not None:
-                self._failed.append(end.exception())
-                return
-            self.arrivals.setdefault(result.half_partition, []).append(time.monotonic())
-            self.decided.append(result.transaction_id)
+    def _sent(self, sent: Future[TransactionSendResult]) -> None:
+        error = sent.exception()
+        if error is not None:
+            self._failed.append(error)
+            return
+        result = sent.result()
+        result.end.add_done_callback(lambda end: self._ended(result, end))
 
-        return note
+    def _ended(self, result: TransactionSendResult, end: Future[None]) -> None:
+        error = end.exception()
+        if error is not None:
+            self._failed.append(error)
+            return
+        self.arrivals.setdefault(result.half_partition, []).append(time.monotonic())
+        self.decided.append(result.transaction_id)
 
     def told(self) -> Iterator[tuple[str, str, bool]]:
         """What the client was told, as the checker wants it."""
