@@ -57,6 +57,12 @@ FAST = {
 _number = itertools.count(1)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used so far, of the user's and of the system's."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A half message that Kafka has acknowledged."""
@@ -84,8 +90,7 @@ class WorkerProcess(workers.WorkerProcess):
     @property
     def cpu_seconds(self) -> float:
         """Processor time it has used so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
 
 class CheckMember:

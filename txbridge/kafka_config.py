@@ -199,14 +199,14 @@ def admin_config(user: Mapping[str, Any]) -> dict[str, Any]:
     return _derive(user, _PRODUCER_ONLY | _CONSUMER_ONLY, {}, None)
 
 
-def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int) -> dict[str, Any]:
-    """Settings of the producer of half messages; `max_message_bytes` is max.message.bytes of the half topic.
+def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, linger_ms: int = 0) -> dict[str, Any]:
+    """Settings of a producer of half messages; `max_message_bytes` is max.message.bytes of the half topic.
 
-    The application waits for each half message, so there is no linger. `message.timeout.ms` is 3 s as RocketMQ's send
-    time-out unless the user set it.
+    No linger where the application waits for each half message. `message.timeout.ms` is 3 s as RocketMQ's send
+    time-out. The user may set both.
     """
     return _sized(
-        producer_config(user, defaults={"linger.ms": 0, "message.timeout.ms": HALF_MESSAGE_TIMEOUT_MS}),
+        producer_config(user, defaults={"linger.ms": linger_ms, "message.timeout.ms": HALF_MESSAGE_TIMEOUT_MS}),
         max_message_bytes,
     )
 

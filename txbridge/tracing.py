@@ -5,6 +5,7 @@ Only the API is needed. As long as the process has not set up an SDK nothing is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,21 @@ _TRACESTATE = "tracestate"
 SYSTEM = {"messaging.system": "kafka"}
 
 
+#: How long it is taken for granted that there is no SDK (s): without one, the library reads the environment each time
+#: it is asked, which cost a quarter of a transaction. An application sets its SDK up at its start.
+_NO_SDK_S = 0.05
+
+_no_sdk_until = 0.0
+
+
 def tracer() -> Tracer | None:
-    """A tracer, or None when the library is not installed or no SDK is set up yet."""
-    if not INSTALLED:
+    """A tracer, or None when the library is not installed or no SDK is set up; one that is new is seen within 50 ms."""
+    global _no_sdk_until  # noqa: PLW0603  as the library's own provider, this is the process's
+    if not INSTALLED or time.monotonic() < _no_sdk_until:
         return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        _no_sdk_until = time.monotonic() + _NO_SDK_S
         return None
     return provider.get_tracer("txbridge", _VERSION)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Producer
 
+from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
+from tests.bench.report import CPU
 from tests.harness import Bridge
 from txbridge import (
     AsyncTransactionListener,
@@ -46,10 +49,11 @@ class _CommitsOnTheLoop(AsyncTransactionListener):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--transactions", type=int, default=50_000, help="per measurement (default 50,000)")
+    parser.add_argument("--blocking", type=int, default=10_000, help="of the blocking face (default 10,000)")
     parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
     parser.add_argument("--threads", type=int, default=32, help="of the blocking face (default 32)")
     parser.add_argument("--tasks", type=int, default=1_000, help="sends in flight of the asyncio face (default 1,000)")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of so many counts (default 3)")
+    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -58,31 +62,26 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         Bridge(kafka.bootstrap_servers, "bench client", partitions=8) as bridge,
     ):
         bench = _Bench(bridge, options)
-        kinds = {
-            "bare": bench.bare,
-            "blocking": bench.blocking,
-            "pipelined": bench.pipelined,
-            "asyncio": lambda count: asyncio.run(bench.asyncio(count)),
+        many = options.transactions
+        kinds: dict[str, tuple[Callable[[int], float], int]] = {
+            "bare": (bench.bare, many),
+            f"blocking, {options.threads} threads": (bench.blocking, options.blocking),
+            "pipelined": (bench.pipelined, many),
+            "asyncio": (lambda count: asyncio.run(bench.asyncio(count)), many),
         }
-        # By turns, so that a machine that is busy for a while is so for all of them; the first round warms up.
-        best: dict[str, dict[str, float]] = {}
-        for number, (name, measure) in itertools.product(range(options.rounds + 1), kinds.items()):
-            count = options.transactions if number else options.transactions // 10
-            before = time.process_time()
-            seconds = measure(count)
-            found = {
-                "per_second": round(count / seconds),
-                "cpu_us_each": round((time.process_time() - before) / count * 1e6, 1),
-            }
-            print(f"{time.strftime('%H:%M:%S')} {name} {found}", file=sys.stderr, flush=True)
-            if number and (name not in best or found["per_second"] > best[name]["per_second"]):
-                best[name] = found
-    return {
-        "transactions": options.transactions,
-        "bytes_each": options.size,
-        **best,
-        "of_bare": {name: round(best[name]["per_second"] / best["bare"]["per_second"], 3) for name in kinds},
+        measures = {name: partial(_measured, measure, count) for name, (measure, count) in kinds.items()}
+        found = by_turns(options.rounds, measures)
+    ratios = {
+        f"client, {name} to bare": Ratio(found.median(name, PER_SECOND) / found.median("bare", PER_SECOND)).report()
+        for name in list(kinds)[1:]
     }
+    return {"bytes_each": options.size, "figures": found.report(), "ratios": ratios}
+
+
+def _measured(measure: Callable[[int], float], count: int) -> Found:
+    before = time.process_time()
+    seconds = measure(count)
+    return {PER_SECOND: count / seconds, f"{CPU}client": (time.process_time() - before) / count * 1e6}
 
 
 class _Bench:

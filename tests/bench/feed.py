@@ -9,6 +9,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
+from tests.bench.values import Values
 from tests.harness import COMMIT, Bridge, WorkerProcess
 
 #: Each thing is waited for until it has happened; a machine that needs longer than this tells nothing about txbridge.
@@ -36,9 +37,9 @@ class Feed:
             }
         )
 
-    def prepare(self, real_topic: str, count: int, value: bytes, mark: bytes) -> list[tuple[int, str]]:
+    def prepare(self, real_topic: str, count: int, size: int, mark: bytes) -> list[tuple[int, str]]:
         """Offsets and ids of half messages, in the order of their production."""
-        half = self._bridge.names.half
+        half, values = self._bridge.names.half, Values(size)
         found: list[tuple[int, str]] = []
 
         def report(transaction_id: str) -> Callable[[object, Message], None]:
@@ -54,7 +55,7 @@ class Feed:
             while True:
                 try:
                     self._producer.produce(
-                        half, value=value, headers=headers, partition=0, on_delivery=report(transaction_id)
+                        half, value=values[number], headers=headers, partition=0, on_delivery=report(transaction_id)
                     )
                     break
                 except BufferError:

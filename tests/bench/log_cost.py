@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from tests.bench.feed import PATIENCE_S
-from tests.bench.measure import Ratio
-from tests.bench.transactions import Mix, Stand
+from tests.bench.load import Mix
+from tests.bench.measure import Ratio, summary
+from tests.bench.stand import Stand
 from tests.harness import Bridge, eventually
 from tests.log_bytes import growth, log_bytes
 from txbridge.embedded import EmbeddedKafka
@@ -24,20 +25,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    each = {f"{size} B": _transactions(options.transactions, size) for size in options.sizes}
+    figures = {f"{size:,} B": _transactions(options.transactions, size) for size in options.sizes}
     left = _checks(options.checks)
+    # Bytes are counted, not measured: there is nothing to take a median of.
     return {
-        "transactions": options.transactions,
-        "bytes_per_transaction": each,
-        "bytes_that_a_check_leaves": left,
+        "figures": {
+            **{f"bytes each, {name}": _counted(each) for name, each in figures.items()},
+            "bytes that a check leaves": _counted(left),
+        },
         "ratios": {
             "bytes that a check leaves in durable topics": Ratio(sum(left.values()), 300, at_most=True).report()
         },
     }
 
 
+def _counted(each: dict[str, float]) -> dict[str, dict[str, float]]:
+    return {name: summary([value]) for name, value in each.items()}
+
+
 def _transactions(count: int, size: int) -> dict[str, float]:
-    with EmbeddedKafka(jvm_profile="throughput") as kafka, Stand(kafka.bootstrap_servers) as stand:
+    with EmbeddedKafka(jvm_profile="throughput") as kafka, Stand(kafka) as stand:
         names = stand.names
         topics = {
             "half": names.half,
@@ -47,7 +54,7 @@ def _transactions(count: int, size: int) -> dict[str, float]:
             "real topic": stand.real_topic,
         }
         before = log_bytes(kafka, topics.values())
-        stand.per_second(stand.pipelined, count, size, Mix())
+        stand.measure(stand.clients.pipelined, count, size, Mix())
         written = growth(log_bytes(kafka, topics.values()), before)
         each = {name: round(written[topic] / count, 1) for name, topic in topics.items()}
         return {"user": float(size + _KEY), **each, "all": round(sum(each.values()), 1)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import getloadavg
 from statistics import median
@@ -10,40 +10,79 @@ from typing import Any
 
 from tests.bench.feed import say
 
+#: What one measurement has found: figures by what they are.
+Found = Mapping[str, float]
+PER_SECOND = "per second"
+P50, P99 = "ms, median", "ms, p99"
+
 
 @dataclass(frozen=True)
 class Ratio:
-    """What is promised: `value` should be at least `goal`, or at most."""
+    """What is promised: `value` should be at least `goal`, or at most. Without a goal it is only told."""
 
     value: float
-    goal: float
+    goal: float | None = None
     at_most: bool = False
 
     @property
-    def is_met(self) -> bool:
+    def is_met(self) -> bool | None:
+        if self.goal is None:
+            return None
         return self.value <= self.goal if self.at_most else self.value >= self.goal
 
     def report(self) -> dict[str, Any]:
         bound = "at most" if self.at_most else "at least"
-        return {"value": round(self.value, 2), "goal": f"{bound} {self.goal:g}", "met": self.is_met}
+        goal = None if self.goal is None else f"{bound} {self.goal:g}"
+        # Rounded to what a table shows; met by what was measured.
+        return {"value": round(self.value, 2), "goal": goal, "met": self.is_met}
 
 
-def by_turns(rounds: int, measures: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+class Rounds:
+    """What several measurements have found in all rounds."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, list[float]]] = {}
+
+    def add(self, workload: str, found: Found) -> None:
+        for what, value in found.items():
+            self._found.setdefault(workload, {}).setdefault(what, []).append(value)
+
+    def median(self, workload: str, what: str) -> float:
+        return median(self._found[workload][what])
+
+    def report(self, suffix: str = "") -> dict[str, dict[str, dict[str, float]]]:
+        """Workload, with this behind its name -> what -> median and spread."""
+        return {
+            f"{workload}{suffix}": {what: summary(values) for what, values in found.items()}
+            for workload, found in self._found.items()
+        }
+
+
+def by_turns(rounds: int, measures: Mapping[str, Callable[[], Found]]) -> Rounds:
     """Each of these once in every round, after one round that warms everything up and does not count."""
-    found: dict[str, list[float]] = {name: [] for name in measures}
+    all_rounds = Rounds()
     for number in range(rounds + 1):
-        for name, measure in measures.items():
-            value = measure()
-            say(f"round {number} of {rounds}, load {getloadavg()[0]:.1f}: {name} {value:,.3f}")
+        for workload, measure in measures.items():
+            found = measure()
+            text = ", ".join(
+                f"{what} {value:,.4g}" if value < 1_000 else f"{what} {value:,.0f}" for what, value in found.items()
+            )
+            say(f"round {number} of {rounds}, load {getloadavg()[0]:.1f}: {workload}: {text}")
             if number:
-                found[name].append(value)
-    return found
+                all_rounds.add(workload, found)
+    return all_rounds
 
 
-def summary(values: list[float]) -> dict[str, float]:
+def percentiles(seconds: Sequence[float]) -> Found:
+    """Median and 99th percentile, in ms."""
+    ordered = sorted(seconds)
+    return {P50: ordered[len(ordered) // 2] * 1e3, P99: ordered[int(len(ordered) * 0.99)] * 1e3}
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
     """Median and spread, rounded to four digits or so."""
     return {"median": _rounded(median(values)), "least": _rounded(min(values)), "most": _rounded(max(values))}
 
 
 def _rounded(value: float) -> float:
-    return round(value) if value >= 1_000 else round(value, 3)
+    return round(value) if abs(value) >= 1_000 else round(value, 3)

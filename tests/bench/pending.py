@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from os import getloadavg
+from statistics import median
 from typing import Any
 
 from confluent_kafka import TopicPartition
 
 from tests.bench.feed import PATIENCE_S, EndOfTopic, Feed, memory, reader, say
+from tests.bench.measure import PER_SECOND, Ratio, summary
 from tests.harness import Bridge, eventually
 from txbridge.embedded import EmbeddedKafka
 
@@ -24,7 +27,10 @@ _UNDECIDED = b"undecided"
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pending", type=int, default=1_000_000, help="half messages (default 1,000,000)")
     parser.add_argument("--size", type=int, default=1_000, help="bytes of each (default 1,000)")
-    parser.add_argument("--commits", type=int, default=100_000, help="transactions per measurement (default 100,000)")
+    parser.add_argument("--commits", type=int, default=30_000, help="transactions per measurement (default 30,000)")
+    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+    # All of the million are checked in some minutes; these measurements must be over by then.
+    parser.add_argument("--checked-rounds", type=int, default=3, help="the same while all are checked (default 3)")
     parser.add_argument("--check-rate", type=int, default=5_000, help="checks a second (default 5,000)")
     parser.add_argument("--payload-memory", type=int, default=64 * _MIB, help="bytes (default 64 MiB)")
 
@@ -58,16 +64,18 @@ class _Bench:
         options, pending = self._options, self._options.pending
         worker = self._bridge.worker(**self._settings)
         fresh = memory(worker)
-        alone = self._commits_per_second("no message pending")
+        # A first one warms everything up.
+        self._commits_per_second("warming up", 1)
+        alone = self._commits_per_second("no message pending", options.rounds)
         before = memory(worker)
 
         say(f"preparing {pending:,} half messages of {options.size:,} bytes")
         since = time.monotonic()
-        self._feed.prepare(self._real, pending, b"u" * options.size, _UNDECIDED)
+        self._feed.prepare(self._real, pending, options.size, _UNDECIDED)
         prepared_s = time.monotonic() - since
         self._wait_parked()
         after = memory(worker)
-        beside = self._commits_per_second(f"{pending:,} messages pending")
+        beside = self._commits_per_second(f"{pending:,} messages pending", options.rounds)
 
         say("killing the worker and starting another one")
         worker.kill()
@@ -81,7 +89,7 @@ class _Bench:
         with self._bridge.member() as member:
             eventually(lambda: member.count > 0, 60)
             since, checks = time.monotonic(), member.count
-            checking = self._commits_per_second("checks beside")
+            checking = self._commits_per_second("checks beside", options.checked_rounds)
             checks_beside = (member.count - checks) / (time.monotonic() - since)
             since, checks = time.monotonic(), member.count
             time.sleep(_CHECKS_ALONE_S)
@@ -104,24 +112,37 @@ class _Bench:
                 "open": taken_over["open"],
                 "process_s": round(started_s, 1),
             },
-            "commits_per_second": {"none_pending": alone, "pending": beside, "pending_and_checks": checking},
-            "ratio_of_commits": {"pending": round(beside / alone, 2), "pending_and_checks": round(checking / alone, 2)},
             "checks_per_second": {"beside_commits": round(checks_beside), "alone": round(checks_alone)},
+            "figures": {
+                "commits, none pending": _rates(alone),
+                f"commits, {pending:,} pending": _rates(beside),
+                f"commits, {pending:,} pending and checked": _rates(checking),
+            },
+            "ratios": {
+                f"commits with {pending:,} pending to none": Ratio(median(beside) / median(alone), 0.8).report(),
+                f"commits with {pending:,} pending and checked to none": Ratio(
+                    median(checking) / median(alone)
+                ).report(),
+            },
         }
 
-    def _commits_per_second(self, what: str) -> int:
-        """From the first END record to the last message that a read_committed reader sees; half messages lie ready."""
-        count = self._options.commits
-        prepared = self._feed.prepare(self._real, count, b"c" * self._options.size, b"committed")
-        # The worker reads HALF meanwhile, as it would under steady traffic.
-        time.sleep(2)
-        reader = EndOfTopic(self._bridge.bootstrap_servers, self._real)
-        since = time.monotonic()
-        self._feed.commit(prepared)
-        reader.wait_for(count)
-        rate = round(count / (time.monotonic() - since))
-        say(f"{rate:,} commits a second: {what}")
-        return rate
+    def _commits_per_second(self, what: str, rounds: int) -> list[float]:
+        """From the first END record to the last message that a read_committed reader sees; half messages lie ready.
+
+        A million can not be pending and not pending by turns: what is compared is several rounds of each.
+        """
+        rates = []
+        for _ in range(rounds):
+            prepared = self._feed.prepare(self._real, self._options.commits, self._options.size, b"committed")
+            # The worker reads HALF meanwhile, as it would under steady traffic.
+            time.sleep(2)
+            seen = EndOfTopic(self._bridge.bootstrap_servers, self._real)
+            since = time.monotonic()
+            self._feed.commit(prepared)
+            seen.wait_for(len(prepared))
+            rates.append(len(prepared) / (time.monotonic() - since))
+            say(f"load {getloadavg()[0]:.1f}: {rates[-1]:,.0f} commits a second: {what}")
+        return rates
 
     def _wait_parked(self) -> None:
         """Until the low watermark stands behind all of them: everything is read, and in OFFSET."""
@@ -132,6 +153,10 @@ class _Bench:
         eventually(lambda: reader.half() >= end, PATIENCE_S, "not everything was parked")
         reader.close()
         say("all of them are parked")
+
+
+def _rates(found: list[float]) -> dict[str, dict[str, float]]:
+    return {PER_SECOND: summary(found)}
 
 
 class _LastProgress:

@@ -1,14 +1,18 @@
 """A read_committed reader in a process of its own: `python -m tests.bench.reader SERVERS TOPIC`.
 
-Each line of its input is a number of records to count; it answers "counting", and then when the last was seen.
+Each line of its input is a JSON object with the `count` of records to see; it answers "counting", and then with what it
+has seen. With `first`, keys are numbers, from this one on: the answer says when each was seen, and how many came twice
+until `settle` seconds after all were there.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Iterator
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.bench.feed import PATIENCE_S, reader
 
@@ -21,18 +25,54 @@ def main() -> None:
     consumer.poll(1.0)
     print("ready", flush=True)
     for line in sys.stdin:
-        left, deadline = int(line), time.monotonic() + PATIENCE_S
+        wanted = json.loads(line)
         print("counting", flush=True)
-        while left > 0:
-            assert time.monotonic() < deadline, f"{left:,} did not become visible"
-            # One, and then all that are there: consume() alone waits for a full batch.
-            first = consumer.poll(0.2)
-            if first is not None:
-                messages = [first, *consumer.consume(10_000, 0)]
-                left -= sum(message.error() is None for message in messages)
-        print(time.monotonic(), flush=True)
-        assert left == 0, f"{-left:,} more became visible than were committed"
+        if "first" in wanted:
+            answer = _times(consumer, wanted["first"], wanted["count"], wanted["settle"])
+        else:
+            answer = {"last": _last(consumer, wanted["count"])}
+        print(json.dumps(answer), flush=True)
     consumer.close()
+
+
+def _last(consumer: Consumer, count: int) -> float:
+    left, deadline = count, time.monotonic() + PATIENCE_S
+    while left > 0:
+        assert time.monotonic() < deadline, f"{left:,} did not become visible"
+        left -= len(_records(consumer))
+    assert left == 0, f"{-left:,} more became visible than were committed"
+    return time.monotonic()
+
+
+def _times(consumer: Consumer, first: int, count: int, settle: float) -> dict[str, object]:
+    seen: dict[int, float] = {}
+    copies, deadline = 0, time.monotonic() + PATIENCE_S
+    until = deadline
+    while time.monotonic() < until:
+        records = _records(consumer)
+        now = time.monotonic()
+        for number in _numbers(records):
+            # A copy of a record of an earlier measurement is one, too.
+            if number < first or number in seen:
+                copies += 1
+            else:
+                seen[number] = now
+        if len(seen) == count:
+            until = min(until, now + settle)
+    assert len(seen) == count, f"{count - len(seen):,} did not become visible"
+    return {"last": max(seen.values()), "times": [seen[first + number] for number in range(count)], "copies": copies}
+
+
+def _records(consumer: Consumer) -> list[Message]:
+    """All that are there, after waiting for one: consume() alone waits for a full batch."""
+    first = consumer.poll(0.1)
+    if first is None:
+        return []
+    return [message for message in [first, *consumer.consume(10_000, 0)] if message.error() is None]
+
+
+def _numbers(records: list[Message]) -> Iterator[int]:
+    return (int(message.key() or b"") for message in records)
 
 
 if __name__ == "__main__":

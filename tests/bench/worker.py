@@ -1,22 +1,32 @@
-"""A worker alone, fed from a full END topic, against a bare loop that copies the same records in Kafka transactions."""
+"""A worker alone, fed from a full END topic, against a bare loop that copies the same records in Kafka transactions.
+
+The worker serves and is stopped (SIGSTOP) while HALF and END are filled: when it goes on, it finds all decisions
+waiting and has read none of the messages. So all that it does for them is measured, and nothing of its start. (A worker
+that is started on full topics would have read HALF to its end before it serves.) The bare loop begins with a connection
+and nothing read.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
-from statistics import median
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.bench.feed import EndOfTopic, Feed, say
+from tests.bench.feed import Feed
+from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
+from tests.bench.reader_process import ReaderProcess
+from tests.bench.report import CPU
 from tests.harness import Bridge
 from txbridge.embedded import EmbeddedKafka
 
 #: As many as a worker puts into one Kafka transaction (broker/cycle.py).
 _MOST_ENTRIES = 10_000
-#: What was prepared and decided waits for the worker, so nothing must grow due.
+#: What was prepared and decided waits for the worker, so nothing must grow due (ms).
 _NEVER = 3_600_000
+#: Far longer than the worker is stopped, so that its group does not think it dead (ms); Faust takes up to 90 s.
+_SESSION = 60_000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,56 +36,64 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    found: dict[str, list[dict[str, float]]] = {"worker": [], "bare": []}
-    with EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka:
-        # By turns, so that a machine that is busy for a while is so for both; the first round warms Kafka up.
-        for number in range(options.rounds + 1):
-            with Bridge(kafka.bootstrap_servers, f"bench worker {number}", partitions=1) as bridge:
-                bench = _Bench(bridge, options)
-                for name, measure in (("worker", bench.worker), ("bare", bench.bare)):
-                    one = measure()
-                    say(f"{name} {one}")
-                    if number:
-                        found[name].append(one)
-    medians = {
-        name: {key: median(one[key] for one in each) for key in ("per_second", "cpu_us_each")}
-        for name, each in found.items()
-    }
+    with (
+        EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
+        Bridge(kafka.bootstrap_servers, "bench worker", partitions=1) as bridge,
+    ):
+        real, copies = (bridge.create_topic(name, partitions=1) for name in ("real", "copies"))
+        with (
+            ReaderProcess(kafka.bootstrap_servers, real) as delivered,
+            ReaderProcess(kafka.bootstrap_servers, copies) as copied,
+        ):
+            bench = _Bench(bridge, options, real, copies)
+            found = by_turns(
+                options.rounds,
+                # The loop copies what the worker has just delivered.
+                {"worker": lambda: bench.worker(delivered), "bare loop": lambda: bench.bare(copied)},
+            )
+    value = found.median("worker", PER_SECOND) / found.median("bare loop", PER_SECOND)
     return {
         "transactions": options.transactions,
         "bytes_each": options.size,
-        **medians,
-        "rounds": found,
-        "ratios": {"worker_of_bare_loop": round(medians["worker"]["per_second"] / medians["bare"]["per_second"], 2)},
+        "figures": found.report(),
+        "ratios": {"worker alone to a bare loop": Ratio(value, 0.6).report()},
     }
 
 
 class _Bench:
-    def __init__(self, bridge: Bridge, options: argparse.Namespace) -> None:
+    def __init__(self, bridge: Bridge, options: argparse.Namespace, real: str, copies: str) -> None:
         self._bridge = bridge
         self._count = options.transactions
-        self._real = bridge.create_topic("real", partitions=1)
-        self._copies = bridge.create_topic("copies", partitions=1)
-        feed = Feed(bridge)
-        feed.commit(feed.prepare(self._real, self._count, b"c" * options.size, b"committed"))
+        self._size = options.size
+        self._real, self._copies = real, copies
+        self._feed = Feed(bridge)
+        self._worker = bridge.worker(
+            transaction_timeout=_NEVER, transaction_check_interval=_NEVER, session_timeout=_SESSION
+        )
+        self._from = 0
 
-    def worker(self) -> dict[str, float]:
-        """From its take-over until a reader has seen the last one."""
-        seen = EndOfTopic(self._bridge.bootstrap_servers, self._real)
-        worker = self._bridge.worker(transaction_timeout=_NEVER, transaction_check_interval=_NEVER)
-        since, cpu = time.monotonic(), worker.cpu_seconds
-        seen.wait_for(self._count)
-        return self._found(time.monotonic() - since, worker.cpu_seconds - cpu)
+    def worker(self, seen: ReaderProcess) -> Found:
+        """From when it goes on until a reader has seen the last one."""
+        self._worker.pause()
+        prepared = self._feed.prepare(self._real, self._count, self._size, b"committed")
+        self._feed.commit(prepared)
+        self._from = prepared[0][0]
+        seen.expect(self._count)
+        since, cpu = time.monotonic(), self._worker.cpu_seconds
+        self._worker.resume()
+        seconds = seen.last_seen() - since
+        return self._found(seconds, self._worker.cpu_seconds - cpu)
 
-    def bare(self) -> dict[str, float]:
-        """From the first record read until a reader has seen the last one; the reader is part of this process."""
+    def bare(self, seen: ReaderProcess) -> Found:
+        """From the first record read until a reader has seen the last one."""
         servers = self._bridge.bootstrap_servers
-        seen = EndOfTopic(servers, self._copies)
         consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
         producer = Producer({"bootstrap.servers": servers, "transactional.id": "bare", "linger.ms": 5})
         producer.init_transactions(30)
-        consumer.assign([TopicPartition(self._bridge.names.half, 0, 0)])
+        consumer.list_topics(timeout=10)
+        seen.expect(self._count)
         since, cpu = time.monotonic(), time.process_time()
+        consumer.assign([TopicPartition(self._bridge.names.half, 0, self._from)])
         done = 0
         while done < self._count:
             producer.begin_transaction()
@@ -89,14 +107,10 @@ class _Bench:
                 producer.poll(0)
             producer.commit_transaction(30)
         cpu = time.process_time() - cpu
-        seen.wait_for(self._count)
-        seconds = time.monotonic() - since
+        seconds = seen.last_seen() - since
         consumer.close()
         producer.close()
         return self._found(seconds, cpu)
 
-    def _found(self, seconds: float, cpu_seconds: float) -> dict[str, float]:
-        return {
-            "per_second": round(self._count / seconds),
-            "cpu_us_each": round(cpu_seconds / self._count * 1e6, 1),
-        }
+    def _found(self, seconds: float, cpu_seconds: float) -> Found:
+        return {PER_SECOND: self._count / seconds, f"{CPU}its process": cpu_seconds / self._count * 1e6}

@@ -11,6 +11,7 @@ from txbridge import PrepareError, UsageError
 from txbridge.client.attempts import TransactionIds
 from txbridge.client.end_queue import Ticket
 from txbridge.client.half_writer import Prepared
+from txbridge.client.serving import Serving, Waiter
 from txbridge.core.end_transaction import EndEntry
 
 
@@ -107,6 +108,8 @@ class FakeRuntime:
         self.written, self.running, self.given_up, self.ends = [], set(), [], []
         self.room_waits = []
         self.closed = False
+        self.after_reports = None
+        self._serving = Serving(threading.Event().wait, "never started")
         self._condition = threading.Condition()
 
     def check_limits(self, message):
@@ -135,7 +138,13 @@ class FakeRuntime:
         self.room_waits.append(timeout)
         threading.Event().wait(min(timeout, 0.01))
 
-    def write_half(self, message, transaction_id, on_done):
+    wait_for_gatherers_room = wait_for_half_room
+
+    def waiter(self):
+        return Waiter(self._serving)
+
+    def write_half(self, message, transaction_id, on_done, gathering=None):
+        self.after_reports = gathering
         if self.refusals:
             raise self.refusals.popleft()
         with self._condition:
@@ -152,6 +161,8 @@ class FakeRuntime:
             written, self.written = self.written, []
         for number, (_, transaction_id, on_done) in enumerate(written):
             on_done(error or Prepared(transaction_id, 0, number, 1_000, 1))
+        if self.after_reports is not None:
+            self.after_reports()
 
     def end(self, prepared, outcome):
         entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision)

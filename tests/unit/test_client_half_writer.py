@@ -102,6 +102,26 @@ def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
     assert "did not tell its offset" in str(reports[0])
 
 
+def test_after_some_reports_somebody_is_told_once(wire, writer):
+    reports, told = [], SimpleQueue()
+    for number in range(3):
+        writer.write(Message("real", b"%d" % number), ID, reports.append, lambda: told.put(len(reports)))
+    while not told.empty():
+        assert told.get() == 0
+    wire.acknowledge()
+    while (seen := told.get(timeout=10)) == 0:
+        pass
+    assert seen == 3
+
+
+def test_who_gathers_is_told_of_a_record_that_was_not_even_accepted(wire, writer):
+    reports, told = [], []
+    wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
+    writer.write(Message("real", b""), ID, reports.append, lambda: told.append(len(reports)))
+    assert told[0] == 1
+    assert isinstance(reports[0], PrepareError)
+
+
 def test_full_queue_is_left_to_the_caller_who_can_wait_for_room(wire, writer):
     wire.refusals.append(BufferError("full"))
     with pytest.raises(BufferError):

@@ -9,6 +9,7 @@ import pytest
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client import producer as module
 from txbridge.client.attempts import TransactionIds
+from txbridge.client.serving import Serving, Waiter
 from txbridge.topics import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -164,7 +165,10 @@ class FakeRuntime:
         assert 0 < timeout <= 0.05
         threading.Event().wait(timeout)
 
-    def write_half(self, message, transaction_id, on_done):
+    def waiter(self):
+        return Waiter(Serving(threading.Event().wait, "never started"))
+
+    def write_half(self, message, transaction_id, on_done, gathering):
         self.log.append("write")
         raise self.write
 

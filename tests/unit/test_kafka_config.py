@@ -61,6 +61,12 @@ def test_user_overrules_our_defaults_under_any_alias():
     assert "queue.buffering.max.ms" not in config
 
 
+def test_half_messages_that_gather_wait_a_little_unless_the_user_says_otherwise():
+    assert kafka_config.half_producer_config(USER, max_message_bytes=2_000_000, linger_ms=5)["linger.ms"] == 5
+    user = {**USER, "queue.buffering.max.ms": 0}
+    assert kafka_config.half_producer_config(user, max_message_bytes=2_000_000, linger_ms=5)["linger.ms"] == 0
+
+
 def test_a_batch_never_exceeds_what_the_topic_accepts():
     small = kafka_config.half_producer_config(USER, max_message_bytes=165_536)
     assert (small["message.max.bytes"], small["batch.size"]) == (165_536, 165_536)

@@ -43,11 +43,17 @@ from txbridge.errors import UsageError
 
 _T = TypeVar("_T")
 
-#: Threads for what blocks and must not queue up: start, close, and a wait for room of each of two kinds, on behalf of
+#: Threads for what blocks and must not queue up: start, close, and a wait for room of each of three kinds, on behalf of
 #: all sends. They are started when needed, none of them for a single send.
-_WAITING_THREADS = 4
+_WAITING_THREADS = 5
 #: Threads for flushes, of which there may be any number: further ones queue up, which changes nothing for them.
 _FLUSHING_THREADS = 2
+#: With so many sends under way, half messages wait some milliseconds for company: below, hardly any would come.
+_GATHER_FROM = 32
+
+
+def _nothing() -> None:
+    """What is to be done after delivery reports: each has called the loop itself."""
 
 
 class AsyncTransactionProducer:
@@ -127,7 +133,7 @@ class AsyncTransactionProducer:
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision on the way.
 
-        As TransactionProducer.send_message_in_transaction, and any number of tasks may await it at once: while 10,000
+        As TransactionProducer.send_message_in_transaction, and any number of tasks may await it at once: while 2,000
         of them, or values of 64 MiB together, are under way, further ones wait for their turn, except in a listener
         method.
 
@@ -285,13 +291,14 @@ class AsyncTransactionProducer:
         time = asyncio.get_running_loop().time
         deadline = time() + timeout
         while True:
+            gathers = self._turns.number >= _GATHER_FROM
             try:
-                runtime.write_half(message, transaction_id, on_done)
+                runtime.write_half(message, transaction_id, on_done, _nothing if gathers else None)
             except BufferError:
                 left = deadline - time()
                 if left <= 0:
                     raise no_room_for_half_messages() from None
-                await self._shared(runtime.wait_for_half_room, left)
+                await self._shared(runtime.wait_for_gatherers_room if gathers else runtime.wait_for_half_room, left)
             else:
                 return
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from queue import SimpleQueue
 from typing import Any
 
 from txbridge.client.errors import PrepareError
-from txbridge.client.half_writer import Prepared, Report
+from txbridge.client.half_writer import AfterReports, Prepared, Report
 from txbridge.client.listener import TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message
 from txbridge.client.result import TransactionSendResult
@@ -38,11 +37,11 @@ def require_this_process(runtime: Runtime) -> None:
 
 def prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared:
     """Store the half message and wait for that; PrepareError if Kafka does not acknowledge it."""
-    reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
     try:
-        write(runtime, message, transaction_id, reports.put)
-        # librdkafka reports every record, at the latest after message.timeout.ms.
-        prepared = reports.get()
+        with runtime.waiter() as waiter:
+            write(runtime, message, transaction_id, waiter.report)
+            # librdkafka reports every record, at the latest after message.timeout.ms.
+            prepared = waiter.result()
     except BaseException:
         # Interrupted: Kafka may store it, but there will be no local transaction.
         runtime.give_up(transaction_id)
@@ -53,19 +52,25 @@ def prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared
     return prepared
 
 
-def write(runtime: Runtime, message: Message, transaction_id: str, on_done: Report) -> None:
+def write(
+    runtime: Runtime,
+    message: Message,
+    transaction_id: str,
+    on_done: Report,
+    gathering: AfterReports | None = None,
+) -> None:
     """Hand the half message over; blocks for room, as long as for an acknowledgement, then PrepareError."""
     deadline = time.monotonic() + runtime.prepare_timeout
     if not runtime.wait_for_room(runtime.prepare_timeout):
         raise no_room_for_ends()
     while True:
         try:
-            runtime.write_half(message, transaction_id, on_done)
+            runtime.write_half(message, transaction_id, on_done, gathering)
         except BufferError:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise no_room_for_half_messages() from None
-            runtime.wait_for_half_room(left)
+            (runtime.wait_for_half_room if gathering is None else runtime.wait_for_gatherers_room)(left)
         else:
             return
 

@@ -15,12 +15,10 @@ from txbridge.client.connection import Connection
 from txbridge.client.errors import PrepareError, explain
 from txbridge.client.events import report
 from txbridge.client.message import Message
+from txbridge.client.serving import Serving, Waiter
 from txbridge.client.wire import Wire
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
-
-#: librdkafka wakes the thread for every report at once; this only bounds how late it notices that it shall stop.
-_SERVE_S = 0.1
 
 
 class Prepared(NamedTuple):
@@ -41,26 +39,38 @@ class Prepared(NamedTuple):
 
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.
 Report = Callable[[Prepared | PrepareError], None]
+#: Called in that thread once some attempts were reported; the same holds for it.
+AfterReports = Callable[[], None]
 
 
 class HalfWriter:
-    """Writes half messages; thread-safe. A thread of its own serves the delivery reports."""
+    """Writes half messages; thread-safe."""
 
-    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str) -> None:
+    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str, thread: str = "half") -> None:
         self._wire = wire
         self._connection = connection
         self._topic = names.half
         self._group = group
         self._room = threading.Condition()
         self._waiting_for_room = 0
-        self._stopping = False
-        self._thread = threading.Thread(target=self._serve, name="txbridge-half", daemon=True)
+        self._after_reports: AfterReports | None = None
+        self._serving = Serving(self._serve, f"txbridge-{thread}")
 
     def start(self) -> None:
-        self._thread.start()
+        self._serving.start()
 
-    def write(self, message: Message, transaction_id: str, on_done: Report) -> None:
-        """Begin an attempt. Raises BufferError when too much is on its way already, else `on_done` will be called."""
+    def waiter(self) -> Waiter[Prepared | PrepareError]:
+        """For a caller of `write` that waits for its report."""
+        return Waiter(self._serving)
+
+    def write(
+        self, message: Message, transaction_id: str, on_done: Report, after_reports: AfterReports | None = None
+    ) -> None:
+        """Begin an attempt. Raises BufferError when too much is on its way already, else `on_done` will be called.
+
+        `after_reports` is one and the same for all attempts that have one.
+        """
+        self._after_reports = after_reports
         headers = half_headers(
             message.headers,
             transaction_id=transaction_id,
@@ -81,6 +91,8 @@ class HalfWriter:
             )
         except KafkaException as failure:
             on_done(self._failed(transaction_id, failure.args[0]))
+            self._tell()
+        self._serving.expect()
 
     def wait_for_room(self, timeout: float) -> None:
         """Wait until a record has left librdkafka's queue; `timeout` in seconds."""
@@ -93,16 +105,19 @@ class HalfWriter:
 
     def close(self) -> None:
         """What is not acknowledged by now fails."""
-        self._stopping = True
-        self._thread.join()
-        self._wire.close()
+        self._serving.stop(self._wire.close)
+        self._tell()
 
-    def _serve(self) -> None:
-        while not self._stopping:
-            try:
-                self._wire.serve(_SERVE_S)
-            except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
-                report(logging.ERROR, "kafka_callback_raised", exception=error)
+    def _serve(self, timeout: float) -> None:
+        try:
+            self._wire.serve(timeout)
+        except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: whoever serves must go on
+            report(logging.ERROR, "kafka_callback_raised", exception=error)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._after_reports is not None:
+            self._after_reports()
 
     def _delivered(
         self,

@@ -81,7 +81,7 @@ class Pipeline:
         try:
             # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
             runtime.begin(transaction_id)
-            write(runtime, message, transaction_id, partial(self._reported, attempt))
+            write(runtime, message, transaction_id, partial(self._reported, attempt), self._start_jobs)
         except PrepareError as error:
             with Calling(self):
                 self._settle(attempt, error)
@@ -141,17 +141,20 @@ class Pipeline:
                     self._news.notify_all()
 
     def _reported(self, attempt: _Attempt, prepared: Prepared | PrepareError) -> None:
-        """The half message is stored or not; this is the thread of the delivery reports."""
+        """The half message is stored or not; this is the thread of the delivery reports, or of a call that failed."""
         self._ready.append((attempt, prepared))
-        # Both are looked at after it was appended, and without the lock: whoever closes, or ends a job, changes the one
-        # and then looks whether something is ready. So one of the two sees the other.
+
+    def _start_jobs(self) -> None:
+        """Some were reported. Not one by one: threads would take the interpreter's lock from each other each time."""
+        # Both are looked at after they were appended, and without the lock: whoever closes, or ends a job, changes the
+        # one and then looks whether something is ready. So one of the two sees the other.
         if self._closed:
             self._give_up(_CLOSED)
-        elif self._jobs < self._max_size:
+        elif self._ready and self._jobs < self._max_size:
             with self._lock:
-                another = self._jobs < self._max_size
-                self._jobs += another
-            if another:
+                more = min(self._max_size - self._jobs, len(self._ready))
+                self._jobs += more
+            for _ in range(more):
                 self._start_job()
 
     def _start_job(self) -> None:

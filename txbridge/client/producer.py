@@ -142,7 +142,7 @@ class TransactionProducer:
         TransactionSendResult. It fails with what `send_message_in_transaction` would have raised: PrepareError,
         KeyboardInterrupt. Its callbacks run where the local transactions do, and hold these up.
 
-        Blocks while 10,000 transactions, or values of 64 MiB together, are between this call and their decision; a
+        Blocks while 2,000 transactions, or values of 64 MiB together, are between this call and their decision; a
         listener method or a callback that submits is not blocked by that. `Future.cancel` gives the attempt up as long
         as its local transaction has not begun. RocketMQ has no such call.
 

@@ -34,6 +34,11 @@ class Turns:
             self._called -= 1
         return self._in_flight.add(size)
 
+    @property
+    def number(self) -> int:
+        """How many have a turn now."""
+        return self._in_flight.number
+
     def give_back(self, epoch: int, size: int) -> None:
         """What `take` has returned, and its size."""
         self._in_flight.remove(epoch, size)

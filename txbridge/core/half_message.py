@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -14,6 +15,12 @@ from txbridge.core.names import Headers, Names
 _SHARED = 1_000
 _VERSION_HEADER = (names.VERSION, names.PROTOCOL_VERSION)
 _TRAN_MSG_HEADER = (names.TRAN_MSG, b"true")
+#: The headers of a half message whose message has none, without the id, as `half_headers` writes them.
+_PLAIN_NAMES = (names.VERSION, names.TRAN_MSG, names.REAL_TOPIC, names.PGROUP)
+_PLAIN = len(_PLAIN_NAMES) + 1
+#: Of a topic, in bytes; a group's are fewer.
+_LONGEST_NAME = 249
+_ID = re.compile(rb"[0-9A-F]{32}\Z")
 
 
 class _Fields(NamedTuple):
@@ -59,9 +66,7 @@ class HalfMessage(_Fields):
         user_timestamp: int | None = None,
     ) -> Self:
         """A half message; the size follows from the rest."""
-        size = len(key or b"") + len(value or b"")
-        for name, text in headers:
-            size += len(name) if text is None else len(name) + len(text)
+        size = len(key or b"") + len(value or b"") + _size_of(headers)
         return super().__new__(
             cls,
             offset,
@@ -79,6 +84,13 @@ class HalfMessage(_Fields):
         )
 
 
+def _size_of(headers: Headers) -> int:
+    size = 0
+    for name, text in headers:
+        size += len(name) if text is None else len(name) + len(text)
+    return size
+
+
 def parse_half(
     offset: int,
     born: int,
@@ -88,6 +100,16 @@ def parse_half(
     topic_names: Names,
 ) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
+    if headers is not None and len(headers) == _PLAIN:
+        half = _parse_plain(offset, born, key, value, headers, topic_names)
+        if half is not None:
+            return half
+    return _parse_by_name(offset, born, key, value, headers, topic_names)
+
+
+def _parse_by_name(
+    offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers | None, topic_names: Names
+) -> HalfMessage:
     ours = OurHeaders(headers)
     ours.require_version("half message")
     for name in ours.names_beside(names.HALF_HEADERS):
@@ -126,6 +148,52 @@ def _group(value: bytes) -> str:
     if not names.is_group(group):
         raise MalformedRecordError(f"header {names.PGROUP} can not be a producer group: {group[:40]!r}")
     return sys.intern(group)
+
+
+class _Envelope(NamedTuple):
+    """What the first headers of a plain half message say, which many share."""
+
+    group: str
+    real_topic: str
+    #: Bytes of all its headers.
+    size: int
+
+
+def _parse_plain(
+    offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers, topic_names: Names
+) -> HalfMessage | None:
+    """Read what a client of ours writes for a message without headers of its own; None if it is anything else.
+
+    Most are like that, and differ in the id only: a third of what it takes to look each header up.
+    """
+    (name, transaction_id), others = headers[-1], tuple(headers[:-1])
+    if name != names.UNIQ_KEY or transaction_id is None or _ID.match(transaction_id) is None:
+        return None
+    for _, text in others:
+        # What is remembered must be small, whoever wrote it.
+        if text is None or len(text) > _LONGEST_NAME:
+            return None
+    envelope = _envelope(others, topic_names)
+    if envelope is None:
+        return None
+    size = len(key or b"") + len(value or b"") + envelope.size
+    group, real_topic = envelope.group, envelope.real_topic
+    fields = (offset, transaction_id.decode(), group, real_topic, born, key, value, headers, None, None, None, size)
+    return tuple.__new__(HalfMessage, fields)
+
+
+@lru_cache(_SHARED)
+def _envelope(headers: Headers, topic_names: Names) -> _Envelope | None:
+    """The same of all headers but the id; None when they are not exactly those, in the client's order, and valid."""
+    if tuple(name for name, _ in headers) != _PLAIN_NAMES:
+        return None
+    complete = [*headers, (names.UNIQ_KEY, b"0" * 32)]
+    try:
+        half = _parse_by_name(0, 0, None, None, complete, topic_names)
+    except MalformedRecordError:
+        # Told by whoever reads the record header by header.
+        return None
+    return _Envelope(half.group, half.real_topic, _size_of(complete))
 
 
 @lru_cache(_SHARED)
@@ -185,8 +253,10 @@ def parse_coordinates(text: str) -> tuple[int, int]:
 
 def delivered_headers(half: HalfMessage, partition: int) -> list[tuple[str, bytes | None]]:
     """What the reader of the real topic sees: the user's headers, the transaction id and the half coordinates."""
+    # With so few, all of them are ours: each of these must be there.
+    users = () if len(half.headers) == _PLAIN else half.headers
     return [
-        *[header for header in half.headers if header[0] not in names.HALF_HEADERS],
+        *[header for header in users if header[0] not in names.HALF_HEADERS],
         (names.UNIQ_KEY, half.transaction_id.encode()),
         (names.HALF_COORDINATES, coordinates(partition, half.offset)),
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from txbridge.core.half_message import (
     HalfMessage,
+    _envelope,
     check_headers,
     coordinates,
     copy_headers,
@@ -27,6 +30,8 @@ LEAST = [
     ("TRAN_MSG", b"true"),
     ("TXB_V", b"1"),
 ]
+#: The same as we write it.
+PLAIN = LEAST[::-1]
 #: Every header, and the user's own: a name twice, a null, something that is not text.
 MOST = [
     ("trace", b"1"),
@@ -49,8 +54,8 @@ def parse(headers, **kwargs) -> HalfMessage:
     )
 
 
-def changed(name: str, value: bytes | None) -> list:
-    return [(name, value) if other == name else (other, old) for other, old in MOST]
+def changed(name: str, value: bytes | None, headers=MOST) -> list:
+    return [(name, value) if other == name else (other, old) for other, old in headers]
 
 
 def test_headers_are_written_as_the_protocol_says():
@@ -96,6 +101,52 @@ def test_the_least_half_message():
         immunity=None,
         user_timestamp=None,
     )
+
+
+def test_the_order_of_the_headers_says_nothing():
+    def half(headers):
+        return parse_half(4, 1_000, b"k", b"v", headers, Names())._replace(headers=())
+
+    plain = half(PLAIN)
+    assert (plain.group, plain.real_topic, plain.transaction_id) == ("orders", "orders.placed", ID)
+    assert (plain.size, plain.real_partition, plain.immunity, plain.user_timestamp) == (95, None, None, None)
+    assert half(LEAST) == plain
+    assert half([*LEAST[1:], LEAST[0]]) == plain
+
+
+@pytest.mark.parametrize("name", ["REAL_TOPIC", "PGROUP"])
+def test_what_is_too_long_for_a_name_is_malformed_and_not_remembered(name):
+    known = _envelope.cache_info().currsize
+    with pytest.raises(MalformedRecordError, match=f"header {name} can not be a"):
+        parse(changed(name, b"x" * 100_000, PLAIN))
+    assert _envelope.cache_info().currsize == known
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        (changed("UNIQ_KEY", None, PLAIN), "header UNIQ_KEY is null"),
+        (changed("UNIQ_KEY", ID.lower().encode(), PLAIN), "header UNIQ_KEY is not 32 digits of 0-9A-F"),
+        (changed("UNIQ_KEY", ID.encode() + b"\n", PLAIN), "header UNIQ_KEY is not 32 digits of 0-9A-F"),
+        (changed("TXB_V", b"2", PLAIN), "TXB_V='2' is not a version that this worker knows"),
+        (changed("TRAN_MSG", b"True", PLAIN), "header TRAN_MSG is not true"),
+        (changed("REAL_TOPIC", b"RMQ_SYS_X", PLAIN), "sending to system topic RMQ_SYS_X is forbidden"),
+        (changed("PGROUP", b"two words", PLAIN), "header PGROUP can not be a producer group: 'two words'"),
+        ([*LEAST[:0:-1], ("other", ID.encode())], "header UNIQ_KEY is missing"),
+        ([LEAST[4], *LEAST[4:0:-1]], "header TXB_V is there 2 times"),
+    ],
+)
+def test_a_plain_one_is_read_as_strictly(headers, error):
+    for _ in range(2):
+        with pytest.raises(MalformedRecordError, match=f"^{re.escape(error)}"):
+            parse(headers)
+
+
+def test_what_is_remembered_of_a_plain_one_is_that_of_its_namespace():
+    headers = changed("REAL_TOPIC", b"b.RMQ_SYS_X", PLAIN)
+    assert parse(headers).real_topic == "b.RMQ_SYS_X"
+    with pytest.raises(MalformedRecordError, match="forbidden"):
+        parse(headers, topic_names=Names("b"))
 
 
 def test_the_fullest_half_message():

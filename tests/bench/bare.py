@@ -1,0 +1,40 @@
+"""What Kafka takes without us: records that are produced one by one, each waiting for its acknowledgement."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from confluent_kafka import Producer
+
+from tests.bench.feed import PATIENCE_S
+from tests.bench.load import in_threads
+from tests.bench.measure import PER_SECOND, Found
+from tests.bench.values import Values
+from tests.harness import Bridge
+
+
+def produce_and_wait(bridge: Bridge, partitions: int, threads: int, count: int, size: int) -> Found:
+    """Idempotent, by so many threads; a thread more serves the acknowledgements."""
+    topic = bridge.create_topic(f"bare-{time.monotonic_ns()}", partitions=partitions)
+    producer = Producer({"bootstrap.servers": bridge.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0})
+    values, stopped = Values(size), threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            producer.poll(0.1)
+
+    def send(number: int) -> None:
+        stored = threading.Event()
+        producer.produce(topic, values[number], b"%d" % number, on_delivery=lambda *_: stored.set())
+        assert stored.wait(PATIENCE_S)
+
+    server = threading.Thread(target=serve)
+    server.start()
+    since = time.monotonic()
+    in_threads(threads, count, send)
+    seconds = time.monotonic() - since
+    stopped.set()
+    server.join()
+    producer.close()
+    return {PER_SECOND: count / seconds}

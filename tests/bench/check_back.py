@@ -1,0 +1,149 @@
+"""Messages that nobody decided, answered when they are checked: from due to visible, against RocketMQ.
+
+Both get the same messages at the same pace, and have the same times: time-out 1 s, check interval 1 s. RocketMQ has its
+RocksDB store, with which it checks best and delivers nothing twice as long as all answers come within the interval, and
+the threads for checks that it does best with. Copies are counted on both sides, also those that come later.
+
+A message is due one time-out after its half message was acknowledged, which is when its local transaction is called:
+the same moment on both sides. Two times count, as either alone could hide something: that of the message in the middle
+(each from when it is due itself), and that of the crowd, from when the last one is due until all are visible. From the
+first one due would add the time in which they were sent, which is the same on both sides and says nothing about checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from tests.bench.load import paced
+from tests.bench.measure import P50, P99, Found, Ratio, Rounds, by_turns, percentiles
+from tests.bench.rocketmq import RocketMQ, rocketmq
+from tests.bench.stand import Stand, cpu_us_each
+from tests.bench.values import Values
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge.embedded import EmbeddedKafka
+
+_TIMEOUT_MS = _INTERVAL_MS = 1_000
+_ROCKETMQ = {
+    "transRocksDBEnable": "true",
+    "transWriteOriginTransHalfEnable": "false",
+    "transactionTimeOut": _TIMEOUT_MS,
+    "transactionCheckInterval": _INTERVAL_MS,
+}
+_OURS, _PEER = "txbridge", "RocketMQ"
+_LAST, _COPIES = "s, last due to last visible", "copies"
+#: A second copy comes of a second check, one interval later at the soonest.
+_SETTLE_S = 2 * _INTERVAL_MS / 1e3
+_PEER_THREADS = 32
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--transactions", type=int, default=10_000, help="per measurement (default 10,000)")
+    parser.add_argument("--rate", type=int, default=5_000, help="of sending, a second (default 5,000)")
+    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
+    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    with (
+        EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
+        Stand(kafka, check_after=_TIMEOUT_MS, check_again_after=_INTERVAL_MS) as stand,
+        _Ours(stand) as ours,
+        rocketmq(_ROCKETMQ) as peer,
+    ):
+        found = by_turns(
+            options.rounds,
+            {
+                _OURS: lambda: ours.measure(options.transactions, options.rate, options.size),
+                _PEER: lambda: _by_peer(peer, options),
+            },
+        )
+    ratios = {
+        "check back, last due to last visible, RocketMQ's time to ours": Ratio(_times_as_fast(found, _LAST), 3),
+        "check back, median of a message, RocketMQ's time to ours": Ratio(_times_as_fast(found, P50), 3),
+        "check back, copies": Ratio(found.median(_OURS, _COPIES), 0, at_most=True),
+    }
+    return {
+        "rate": options.rate,
+        "figures": found.report(),
+        "ratios": {name: ratio.report() for name, ratio in ratios.items()},
+    }
+
+
+def _times_as_fast(found: Rounds, what: str) -> float:
+    return found.median(_PEER, what) / found.median(_OURS, what)
+
+
+def _by_peer(peer: RocketMQ, options: argparse.Namespace) -> Found:
+    cpu = peer.cpu_seconds()
+    done = peer.measure(
+        options.transactions, _PEER_THREADS, options.size, rate=options.rate, unknown=100, settle_s=_SETTLE_S
+    )
+    timeout = _TIMEOUT_MS
+    return {
+        _LAST: done["last_decided_to_last_visible_s"] - timeout / 1e3,
+        **{what: ms - timeout for what, ms in zip((P50, P99), done["visible_ms"], strict=True)},
+        "checks of a message": done["checks"] / options.transactions,
+        _COPIES: done["copies"],
+        **cpu_us_each(cpu, peer.cpu_seconds(), options.transactions),
+    }
+
+
+class _Unknown(TransactionListener):
+    """Does not know, until it is asked."""
+
+    def __init__(self) -> None:
+        self.called: dict[int, float] = {}
+        self.checks = 0
+
+    def execute_local_transaction(self, message, arg):
+        self.called[arg] = time.monotonic()
+        return LocalTransactionState.UNKNOW
+
+    def check_local_transaction(self, message):
+        self.checks += 1
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+class _Ours:
+    """One client for all rounds, as RocketMQ has: joining the group that is asked is no part of an answer."""
+
+    def __init__(self, stand: Stand) -> None:
+        bridge = stand.bridge
+        self._stand = stand
+        self._notes = _Unknown()
+        self._producer = TransactionProducer(
+            "bench", self._notes, {"bootstrap.servers": bridge.bootstrap_servers}, namespace=bridge.namespace
+        )
+        self._next = 0
+
+    def __enter__(self) -> Self:
+        self._producer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._producer.close()
+
+    def measure(self, count: int, rate: float, size: int) -> Found:
+        first, self._next = self._next, self._next + count
+        values, topic, reader = Values(size), self._stand.real_topic, self._stand.reader
+        checks, cpu = self._notes.checks, self._stand.cpu_seconds()
+        reader.expect_numbers(first, count, _SETTLE_S)
+        for place in paced(count, rate):
+            number = first + place
+            self._producer.submit_message_in_transaction(Message(topic, values[number], b"%d" % number), number)
+        seen = reader.seen()
+        cost = cpu_us_each(cpu, self._stand.cpu_seconds(), count)
+        timeout = _TIMEOUT_MS / 1e3
+        due = [self._notes.called[first + place] + timeout for place in range(count)]
+        return {
+            _LAST: max(seen.times) - max(due),
+            **percentiles([at - since for since, at in zip(due, seen.times, strict=True)]),
+            "checks of a message": (self._notes.checks - checks) / count,
+            _COPIES: seen.copies,
+            **cost,
+        }

@@ -1,0 +1,153 @@
+"""From a decision until its message is visible, at a fixed rate: ours, bare group commits in Kafka, and RocketMQ."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from tests.bench.group_commit import GroupCommits
+from tests.bench.load import paced
+from tests.bench.measure import P50, P99, Found, Ratio, Rounds, by_turns, percentiles
+from tests.bench.reader_process import ReaderProcess
+from tests.bench.rocketmq import rocketmq
+from tests.bench.stages import STAGES, TRANSACTIONS, Stages
+from tests.bench.stand import Stand
+from tests.bench.values import Values
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge.embedded import EmbeddedKafka
+
+_OURS, _BARE, _PEER = "txbridge", "bare group commits", "RocketMQ"
+#: Enough for RocketMQ's blocking client to keep the pace: each call takes it 1 to 2 ms.
+_PEER_THREADS = 16
+#: A commit that is late is not taken for missing: no check shall add to what is measured (ms).
+_NO_CHECKS = 60_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rate", type=int, default=1_000, help="transactions a second (default 1,000)")
+    parser.add_argument("--seconds", type=int, default=6, help="of each measurement (default 6)")
+    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
+    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    count = options.rate * options.seconds
+    with (
+        EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
+        Stand(kafka, check_after=_NO_CHECKS) as stand,
+        _Ours(stand) as ours,
+        _Bare(stand) as bare,
+        rocketmq({}) as peer,
+    ):
+
+        def by_peer() -> Found:
+            done = peer.measure(count, _PEER_THREADS, options.size, rate=options.rate)
+            return dict(zip((P50, P99), done["visible_ms"], strict=True))
+
+        found = by_turns(
+            options.rounds,
+            {
+                _OURS: lambda: ours.measure(count, options.rate, options.size),
+                _BARE: lambda: bare.measure(count, options.rate, options.size),
+                _PEER: by_peer,
+            },
+        )
+    ratios = {
+        "decision to visible, median, to bare group commits": Ratio(_times(found, P50, _BARE), 3, at_most=True),
+        "decision to visible, p99, to bare group commits": Ratio(_times(found, P99, _BARE), 5, at_most=True),
+        "decision to visible, median, to RocketMQ": Ratio(_times(found, P50, _PEER)),
+        "decision to visible, p99, to RocketMQ": Ratio(_times(found, P99, _PEER)),
+    }
+    return {
+        "rate": options.rate,
+        "stages": STAGES,
+        "figures": found.report(),
+        "ratios": {name: ratio.report() for name, ratio in ratios.items()},
+    }
+
+
+def _times(found: Rounds, what: str, of: str) -> float:
+    return found.median(_OURS, what) / found.median(of, what)
+
+
+class _Notes(TransactionListener):
+    """Commits everything, and notes when."""
+
+    def __init__(self) -> None:
+        self.decided: dict[int, float] = {}
+
+    def execute_local_transaction(self, message, arg):
+        self.decided[arg] = time.monotonic()
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+class _Ours:
+    """The pipelined face, which one thread can feed at any pace; the decision is made in the local transaction."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self._notes = _Notes()
+        self._producer = TransactionProducer(
+            "bench",
+            self._notes,
+            {"bootstrap.servers": stand.bridge.bootstrap_servers},
+            namespace=stand.bridge.namespace,
+        )
+        self._next = 0
+
+    def __enter__(self) -> Self:
+        self._producer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._producer.close()
+
+    def measure(self, count: int, rate: float, size: int) -> Found:
+        first, self._next = self._next, self._next + count
+        values, topic = Values(size), self._stand.real_topic
+        stages = Stages(self._stand.bridge)
+        self._stand.reader.expect_numbers(first, count)
+        sent = [
+            self._producer.submit_message_in_transaction(Message(topic, values[number], b"%d" % number), number)
+            for number in (first + place for place in paced(count, rate))
+        ]
+        seen = self._stand.reader.seen()
+        assert seen.copies == 0, f"{seen.copies} copies became visible"
+        decided = [self._notes.decided[first + place] for place in range(count)]
+        offsets = [future.result().half_offset for future in sent]
+        total = percentiles([at - since for since, at in zip(decided, seen.times, strict=True)])
+        return {**total, **stages.between(offsets, decided, seen.times)}
+
+
+class _Bare:
+    """The same records, arriving at the same rate, with a reader of their own."""
+
+    def __init__(self, stand: Stand) -> None:
+        servers = stand.bridge.bootstrap_servers
+        topic = stand.bridge.create_topic("bare", partitions=1)
+        self._commits = GroupCommits(servers, topic)
+        self._reader = ReaderProcess(servers, topic)
+        self._next = 0
+
+    def __enter__(self) -> Self:
+        self._reader.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._commits.close()
+        self._reader.__exit__(kind, error, trace)
+
+    def measure(self, count: int, rate: float, size: int) -> Found:
+        first, self._next = self._next, self._next + count
+        self._reader.expect_numbers(first, count)
+        arrived = self._commits.send(first, count, rate, size)
+        seen = self._reader.seen()
+        total = percentiles([at - since for since, at in zip(arrived, seen.times, strict=True)])
+        return {**total, TRANSACTIONS: self._commits.committed / (max(seen.times) - arrived[0])}

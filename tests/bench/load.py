@@ -1,0 +1,197 @@
+"""Transactions by each face of the client: what a measurement sends, and what the local transactions answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tests.bench.values import Values
+from tests.harness import eventually
+from txbridge import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+
+#: Sends in flight of the asyncio face.
+_TASKS = 1_000
+_GROUP = "bench"
+#: Answers to checks come within two intervals of checks when all is well; this is for a machine that is loaded.
+_ANSWERS_S = 60.0
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What local transactions answer: of 100, so many roll back, and so many do not know and roll back when checked."""
+
+    rollback: int = 0
+    unknown: int = 0
+
+    def state(self, number: int) -> LocalTransactionState:
+        place = number % 100
+        if place < self.rollback:
+            return LocalTransactionState.ROLLBACK_MESSAGE
+        return (
+            LocalTransactionState.UNKNOW
+            if place < self.rollback + self.unknown
+            else LocalTransactionState.COMMIT_MESSAGE
+        )
+
+    def count(self, state: LocalTransactionState, count: int) -> int:
+        """How many of `count` answer so at first."""
+        return sum(self.state(number) is state for number in range(count))
+
+
+@dataclass
+class Load:
+    """The transactions of one measurement: keys are numbers from 0."""
+
+    topic: str
+    count: int
+    size: int
+    mix: Mix = field(default_factory=Mix)
+    #: Numbers of those whose check was answered.
+    answered: set[int] = field(default_factory=set)
+
+    @property
+    def committed(self) -> int:
+        return self.mix.count(LocalTransactionState.COMMIT_MESSAGE, self.count)
+
+    @property
+    def unknown(self) -> int:
+        return self.mix.count(LocalTransactionState.UNKNOW, self.count)
+
+    def messages(self) -> Iterator[tuple[int, Message]]:
+        values = Values(self.size)
+        return ((number, Message(self.topic, values[number], b"%d" % number)) for number in range(self.count))
+
+    def answer_check(self, key: bytes | None) -> LocalTransactionState:
+        self.answered.add(int(key or b""))
+        return LocalTransactionState.ROLLBACK_MESSAGE
+
+
+class _Listener(TransactionListener):
+    def __init__(self, load: Load) -> None:
+        self._load = load
+
+    def execute_local_transaction(self, message, arg):
+        return self._load.mix.state(arg)
+
+    def check_local_transaction(self, message):
+        return self._load.answer_check(message.key)
+
+
+class _AsyncListener(AsyncTransactionListener):
+    def __init__(self, load: Load) -> None:
+        self._load = load
+
+    async def execute_local_transaction(self, message, arg):
+        return self._load.mix.state(arg)
+
+    async def check_local_transaction(self, message):
+        return self._load.answer_check(message.key)
+
+
+class Clients:
+    """Sends a load by a face, and tells when it began (monotonic, s): a client is started before, for each load anew.
+
+    It is closed when all is acknowledged.
+    """
+
+    def __init__(self, bootstrap_servers: str, namespace: str) -> None:
+        self._settings = {"bootstrap.servers": bootstrap_servers}
+        self._namespace = namespace
+
+    def pipelined(self, load: Load) -> float:
+        failed: list[BaseException] = []
+
+        def note(future) -> None:
+            if (error := future.exception()) is not None:
+                failed.append(error)
+
+        with self._producer(load) as producer:
+            since = time.monotonic()
+            for number, message in load.messages():
+                producer.submit_message_in_transaction(message, number).add_done_callback(note)
+            assert producer.flush() == 0
+        assert not failed, failed[0]
+        return since
+
+    def asyncio(self, load: Load) -> float:
+        return asyncio.run(self._send_on_a_loop(load))
+
+    async def _send_on_a_loop(self, load: Load) -> float:
+        messages = load.messages()
+
+        async def work() -> None:
+            for number, message in messages:
+                await producer.send_message_in_transaction(message, number)
+
+        producer = AsyncTransactionProducer(_GROUP, _AsyncListener(load), self._settings, namespace=self._namespace)
+        async with producer, asyncio.TaskGroup() as group:
+            since = time.monotonic()
+            for _ in range(_TASKS):
+                group.create_task(work())
+        return since
+
+    def blocking(self, threads: int) -> Callable[[Load], float]:
+        """By so many threads."""
+
+        def send(load: Load) -> float:
+            messages = dict(load.messages())
+            with self._producer(load) as producer:
+                since = time.monotonic()
+                in_threads(
+                    threads,
+                    load.count,
+                    lambda number: producer.send_message_in_transaction(messages[number], number),
+                )
+                return since
+
+        return send
+
+    def answer_the_rest(self, load: Load) -> None:
+        """Answer the checks that are still to come, so that they are no part of what is measured next."""
+        if load.unknown:
+            with self._producer(load):
+                eventually(lambda: len(load.answered) == load.unknown, _ANSWERS_S, "not all checks came")
+
+    def _producer(self, load: Load) -> TransactionProducer:
+        return TransactionProducer(_GROUP, _Listener(load), self._settings, namespace=self._namespace)
+
+
+def in_threads(threads: int, count: int, send: Callable[[int], object]) -> None:
+    """Call it for all numbers below `count`, one after the other in each thread; what it raises is raised."""
+    numbers, failed = itertools.count(), []
+
+    def work() -> None:
+        try:
+            while not failed and (number := next(numbers)) < count:
+                send(number)
+        except Exception as error:
+            failed.append(error)
+
+    started = [threading.Thread(target=work) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def paced(count: int, rate: float) -> Iterator[int]:
+    """Numbers, each at its time: so many a second, and what is late at once."""
+    since = time.monotonic()
+    for number in range(count):
+        left = since + number / rate - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        yield number

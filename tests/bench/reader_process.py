@@ -1,0 +1,82 @@
+"""The handle of a reader process (`tests.bench.reader`): what became visible in a topic, and when."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from tests.bench.feed import PATIENCE_S
+
+
+class Seen(NamedTuple):
+    """Times are those of the monotonic clock, which all processes of a machine share (s)."""
+
+    #: By number, from the first that was expected on.
+    times: list[float]
+    #: How many records came that had been there before.
+    copies: int
+
+
+class ReaderProcess:
+    """Reads a topic from its begin; a process of its own, as it would otherwise share the client's GIL."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.reader", bootstrap_servers, topic],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._answer() == "ready"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def expect(self, count: int) -> None:
+        """From now on count, up to this many; `last_seen` waits for them."""
+        self._ask(count=count)
+
+    def last_seen(self) -> float:
+        """When the last of them was seen, on the monotonic clock (s)."""
+        return float(json.loads(self._answer())["last"])
+
+    def expect_numbers(self, first: int, count: int, settle: float = 0.0) -> None:
+        """From now on note when each key from `first` on is seen; `seen` waits for them.
+
+        Copies are counted until `settle` seconds after all have come.
+        """
+        self._ask(first=first, count=count, settle=settle)
+
+    def seen(self) -> Seen:
+        answer = json.loads(self._answer())
+        return Seen(answer["times"], answer["copies"])
+
+    def _ask(self, **wanted: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(wanted) + "\n")
+        self._process.stdin.flush()
+        assert self._answer() == "counting"
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        assert line, "the reader has ended; what it said stands above"
+        return line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if error is not None:
+            # It may be waiting for what will never come.
+            self._process.kill()
+        code = self._process.wait(PATIENCE_S)
+        assert error is not None or code == 0, f"the reader ended with exit code {code}"

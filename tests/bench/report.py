@@ -1,0 +1,69 @@
+"""Reports of benches: one for each, all of them merged, and the plain table that is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Report = Mapping[str, Any]
+#: Begin of the names of figures of processor time for each transaction, by process group (us).
+CPU = "cpu us, "
+
+
+def merged(environment: Mapping[str, Any], reports: Mapping[str, Report]) -> dict[str, Any]:
+    """What is the same for all, each bench's report, and all ratios together.
+
+    Raises ValueError when two benches call a ratio the same.
+    """
+    ratios: dict[str, Any] = {}
+    for name, report in reports.items():
+        for ratio, found in report.get("ratios", {}).items():
+            if ratio in ratios:
+                raise ValueError(f"{ratio!r} of {name} is also a ratio of another bench")
+            ratios[ratio] = found
+    return {
+        **environment,
+        "benches": dict(reports),
+        "ratios": ratios,
+        "failed": [name for name, report in reports.items() if "error" in report],
+    }
+
+
+def table(report: Report) -> str:
+    """Of a merged report: what each workload did, then the ratios, then what failed."""
+    rows = [("workload", "what", "median", "least", "most")]
+    for bench, found in report["benches"].items():
+        for workload, figures in found.get("figures", {}).items():
+            name = f"{bench}: {workload}"
+            for what, one in figures.items():
+                if not what.startswith(CPU):
+                    rows.append((name, what, *(_number(one[key]) for key in ("median", "least", "most"))))
+            # One row for all processes: what matters is who has how much of the sum.
+            if groups := {what.removeprefix(CPU): one for what, one in figures.items() if what.startswith(CPU)}:
+                medians = " + ".join(_number(one["median"]) for one in groups.values())
+                rows.append((name, f"{CPU}{' + '.join(groups)}", medians, "", ""))
+    parts = [_aligned(rows)]
+    if report["ratios"]:
+        ratios = [("ratio", "value", "goal", "met")]
+        for name, ratio in report["ratios"].items():
+            met = {True: "yes", False: "no", None: "-"}[ratio["met"]]
+            ratios.append((name, _number(ratio["value"]), ratio["goal"] or "-", met))
+        parts.append(_aligned(ratios))
+    failures = (f"{name} failed: {_first_line(report['benches'][name]['error'])}" for name in report["failed"])
+    return "\n\n".join([*parts, *failures])
+
+
+def _first_line(error: str) -> str:
+    # Some quote a whole log.
+    return error.splitlines()[0]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

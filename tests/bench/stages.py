@@ -1,0 +1,127 @@
+"""Where the time from a decision to its visibility goes, as far as it stands in Kafka's logs afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from tests.bench.measure import Found
+from tests.harness import Bridge
+
+_WHOLE = "ms, mean"
+_STORED, _WAITED = "ms, decision to END stored", "ms, wait for the transaction before"
+_WRITTEN, _SEEN = "ms, worker until OP is stored", "ms, OP stored to visible"
+#: What they are. Means, so that the four of them add up to the whole.
+STAGES = {
+    _STORED: "the client batches and sends the decision, Kafka appends it to END",
+    _WAITED: "until the messages of the Kafka transaction before are visible: one at a time, so this is group commit",
+    _WRITTEN: "the worker reads END, drafts, and writes the records, those of OP behind the messages",
+    _SEEN: "the rest is written, the Kafka transaction commits, markers are written, the reader gets the message",
+}
+#: Kafka's append times are whole milliseconds, cut off: on the average half a millisecond is missing.
+_CUT_OFF_S = 0.0005
+TRANSACTIONS = "Kafka transactions per second"
+#: Reading up to an offset that Kafka said is there; a machine that needs longer tells nothing.
+_READ_S = 30.0
+
+
+class Stages:
+    """Of the transactions of partition 0 that are decided from now on."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._starts = {topic: bridge.bounds(topic, 0)[1] for topic in (bridge.names.end, bridge.names.op)}
+        # Append times are on the wall clock.
+        self._wall = time.time() - time.monotonic()
+
+    def between(self, half_offsets: Sequence[int], decided: Sequence[float], seen: Sequence[float]) -> Found:
+        """Of the transactions with these half offsets, all committed, decided and seen at these times (monotonic)."""
+        ends = self._append_times(self._bridge.names.end, _entries_of_end)
+        ops = self._append_times(self._bridge.names.op, _entries_of_op)
+        parts = stages(
+            [
+                Times(since, ends[offset], ops[offset], at)
+                for offset, since, at in zip(half_offsets, decided, seen, strict=True)
+            ]
+        )
+        # All are commits, so a Kafka transaction has one record of OP; no two of them are as quick as a millisecond.
+        return {**parts, TRANSACTIONS: len(set(ops.values())) / (max(seen) - min(decided))}
+
+    def _append_times(self, topic: str, entries: Callable[[bytes], Iterable[int]]) -> dict[int, float]:
+        """By half offset, when the record that names it was stored (monotonic, s)."""
+        found: dict[int, float] = {}
+        for message in self._records(topic):
+            at = message.timestamp()[1] / 1e3 + _CUT_OFF_S - self._wall
+            for offset in entries(message.value() or b""):
+                found.setdefault(offset, at)
+        return found
+
+    def _records(self, topic: str) -> Iterable[Message]:
+        start, end = self._starts[topic], self._bridge.bounds(topic, 0)[1]
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bridge.bootstrap_servers,
+                "group.id": "bench",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                # A log end is that of all records: a marker stands behind the last one of OP.
+                "isolation.level": "read_uncommitted",
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(topic, 0, start)])
+            deadline = time.monotonic() + _READ_S
+            position = start
+            while position < end:
+                assert time.monotonic() < deadline, f"{topic} was not read up to offset {end}"
+                for message in consumer.consume(10_000, 0.1):
+                    position = max(position, (message.offset() or 0) + (message.error() is None))
+                    if message.error() is None:
+                        yield message
+        finally:
+            consumer.close()
+
+
+def _entries_of_end(value: bytes) -> Iterable[int]:
+    return (int(line.split(b",", 1)[0]) for line in value.split(b"\n"))
+
+
+def _entries_of_op(value: bytes) -> Iterable[int]:
+    return map(int, value.split(b","))
+
+
+class Times(NamedTuple):
+    """Of one transaction (s)."""
+
+    decided: float
+    end_stored: float
+    #: The same for all of one Kafka transaction.
+    op_stored: float
+    seen: float
+
+
+def stages(transactions: Sequence[Times]) -> Found:
+    """How long each stage took, on the average (ms)."""
+    seen_first: dict[float, float] = {}
+    for one in transactions:
+        seen_first[one.op_stored] = min(one.seen, seen_first.get(one.op_stored, one.seen))
+    in_order = sorted(seen_first)
+    before = {later: seen_first[earlier] for earlier, later in pairwise(in_order)}
+    # The worker can not begin sooner than its decision is stored, nor before it is through with the one before.
+    begun = [min(max(one.end_stored, before.get(one.op_stored, one.end_stored)), one.op_stored) for one in transactions]
+    return {
+        _WHOLE: _mean_ms(one.seen - one.decided for one in transactions),
+        _STORED: _mean_ms(one.end_stored - one.decided for one in transactions),
+        _WAITED: _mean_ms(at - one.end_stored for at, one in zip(begun, transactions, strict=True)),
+        _WRITTEN: _mean_ms(one.op_stored - at for at, one in zip(begun, transactions, strict=True)),
+        _SEEN: _mean_ms(one.seen - one.op_stored for one in transactions),
+    }
+
+
+def _mean_ms(seconds: Iterable[float]) -> float:
+    return fmean(seconds) * 1e3

@@ -1,0 +1,187 @@
+"""The pure parts of the benches: what a ratio promises, what a table says, and what becomes of a bench that fails."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+import tests.bench.__main__ as program
+from tests.bench.load import Load, Mix
+from tests.bench.measure import PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
+from tests.bench.report import merged, table
+from tests.bench.stages import Times, stages
+from tests.bench.stand import cpu_us_each
+from tests.bench.values import Values
+
+RATIO = {"value": 5.2, "goal": "at least 5", "met": True}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "goal", "met"),
+    [
+        (Ratio(5.0, 5), "at least 5", True),
+        (Ratio(4.999, 5), "at least 5", False),
+        (Ratio(1.3, 1.3, at_most=True), "at most 1.3", True),
+        (Ratio(1.301, 1.3, at_most=True), "at most 1.3", False),
+        (Ratio(0.0, 0, at_most=True), "at most 0", True),
+        (Ratio(7.0), None, None),
+    ],
+)
+def test_a_ratio_is_met_by_what_was_measured_not_by_what_is_shown(ratio, goal, met):
+    assert ratio.report() == {"value": round(ratio.value, 2), "goal": goal, "met": met}
+
+
+def test_a_summary_is_median_and_spread():
+    assert summary([3.0, 1.0, 2.0004]) == {"median": 2.0, "least": 1.0, "most": 3.0}
+    assert summary([12345.6, 1.5]) == {"median": 6174, "least": 1.5, "most": 12346}
+
+
+def test_percentiles_are_told_in_milliseconds():
+    found = percentiles([number / 1e3 for number in range(100, 0, -1)])
+    assert found == pytest.approx({"ms, median": 51.0, "ms, p99": 100.0})
+
+
+def test_measures_take_turns_and_the_first_round_does_not_count(capsys):
+    calls: list[str] = []
+
+    def measure(name: str) -> dict[str, float]:
+        calls.append(name)
+        return {PER_SECOND: float(len(calls))}
+
+    found = by_turns(2, {"one": lambda: measure("one"), "two": lambda: measure("two")})
+    assert calls == ["one", "two"] * 3
+    assert found.median("one", PER_SECOND) == 4.0  # of 3 and 5
+    assert found.report(", 100 B") == {
+        "one, 100 B": {PER_SECOND: {"median": 4.0, "least": 3.0, "most": 5.0}},
+        "two, 100 B": {PER_SECOND: {"median": 5.0, "least": 4.0, "most": 6.0}},
+    }
+    assert "round 2 of 2" in capsys.readouterr().err
+
+
+def test_processor_time_is_told_for_each_transaction_and_process():
+    found = cpu_us_each({"client": 1.0, "Kafka": 5.0}, {"client": 1.5, "Kafka": 5.1}, 10_000)
+    assert found == pytest.approx({"cpu us, client": 50.0, "cpu us, Kafka": 10.0})
+
+
+def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_before():
+    first = Times(decided=0.0, end_stored=0.002, op_stored=0.005, seen=0.010)
+    # Stored while the first one was being committed, and so in the second Kafka transaction.
+    second = Times(decided=0.005, end_stored=0.006, op_stored=0.012, seen=0.020)
+    found = stages([first, second])
+    assert found == pytest.approx(
+        {
+            "ms, mean": (10 + 15) / 2,
+            "ms, decision to END stored": (2 + 1) / 2,
+            "ms, wait for the transaction before": (0 + 4) / 2,
+            "ms, worker until OP is stored": (3 + 2) / 2,
+            "ms, OP stored to visible": (5 + 8) / 2,
+        }
+    )
+
+
+def test_a_mix_answers_in_its_shares():
+    load = Load("real", 200, 10, Mix(rollback=5, unknown=5))
+    assert (load.committed, load.unknown) == (180, 10)
+    assert [message.key for _, message in load.messages()][-1] == b"199"
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 2_000_000])
+def test_values_have_their_size_and_do_not_compress(size):
+    values = Values(size)
+    together = b"".join(values[number] for number in range(max(2, 100_000 // size)))
+    assert len(values[7]) == len(values[10**9]) == size
+    assert len(zlib.compress(together)) > 0.99 * len(together)
+
+
+def test_reports_are_merged_with_all_ratios_together_and_the_failed_ones_named():
+    reports = {
+        "good": {"figures": {"work": {PER_SECOND: summary([2.0])}}, "ratios": {"quick": RATIO}},
+        "bad": {"error": "AssertionError: no luck\nand its log"},
+    }
+    report = merged({"versions": {"kafka": "4"}}, reports)
+    assert report == {
+        "versions": {"kafka": "4"},
+        "benches": reports,
+        "ratios": {"quick": RATIO},
+        "failed": ["bad"],
+    }
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_two_benches_can_not_call_a_ratio_the_same():
+    with pytest.raises(ValueError, match="'quick' of second"):
+        merged({}, {"first": {"ratios": {"quick": RATIO}}, "second": {"ratios": {"quick": RATIO}}})
+
+
+def test_the_table_has_figures_then_ratios_then_what_failed():
+    rounds = Rounds()
+    rounds.add("work", {PER_SECOND: 12_345.6, "cpu us, client": 40.0, "cpu us, Kafka": 50.5})
+    reports = {
+        "good": {
+            "figures": rounds.report(),
+            "ratios": {
+                "quick": RATIO,
+                "slow": {"value": 3.0, "goal": "at most 1", "met": False},
+                "told": {"value": 1.25, "goal": None, "met": None},
+            },
+        },
+        "bad": {"error": "AssertionError: no luck\nand its log"},
+    }
+    assert table(merged({}, reports)) == (
+        "workload    what                    median     least   most\n"
+        "good: work  per second              12,346     12,346  12,346\n"
+        "good: work  cpu us, client + Kafka  40 + 50.5\n"
+        "\n"
+        "ratio  value  goal        met\n"
+        "quick  5.2    at least 5  yes\n"
+        "slow   3      at most 1   no\n"
+        "told   1.25   -           -\n"
+        "\n"
+        "bad failed: AssertionError: no luck"
+    )
+
+
+class _Done:
+    returncode = -9
+
+
+def test_a_bench_that_fails_loses_no_other(tmp_path, monkeypatch, capsys):
+    """One says what was wrong, one dies without a word; the third is in the report all the same."""
+    monkeypatch.setattr(program, "_FOLDER", tmp_path)
+    monkeypatch.setattr(program, "BENCHES", ("raises", "dies", "works"))
+    monkeypatch.setattr(program, "environment", dict)
+    (tmp_path / "dies.json").write_text("of an earlier run")
+
+    def run(command, **_):
+        name = command[-1]
+        found = {"raises": {"error": "ValueError: no"}, "works": {"ratios": {"quick": RATIO}}}.get(name)
+        if found is not None:
+            (tmp_path / f"{name}.json").write_text(json.dumps({"benches": {name: found}}))
+        return _Done
+
+    monkeypatch.setattr(program.subprocess, "run", run)
+    monkeypatch.setattr(program.sys, "argv", ["tests.bench"])
+    assert program.main() == 1
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["failed"] == ["raises", "dies"]
+    assert report["benches"]["dies"] == {"error": "it ended with exit code -9"}
+    assert report["ratios"] == {"quick": RATIO}
+    assert "quick  5.2    at least 5  yes" in capsys.readouterr().out
+
+
+def test_one_bench_writes_its_error_and_ends_with_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "_FOLDER", tmp_path)
+    monkeypatch.setattr(program, "environment", dict)
+
+    def run(_):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("tests.bench.prepare.run", run)
+    monkeypatch.setattr(program.sys, "argv", ["tests.bench", "prepare", "--rounds", "2"])
+    assert program.main() == 1
+    found = json.loads((tmp_path / "prepare.json").read_text())["benches"]["prepare"]
+    assert found["error"] == "RuntimeError: no luck"
+    assert found["options"]["rounds"] == 2
+    assert "prepare failed: RuntimeError: no luck" in capsys.readouterr().out
