@@ -59,8 +59,6 @@ class Right:
 
 #: The only name that Kafka has for the cluster.
 CLUSTER = "kafka-cluster"
-#: Spark's own names for its consumer groups.
-_SPARK_GROUPS = "spark-kafka-"
 
 
 def topic(name: str, *operations: str, pattern: Pattern = Pattern.LITERAL) -> Right:
@@ -111,9 +109,9 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
             ]
         case Role.AUDIT:
             return [
-                *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in internal),
-                topic(real_topic, "READ"),
-                Right(Kind.GROUP, _SPARK_GROUPS, Pattern.PREFIXED, ("READ",)),
+                *(topic(name, "READ") for name in internal),
+                topic(checks, "READ", pattern=Pattern.PREFIXED),
+                topic(real_topic, "READ", "DESCRIBE_CONFIGS"),
             ]
         case Role.ADMIN:
             create = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")

@@ -386,12 +386,13 @@ def _pairs(label: str, given: Any, problems: list[str]) -> Iterator[tuple[str, A
             else:
                 yield str(name), value
     elif isinstance(given, (list, tuple)) and all(isinstance(pair, str) for pair in given):
-        for pair in given:
+        for number, pair in enumerate(given, 1):
             name, equals, value = pair.partition("=")
             if equals and name:
                 yield name.strip(), value
             else:
-                problems.append(f"{label}: must be name=value, not {pair!r}")
+                # Not repeated: it may be a password.
+                problems.append(f"{label}: must be name=value (number {number} of them)")
     else:
         problems.append(f"{label}: must be a table of librdkafka properties")
 

@@ -40,6 +40,9 @@ _TRANSIENT = frozenset(
     },
 )
 
+#: What half messages name may be no topic's name at all.
+_NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
+
 
 class Cluster:
     """Metadata and offsets of one Kafka cluster. Every method raises CouldNotAuditError when Kafka does not answer."""
@@ -126,10 +129,11 @@ class Cluster:
 
     def forbidden(self, topics: Collection[str]) -> list[str]:
         """Those topics, of some that `partition_counts` does not tell of, that may exist: we have no right to know."""
-        if not topics:
+        names = sorted(filter(None, topics))
+        if not names:
             return []
-        collection = TopicCollection(sorted(topics))
-        futures = self._admin.describe_topics(collection, request_timeout=REQUEST_TIMEOUT)
+        # Naming a topic does not create it here.
+        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT)
         found = []
         for name, future in futures.items():
             try:
@@ -138,7 +142,7 @@ class Cluster:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     found.append(name)
-                elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                elif code not in _NO_SUCH_TOPIC:
                     raise self._explained(error, f"whether there is a topic {name}") from error
         return found
 

@@ -51,6 +51,8 @@ class TopicFacts:
     truncated: bool = False
     #: Whether every Kafka transaction in the OP cut is decided in the later cut.
     settled: bool = True
+    #: Whether we may see the policy.
+    policy_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ def topic_facts(
             compacted="compact" in (policies[topic] or "compact"),  # unknown: nothing may be concluded
             truncated=topic in truncated,
             settled=topic not in unsettled,
+            policy_known=policies[topic] is not None,
         )
         for topic in sorted(topics)
     ]

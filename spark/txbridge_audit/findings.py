@@ -12,6 +12,7 @@ from txbridge_audit.records import COMMIT
 #: Findings that do not come from a row of the ledger.
 MALFORMED, COPY, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "COPY", "OTHER_NAMESPACE", "HALF_GONE"
 UNREADABLE_OP, OPEN_TRANSACTION, HALF_RANGE_GONE = "UNREADABLE_OP", "OPEN_TRANSACTION", "HALF_RANGE_GONE"
+RIGHT_MISSING = "RIGHT_MISSING"
 
 
 def _col(name: str) -> Column:
@@ -99,6 +100,7 @@ SAYS = {rule.kind: rule.says for rule in RULES} | {
     UNREADABLE_OP: "a record of OP that can not be read",
     OPEN_TRANSACTION: "a Kafka transaction stayed open; what it may hide is not judged",
     HALF_RANGE_GONE: "retention removed half messages that the progress had not passed; their fates can not be told",
+    RIGHT_MISSING: "a right on a real topic is missing, so that no loss can be proved there",
 }
 
 

@@ -30,10 +30,10 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Limits
 from txbridge_audit.follow import INTERVAL
 from txbridge_audit.follow import follow as follow_ledger
+from txbridge_audit.given import kafka_options
 from txbridge_audit.increments import Step
 from txbridge_audit.report import AuditReport
 from txbridge_audit.selection import Selection, selection_of
-from txbridge_audit.settings import parse_options
 from txbridge_audit.table import print_report
 
 COULD_NOT_AUDIT = 2
@@ -186,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--namespace", default="", help="prefix of the internal topics")
     parser.add_argument("--format", choices=FORMATS, default="table", dest="output")
     parser.add_argument("--kafka", action="append", default=[], metavar="KEY=VALUE", help="librdkafka's names")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file whose table [kafka] has such options")
     parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
     parser.add_argument("--ledger", metavar="FOLDER", help="write one row per transaction here, as Parquet")
@@ -211,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.bootstrap_servers,
             given.namespace,
             given.output,
-            parse_options(given.kafka),
+            kafka_options(given.kafka, given.config),
             given.real_topic,
             given.report,
             given.ledger,

@@ -77,7 +77,12 @@ def judge(reader: Reader, gathered: Gathered, frames: Frames, rows: DataFrame, c
         entries += collect.unreadable(names, frames.outcomes)
     gone = notes.range_gone(names, gathered.facts)
     hidden = notes.open_transactions(gathered.hidden, reader.partitions)
-    for kind, told in ((findings.HALF_RANGE_GONE, gone), (findings.OPEN_TRANSACTION, hidden)):
+    lacking = notes.missing_rights(gathered.facts)
+    for kind, told in (
+        (findings.HALF_RANGE_GONE, gone),
+        (findings.RIGHT_MISSING, lacking),
+        (findings.OPEN_TRANSACTION, hidden),
+    ):
         if told:
             others = others | {kind: len(told)}
             entries += told

@@ -36,3 +36,16 @@ def range_gone(names: Names, known: Facts) -> list[Entry]:
         for fact in known.partitions
         if fact.low is not None and fact.low < fact.log_start
     ]
+
+
+def missing_rights(known: Facts) -> list[Entry]:
+    """Real topics whose policy we may not see."""
+    return [
+        Entry(
+            findings.RIGHT_MISSING,
+            f"{findings.SAYS[findings.RIGHT_MISSING]}: DESCRIBE_CONFIGS on {fact.topic}",
+            real_topic=fact.topic,
+        )
+        for fact in known.topics
+        if not fact.policy_known
+    ]

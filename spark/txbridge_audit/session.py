@@ -71,10 +71,12 @@ def spark_session(
     try:
         with _explained(f"see {log}"):
             own = _start(workdir, log, progress, connector=connector, small=small)
-            try:
+        try:
+            # Explained before it is stopped: the texts of Java's errors are asked for in the JVM.
+            with _explained(f"see {log}"):
                 yield _configured(own, progress, connector=connector)
-            finally:
-                _stop(own)
+        finally:
+            _stop(own)
         keep_log = False
     except CouldNotAuditError as error:
         keep_log = str(log) in str(error)
@@ -101,9 +103,10 @@ def _reason(error: Exception) -> str:
     timeout = re.search(r"Cannot fetch record for offset (\d+) in (\d+) milliseconds", text)
     if timeout:
         return f"Kafka did not answer for {timeout.group(2)} ms during the audit: check the brokers, run it again"
-    denied = re.search(r"Not authorized to access [^\n]*", text)
+    denied = re.search(r"Not authorized to access (topic|group)s?: \[?([^\]\s]*)", text)
     if denied:
-        return f"{denied.group(0).rstrip('.')}: give the audit's user the right to read"
+        # Spark is told topics that are known to be there: no other right can be lacking.
+        return f"missing right READ on {denied[1]} {denied[2]}: give it to the audit's user (docs/security.md)"
     cause = (
         re.findall(r"^Caused by: (.*)$", text, re.MULTILINE) or text.strip().splitlines()[:1] or [type(error).__name__]
     )

@@ -6,7 +6,7 @@ Users give librdkafka's names, as everywhere in txbridge. Those that decide how 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,17 +52,6 @@ class KafkaSettings:
     @property
     def bootstrap_servers(self) -> str:
         return self.librdkafka["bootstrap.servers"]
-
-
-def parse_options(pairs: Iterable[str]) -> dict[str, str]:
-    """`key=value` pairs of a command line as a dictionary. A pair without `=` raises CouldNotAuditError."""
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (equals and name.strip()):
-            raise CouldNotAuditError(f"--kafka {pair!r} is not of the form key=value")
-        options[name.strip()] = value
-    return options
 
 
 def kafka_settings(bootstrap_servers: str, options: Mapping[str, str] | None = None) -> KafkaSettings:

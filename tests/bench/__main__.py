@@ -27,6 +27,7 @@ BENCHES = (
     "check_back",
     "end_to_end",
     "log_cost",
+    "rolling",
     "client",
     "matrix",
     "pending",

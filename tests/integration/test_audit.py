@@ -26,7 +26,7 @@ from pyspark.sql import Row, SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit, selection
 from txbridge_audit.follow import follow
 from txbridge_audit.selection import Selection
-from txbridge_audit.session import CONNECTOR, spark_session
+from txbridge_audit.session import CONNECTOR
 
 from tests.audit_cases import (
     ABSENT,
@@ -46,6 +46,7 @@ from tests.audit_cases import (
     plant,
 )
 from tests.harness import eventually
+from tests.quick_spark import INTERPRETED, interpreting_session
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 
@@ -55,12 +56,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-INTERPRETED = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 #: HotSpot's quick compiler alone: the other one does not pay within seconds.
 QUICK = "-XX:TieredStopAtLevel=1"
 BIN = Path(sys.executable).parent
@@ -77,11 +72,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch, spark_session(None, lambda _: None, small=True) as session:
-        # A handful of rows: to compile code for them costs more than it saves.
-        for name, value in INTERPRETED.items():
-            patch.setitem(txbridge_audit.session._SEMANTICS, name, value)
-            session.conf.set(name, value)
+    with interpreting_session() as session:
         yield session
 
 

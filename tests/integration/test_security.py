@@ -5,31 +5,42 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
+import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
-from txbridge_audit import CouldNotAuditError, run_audit
-from txbridge_audit.session import spark_session
+from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 
 from tests.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
+from tests.quick_spark import interpreting_session
 from tests.secure_kafka import SecureKafka, User, documented, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.broker.membership import GroupMembership
 from txbridge.broker.state import PartitionContext
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.end_transaction import Decision
+from txbridge.doctor.examination import examine
+from txbridge.doctor.patient import Questions
+from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.operations import Connection, list_pending, resolve
-from txbridge.rights import Right
+from txbridge.rights import Kind, Pattern, Right, Role
 from txbridge.settings import WorkerSettings
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import Action, PlanOptions, apply
 
 GROUP = "orders"
 
@@ -82,14 +93,14 @@ class Scene:
             "TXBRIDGE_KAFKA": json.dumps(user.settings),
         }
 
-    def worker(self, user: User, wait: int = 2) -> WorkerProcess:
+    def worker(self, user: User, wait: int = 2, **options: object) -> WorkerProcess:
         bridge = self.bridge
         variables = {"TXBRIDGE_KAFKA": json.dumps(user.settings)}
         servers, bridge.bootstrap_servers = bridge.bootstrap_servers, self.secure.secure
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         try:
-            return bridge.worker(wait=wait)
+            return bridge.worker(wait=wait, **options)
         finally:
             bridge.bootstrap_servers = servers
             for name, value in before.items():
@@ -107,7 +118,7 @@ class Scene:
             env={**os.environ, **self.environment(user)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=180,
         )
 
 
@@ -154,18 +165,11 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
     plan = scene.cli(scene.user("admin"), "topics", "plan", "--format", "json")
     assert plan.returncode == 0, plan.stdout + plan.stderr
     auditor = scene.user("audit")
-    options = [f"--kafka={name}={value}" for name, value in auditor.settings.items()]
-    audit = subprocess.run(
-        [
-            *(sys.executable, "-m", "txbridge.admin.cli", "audit", "--format", "json"),
-            *("--bootstrap-servers", scene.secure.secure, "--namespace", bridge.namespace, *options),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    # Its password comes by the environment, as everybody else's.
+    arguments = ("--bootstrap-servers", scene.secure.secure, "--namespace", bridge.namespace)
+    audit = scene.cli(auditor, "audit", "--format", "json", *arguments)
     assert audit.returncode == 0, audit.stdout + audit.stderr[-3000:]
+    assert json.loads(audit.stdout)["findings"]["by_kind"] == {}
     worker.stop()
     for secret in (client.password, operator.password, auditor.password):
         assert secret not in worker.log + audit.stdout + audit.stderr + listing.stdout + done.stdout
@@ -305,28 +309,109 @@ def test_each_right_that_an_operator_lacks_is_named(shared: Scene, row: int, ope
     assert_named(str(caught.value).replace("\n", " "), operation, right)
 
 
+@pytest.mark.parametrize(("row", "operation"), operations_of("doctor"), ids=name_of)
+def test_each_right_that_a_doctor_lacks_is_named(shared: Scene, row: int, operation: str) -> None:
+    user, right = deprived(shared, "doctor", row, operation)
+    settings = WorkerSettings(
+        bootstrap_servers=shared.secure.secure, namespace=shared.bridge.namespace, kafka=user.settings
+    )
+    report = examine(settings, Questions(Role.DOCTOR))
+    text = "\n".join(one.text for one in report.findings)
+    if (right.pattern, operation) == (Pattern.PREFIXED, "DESCRIBE") and right.kind is Kind.TOPIC:
+        # Kafka does not tell of topics that a user may not see, and which ones there are he can not know.
+        assert "no producer has been here yet" in text
+        return
+    assert_named(text, operation, right)
+    assert not report.complete or not report.healthy
+
+
+@pytest.fixture(scope="module")
+def laid_out(secure: SecureKafka) -> Iterator[Bridge]:
+    """A namespace with all its topics, that of checks included."""
+    with Bridge(secure.plain, "laid out", partitions=1) as bridge:
+        apply(Cluster.connect({"bootstrap.servers": secure.plain}), bridge.names, PlanOptions(groups=(GROUP,)))
+        yield bridge
+
+
+@pytest.mark.parametrize(("row", "operation"), operations_of("admin"), ids=name_of)
+def test_each_right_that_an_admin_lacks_is_named(
+    secure: SecureKafka, laid_out: Bridge, row: int, operation: str
+) -> None:
+    # A namespace of its own that has no topic yet, when one can not be created.
+    bridge = Bridge(secure.plain, "to be laid out", partitions=1) if operation == "CREATE" else laid_out
+    scene = Scene(secure, bridge, "real")
+    user, right = deprived(scene, "admin", row, operation)
+    if operation == "DESCRIBE_CONFIGS":
+        # Kafka gives it with the other one.
+        user.revoke(right, "ALTER_CONFIGS")
+    topic = f"{right.name}{GROUP}" if right.pattern is Pattern.PREFIXED else right.name
+    if operation == "ALTER_CONFIGS":
+        bridge.alter_topic(topic, message_timestamp_type="CreateTime")
+    try:
+        cluster = Cluster.connect({**user.settings, "bootstrap.servers": secure.secure})
+        plans = apply(cluster, bridge.names, PlanOptions(partitions=1, groups=(GROUP,)))
+    finally:
+        if operation == "ALTER_CONFIGS":
+            bridge.alter_topic(topic, message_timestamp_type="LogAppendTime")
+        if bridge is not laid_out:
+            bridge.close()
+    [refused] = [plan for plan in plans if plan.action is Action.REFUSED]
+    assert refused.topic == topic
+    assert_named("\n".join(refused.reasons), operation, right)
+
+
+@pytest.fixture(scope="module")
+def audited(secure: SecureKafka) -> Iterator[Scene]:
+    """A namespace that holds something in every topic: what is empty is not read, so nobody is refused."""
+    with Bridge(secure.plain, "audited", partitions=1) as bridge:
+        real = bridge.create_topic("real", 1)
+        scene = Scene(secure, bridge, real)
+        with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member, bridge.local_owner():
+            bridge.produce(bridge.names.half, value=b"not ours", partition=0)
+            bridge.decide(bridge.prepare(real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
+            asked = bridge.prepare(real, b"asked", group=GROUP, partition=0)
+            bridge.wait_visible(real, [b"value"])
+            eventually(lambda: member.checks(asked) and bridge.discarded())
+        yield scene
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with interpreting_session() as session:
+        yield session
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_audit_that_may_not_read_something_gives_no_verdict(shared: Scene) -> None:
-    """A topic that it may not see is not taken for one that does not exist: then its messages would be unverifiable."""
-    bridge, rights = shared.bridge, shared.rights("audit")
-    bridge.prepare(shared.real, b"value", group=GROUP, partition=0)
+@pytest.mark.parametrize(("row", "operation"), operations_of("audit"), ids=name_of)
+def test_each_right_that_an_audit_lacks_is_named(audited: Scene, spark: SparkSession, row: int, operation: str) -> None:
+    user, right = deprived(audited, "audit", row, operation)
 
-    def refusal(without: str, *instead: str) -> str:
-        user = shared.secure.user("audit")
-        user.grant(*(right for right in rights if right.name != without))
-        if instead:
-            user.grant(*(replace(right, operations=instead) for right in rights if right.name == without))
-        with pytest.raises(CouldNotAuditError) as caught:
-            run_audit(shared.secure.secure, namespace=bridge.namespace, kafka_options=user.settings, spark=spark)
-        return str(caught.value)
+    def report() -> AuditReport:
+        namespace = audited.bridge.namespace
+        return run_audit(audited.secure.secure, namespace=namespace, kafka_options=user.settings, spark=spark)
 
-    with spark_session(None, lambda _: None, small=True) as spark:
-        assert f"no topic {bridge.names.op}" in refusal(bridge.names.op)
-        assert f"half messages go to {shared.real}, which the audit's user may not see" in refusal(shared.real)
-        denied = refusal(bridge.names.half, "DESCRIBE")
-        assert "Not authorized to access" in denied
-        assert bridge.names.half in denied
-        assert denied.endswith("give the audit's user the right to read; see Spark's log")
+    if operation == "DESCRIBE_CONFIGS":
+        found = report()
+        assert found.findings.by_kind["RIGHT_MISSING"] == 1
+        assert_named("\n".join(entry.says for entry in found.findings.listed), operation, right)
+        assert found.strict_exit_code == 1
+        return
+    with pytest.raises(CouldNotAuditError) as caught:
+        report()
+    assert_named(str(caught.value), operation, right)
+    assert user.password not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_audit_says_which_real_topic_it_may_not_even_see(audited: Scene, spark: SparkSession) -> None:
+    user = audited.secure.user("audit")
+    user.grant(*(right for right in audited.rights("audit") if right.name != audited.real))
+    namespace = audited.bridge.namespace
+    # It must not be taken for one that does not exist: then its messages would be unverifiable.
+    with pytest.raises(
+        CouldNotAuditError, match=f"half messages go to {audited.real}, which the audit's user may not see"
+    ):
+        run_audit(audited.secure.secure, namespace=namespace, kafka_options=user.settings, spark=spark)
 
 
 # --- ids and secrets -------------------------------------------------------------------------------------------------
@@ -378,3 +463,66 @@ def test_secrets_appear_in_no_output(scene: Scene) -> None:
     assert wrong.password not in worker.log
     settings = WorkerSettings(bootstrap_servers="127.0.0.1:1", kafka=user.settings)
     assert user.password not in f"{settings!r} {settings.shown()}"
+
+
+def answered(request: urllib.request.Request) -> str:
+    """What is answered, whatever the status."""
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(error.read().decode())
+
+
+def pages(port: int, *more: str) -> str:
+    """All that a worker's port shows."""
+    paths = ("/metrics", "/livez", "/readyz", "/status", "/status.json", "/act", "/nothing", *more)
+    return "\n".join(answered(urllib.request.Request(f"http://127.0.0.1:{port}{path}")) for path in paths)
+
+
+def test_a_worker_shows_password_and_token_in_no_log_metric_or_page(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge, token, port = scene.bridge, "a-token-of-this-test", free_port()
+    monkeypatch.setenv("TXBRIDGE_STATUS_TOKEN", token)
+    user = scene.user("worker", "operator")
+    options = {"metrics_port": port, "status_page": "act", "log_level": "debug"}
+    worker = scene.worker(user, **options)
+    bridge.decide(bridge.prepare(scene.real, b"delivered", group=GROUP), COMMIT, group=GROUP)
+    held = bridge.prepare(f"{bridge.namespace}.missing", group=GROUP)
+    bridge.decide(held, COMMIT, group=GROUP)
+    worker.wait_logged('"held"')
+    shown = pages(port, f"/transaction.json?of={held.partition}:{held.offset}")
+    assert "txbridge_messages_delivered_total" in shown
+    stuck = bridge.prepare(scene.real, b"stuck", group=GROUP)
+    order = {"of": f"{stuck.partition}:{stuck.offset}", "action": "commit", "reason": "paid", "operator": "eve"}
+    for given in ("a-wrong-token-of-this-test", token):
+        header = {"Authorization": f"Bearer {given}"}
+        shown += answered(urllib.request.Request(f"http://127.0.0.1:{port}/act", json.dumps(order).encode(), header))
+    assert '"result": "committed"' in shown, shown[-1_000:]
+    worker.wait_logged("status_page_token_refused")
+    started = Path(f"/proc/{worker.pid}/cmdline").read_text()
+    worker.stop()
+    # And one whose password is wrong, which has more to complain of.
+    wrong = replace(user, password="a-secret-nobody-may-see")
+    refused = scene.worker(wrong, wait=0, **options)
+    refused.wait_logged("kafka_unreachable")
+    shown += pages(port)
+    refused.stop()
+    for secret in (user.password, wrong.password, token, "a-wrong-token-of-this-test"):
+        assert secret not in shown + started
+        assert secret not in worker.log + refused.log
+
+
+def test_a_failed_audit_and_its_spark_log_show_no_password(audited: Scene) -> None:
+    user, _ = deprived(audited, "audit", 0, "READ")
+    arguments = ("--bootstrap-servers", audited.secure.secure, "--namespace", audited.bridge.namespace)
+    done = audited.cli(user, "audit", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    log = re.search(r"see\s+(\S+spark\.log)", done.stderr)
+    assert log is not None, done.stderr
+    text = Path(log[1]).read_text()
+    shutil.rmtree(Path(log[1]).parent)
+    assert "TopicAuthorizationException" in text
+    assert user.password not in text + done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -62,6 +63,21 @@ class Scraped:
 
     def __call__(self, name: str, **labels: str) -> float:
         return self._samples.get((f"txbridge_{name}", frozenset(labels.items())), 0.0)
+
+
+def test_board_and_alerts_ask_for_nothing_that_a_worker_does_not_show(bridge: Bridge) -> None:
+    port = free_port()
+    bridge.worker(metrics_port=port)
+    eventually(lambda: reasons(port) == [])
+    shown = set(re.findall(r"^# TYPE (\w+) ", get(port, "/metrics")[1], re.MULTILINE))
+    asked = set()
+    for file in ("grafana-board.json", "txbridge.rules.yml"):
+        text = (Path(__file__).parents[2] / "observability" / file).read_text()
+        asked |= set(re.findall(r"\b(?:txbridge|process)_[a-z_]+(?=[\[{) ]|$)", text, re.MULTILINE))
+    # The metrics of a client are in the client's process.
+    of_workers = {re.sub(r"_bucket$", "", name) for name in asked if not name.startswith("txbridge_client_")}
+    assert len(of_workers) > 15
+    assert of_workers - shown == set()
 
 
 def test_what_a_worker_did_can_be_scraped(bridge: Bridge) -> None:

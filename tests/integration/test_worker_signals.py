@@ -1,10 +1,15 @@
-"""A worker that is told to end while it waits for Kafka."""
+"""A worker that is told to end: while it waits for Kafka, and while it works."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-from tests.harness import WorkerProcess
+from tests.harness import COMMIT, Bridge, WorkerProcess, eventually
+from txbridge.doctor.requests import ask
+
+#: Ten minutes: whoever had to wait for the session time-out of another worker would wait in vain here.
+_PATIENT_MS = 600_000
 
 
 def test_sigterm_ends_a_worker_that_waits_for_kafka_and_it_is_no_failure(tmp_path: Path):
@@ -13,3 +18,40 @@ def test_sigterm_ends_a_worker_that_waits_for_kafka_and_it_is_no_failure(tmp_pat
     worker.wait_logged("kafka_unreachable", 60)
     assert worker.stop() == 0
     assert worker.events("kafka_unreachable")[0]["level"] == "warning"
+
+
+def test_sigterm_under_load_ends_the_kafka_transactions_at_hand_and_leaves_the_group(bridge: Bridge) -> None:
+    """A worker that went without a word would leave a transaction open, and its partitions to the session time-out."""
+    topic = bridge.create_topic("real")
+    values = [b"%d" % number for number in range(6_000)]
+    first = bridge.worker(session_timeout=_PATIENT_MS)
+    bridge.decide_many(bridge.prepare_many(topic, values), COMMIT, batch=10)
+    assert first.stop() == 0
+    assert first.events("ended_without_leaving_the_group") == []
+    group = bridge.names.worker_group
+    assert bridge.admin.describe_consumer_groups([group])[group].result(20).members == []
+    # Its markers may still be on their way. An open one would stay so until its time-out, and then be aborted.
+    ids = [bridge.names.transactional_id(partition) for partition in range(bridge.partitions)]
+    eventually(lambda: _transactions(bridge, ids) <= {"CompleteCommit", "Empty"})
+    # The next one need not wait for anybody's session, and what was under way is there once.
+    bridge.worker(session_timeout=_PATIENT_MS)
+    bridge.wait_visible(topic, values)
+    assert bridge.visible(topic) == Counter(values)
+
+
+def test_sigterm_hands_the_partitions_over_to_the_other_worker(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    first = bridge.worker(session_timeout=_PATIENT_MS)
+    second = bridge.worker(wait=1, session_timeout=_PATIENT_MS)
+    values = [b"%d" % number for number in range(2_000)]
+    bridge.decide_many(bridge.prepare_many(topic, values), COMMIT, batch=10)
+    assert first.stop() == 0
+    eventually(lambda: second.owned() == {0, 1})
+    bridge.wait_visible(topic, values)
+    assert bridge.visible(topic) == Counter(values)
+    assert second.returncode is None
+
+
+def _transactions(bridge: Bridge, ids: list[str]) -> set[str]:
+    """The states of these transactional ids at their coordinator."""
+    return {one.state for one in ask({}, bridge.bootstrap_servers, ids, {}).transactions.values()}

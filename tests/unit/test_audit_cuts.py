@@ -20,7 +20,7 @@ from txbridge_audit.facts import Progress
 from txbridge_audit.proof import Anchor
 from txbridge_audit.report import AuditReport, Entry, Place, Tally
 from txbridge_audit.selection import Selection, selection_of
-from txbridge_audit.settings import kafka_settings, parse_options
+from txbridge_audit.settings import kafka_settings
 from txbridge_audit.state import Archive, State, thinned
 from txbridge_audit.table import print_report
 
@@ -229,12 +229,6 @@ def test_times_of_a_selection() -> None:
     assert (chosen.since, chosen.until) == (1_700_000_000_000, 1_700_003_600_500)
     assert chosen.topics == {"orders"}
     assert selection_of(None, None, []) == Selection()
-
-
-def test_pairs() -> None:
-    assert parse_options(["a.b=c=d", "e="]) == {"a.b": "c=d", "e": ""}
-    with pytest.raises(CouldNotAuditError, match="key=value"):
-        parse_options(["=x"])
 
 
 def report(violations: Tally = Tally(), findings: Tally = Tally(), **fates: int) -> AuditReport:  # noqa: B008

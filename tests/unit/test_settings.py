@@ -212,7 +212,8 @@ def test_bad_kafka_properties(write):
     assert problems({**MINIMAL, "kafka": ["linger.mss=1"]})[0].startswith(
         "unknown Kafka property 'linger.mss'; did you mean 'linger.ms'?"
     )
-    assert problems({**MINIMAL, "kafka": ["linger"]}) == ["--kafka: must be name=value, not 'linger'"]
+    given = ["linger.ms=5", "sasl.password:hunter2"]
+    assert problems({**MINIMAL, "kafka": given}) == ["--kafka: must be name=value (number 2 of them)"]
     assert problems({**MINIMAL, "kafka": ["bootstrap.servers=b:1"]}) == ["--kafka: bootstrap.servers is given twice"]
     assert problems({**MINIMAL, "kafka": ["linger.ms=1", "queue.buffering.max.ms=2"]}) == [
         "--kafka: queue.buffering.max.ms is given twice",

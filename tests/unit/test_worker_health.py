@@ -156,10 +156,10 @@ def test_a_thread_that_has_ended_or_hangs_is_not_alive(health):
     dead, hanging = FakeOwner(0), FakeOwner(1)
     health.look_after(FakeWorker(dead, hanging, FakeOwner(2)))
     # As long as everything that is bounded may take.
-    hanging.silent_for = 140.0
+    hanging.silent_for = 145.0
     assert health.not_live() == []
-    dead.alive, hanging.silent_for = False, 141.0
-    assert health.not_live() == ["partition 0: its thread has ended", "partition 1: its thread hangs for 141 s"]
+    dead.alive, hanging.silent_for = False, 146.0
+    assert health.not_live() == ["partition 0: its thread has ended", "partition 1: its thread hangs for 146 s"]
 
 
 class FakeLoop:

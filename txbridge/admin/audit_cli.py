@@ -26,6 +26,12 @@ def audit(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A Kafka option by librdkafka's name; java.KEY goes to Spark alone."),
     ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A TOML file, the worker's for example: the options in its table kafka count."
+        ),
+    ] = None,
     real_topic: Annotated[
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Look for phantoms here too, besides the topics that half messages name."),
@@ -80,8 +86,8 @@ def audit(
         from txbridge_audit import job  # noqa: PLC0415
         from txbridge_audit.errors import CouldNotAuditError  # noqa: PLC0415
         from txbridge_audit.facts import Limits  # noqa: PLC0415
+        from txbridge_audit.given import kafka_options  # noqa: PLC0415
         from txbridge_audit.selection import selection_of  # noqa: PLC0415
-        from txbridge_audit.settings import parse_options  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "matplotlib", "jinja2"}:
             raise
@@ -91,7 +97,7 @@ def audit(
             bootstrap_servers,
             namespace,
             output.value,
-            parse_options(kafka or []),
+            kafka_options(kafka or [], config),
             real_topic or [],
             report,
             ledger,

@@ -50,8 +50,12 @@ _RAN_WELL_S = 60.0
 _LEAVE_TIMEOUT_S = 5.0
 #: One metadata answer of a healthy cluster takes milliseconds.
 _PROBE_TIMEOUT_S = 5.0
-#: Heartbeats: a third of the session, as Kafka advises, but at most every two seconds.
-_LONGEST_HEARTBEAT_S = 2.0
+#: Heartbeats: a third of the session, as Kafka advises, but at most every half second. By its heartbeat a worker learns
+#: that another has left or wants to join, and until then nobody serves what the other had. With two seconds that was a
+#: good part of the pause in a rolling restart; the request is a few dozen bytes.
+_LONGEST_HEARTBEAT_S = 0.5
+#: An answer of Kafka's to Faust may take so long: Faust's default. It refuses one that is shorter than the session.
+_REQUEST_TIMEOUT_S = 90.0
 #: Python looks for cycles among the youngest objects whenever there are 700 more of them: after 100 messages or so, and
 #: no message is part of a cycle. What Faust leaves behind may as well wait for 50,000, some ten megabytes.
 _COLLECT_SELDOM = 50_000, 20, 20
@@ -157,6 +161,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
         # Unique in the group: after being fenced, an owner finds itself by it in the coordinator's answer.
         broker_client_id=f"txbridge-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         broker_session_timeout=session_s,
+        broker_request_timeout=max(_REQUEST_TIMEOUT_S, session_s),
         broker_heartbeat_interval=min(session_s / 3, _LONGEST_HEARTBEAT_S),
         # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
         processing_guarantee="at_least_once",

@@ -88,8 +88,11 @@ def open_fence(
     config.setdefault("compression.type", "lz4")
     contexts = ",".join(filter(None, [config.get("debug"), CONTEXT]))
     producer = outside.producer({**config, "debug": contexts, "error_cb": watch.on_error, "logger": watch})
-    # With no connection yet, init_transactions would look for its coordinator again only after half a second.
-    producer.list_topics(topic, _CONNECT_TIMEOUT_S)
+    # With no connection, init_transactions would look for its coordinator again only after half a second. The first
+    # answer comes from an address of bootstrap.servers, and librdkafka (2.16) closes that connection on having it: the
+    # second comes over one that stays.
+    for _ in range(2):
+        producer.list_topics(topic, _CONNECT_TIMEOUT_S)
     try:
         producer.init_transactions(_INIT_TIMEOUT_S)
     except KafkaException as error:

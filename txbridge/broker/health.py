@@ -26,9 +26,9 @@ _LONGEST_FRESH_S = 30.0
 #: of its group; only a restart helps.
 _LOOP_HANGS_AFTER_S = 60.0
 #: An owner is seen whenever it waits for Kafka in a loop. What it may do between two such moments, all of it at worst:
-#: open the fence (5 s + 30 s), ask for topics (2 * 5 s) and log ends (3 * 5 s), read HALF without a record (10 s), or
-#: rest after a refused take-over (30 s), and write, flush, commit and abort one Kafka transaction (below).
-_OWNER_HANGS_AFTER_S = 100.0
+#: open the fence (2 * 5 s + 30 s), ask for topics (2 * 5 s) and log ends (3 * 5 s), read HALF without a record (10 s),
+#: or rest after a refused take-over (30 s), and write, flush, commit and abort one Kafka transaction (below).
+_OWNER_HANGS_AFTER_S = 105.0
 #: The steps of a Kafka transaction, each bounded by the commit time-out.
 _STEPS = 4
 

@@ -145,16 +145,17 @@ def read_offset_topic(
     names = context.names
     ledger = OffsetLedger(names, partition)
     strangers = _Strangers(names.offset, partition)
+    low, high = _bounds(context, names.offset, partition)
+    if low > 0:
+        # Compaction never moves the start of a log.
+        raise TakeOverRefusedError(
+            f"{names.offset}[{partition}] begins at offset {low}: records were deleted, although it must only be "
+            f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
+            f"namespace",
+        )
+    # Not before: a consumer that was connected with nothing to read may find the leader a second later.
     reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
     try:
-        low, high = _bounds(context, names.offset, partition)
-        if low > 0:
-            # Compaction never moves the start of a log.
-            raise TakeOverRefusedError(
-                f"{names.offset}[{partition}] begins at offset {low}: records were deleted, although it must only be "
-                f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
-                f"namespace",
-            )
         reader.start(start)
         for message in reader.read_to(high, stopping):
             try:

@@ -62,7 +62,8 @@ def _of_right(patient: Patient, answers: Answers, groups: Mapping[str, Any], rig
             lacking.setdefault(missing, []).append(name)
     kind = right.kind.value.lower().replace("_", " ")
     if unasked:
-        yield unknown(Check.RIGHTS, f"the rights on {kind} {_some(unasked)} could not be asked", _SEE)
+        wanted = ", ".join(right.operations)
+        yield unknown(Check.RIGHTS, f"whether this user has {wanted} on {kind} {_some(unasked)} can not be told", _SEE)
     for missing, names in lacking.items():
         yield problem(
             Check.RIGHTS,

@@ -1,7 +1,6 @@
 """Requests that librdkafka does not have: the state of transactions, the quorum's clock, what each broker can do.
 
-They go through aiokafka, which the worker needs anyway; the schemas are those of Kafka's message definitions
-(DescribeQuorum v1, DescribeProducers v0, DescribeTransactions v0). Nothing here changes anything on the cluster.
+They go through aiokafka, which the worker needs anyway. Nothing here changes anything on the cluster.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ from typing import Any, TypeVar
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.protocol.admin import ApiVersionRequest
-from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
-from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 from confluent_kafka import KafkaError
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from txbridge.broker.faust_credentials import credentials
 from txbridge.doctor.patient import COORDINATOR_COMES, RETRY_S
+from txbridge.doctor.schemas import ApiKey, DescribeProducers, DescribeQuorum, DescribeTransactions
 from txbridge.errors import EnvironmentProblemError
 from txbridge.topics_cluster import REQUEST_TIMEOUT_S
 
 _Result = TypeVar("_Result")
 
-#: API keys that tell the release: DescribeTransactions came with Kafka 3.0, and 4.0 ended Fetch before version 4.
-_DESCRIBE_TRANSACTIONS, _FETCH = 65, 1
+#: What tells the release: DescribeTransactions came with Kafka 3.0, and 4.0 ended Fetch before version 4.
 _FETCH_OF_4 = 4
 #: The one answer that neither of our clients has a name for: nobody has used the id, or not for a week.
 ID_NOT_FOUND = "TRANSACTIONAL_ID_NOT_FOUND"
@@ -39,184 +36,8 @@ _NAMES = {105: ID_NOT_FOUND}
 #: AddPartitionsToTxn asks for the right first and for everything else later. No producer has this id, and no topic this
 #: partition, so that nothing can come of it.
 _NO_PRODUCER, _NO_PARTITION = -1, 2**31 - 1
-_METADATA_TOPIC = "__cluster_metadata"
 #: Why a question has no answer; the last is aiokafka's word for a broker that does not know the request.
 _NO_ANSWER = (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError)
-
-
-#: Of a replica in DescribeQuorum v1.
-_REPLICA = (
-    ("replica_id", Int32),
-    ("log_end_offset", Int64),
-    ("last_fetch_timestamp", Int64),
-    ("last_caught_up_timestamp", Int64),
-    ("tags", TaggedFields),
-)
-
-
-class _QuorumResponse(Response):  # type: ignore[misc]  # aiokafka has no types for mypy here
-    API_KEY = 55
-    API_VERSION = 1
-    SCHEMA = Schema(
-        ("error_code", Int16),
-        (
-            "topics",
-            CompactArray(
-                ("topic_name", CompactString("utf-8")),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition_index", Int32),
-                        ("error_code", Int16),
-                        ("leader_id", Int32),
-                        ("leader_epoch", Int32),
-                        ("high_watermark", Int64),
-                        ("current_voters", CompactArray(*_REPLICA)),
-                        ("observers", CompactArray(*_REPLICA)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _QuorumStruct(RequestStruct):  # type: ignore[misc]
-    FLEXIBLE_VERSION = True
-    API_KEY = 55
-    API_VERSION = 1
-    RESPONSE_TYPE = _QuorumResponse
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("topic_name", CompactString("utf-8")),
-                ("partitions", CompactArray(("partition_index", Int32), ("tags", TaggedFields))),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _DescribeQuorum(Request[_QuorumStruct]):  # type: ignore[misc]
-    API_KEY = 55
-
-    def build(self, struct: Any) -> Any:
-        return struct([(_METADATA_TOPIC, [(0, {})], {})], {})
-
-
-class _ProducersResponse(Response):  # type: ignore[misc]
-    API_KEY = 61
-    API_VERSION = 0
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("name", CompactString("utf-8")),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition_index", Int32),
-                        ("error_code", Int16),
-                        ("error_message", CompactString("utf-8")),
-                        (
-                            "active_producers",
-                            CompactArray(
-                                ("producer_id", Int64),
-                                ("producer_epoch", Int32),
-                                ("last_sequence", Int32),
-                                ("last_timestamp", Int64),
-                                ("coordinator_epoch", Int32),
-                                ("current_txn_start_offset", Int64),
-                                ("tags", TaggedFields),
-                            ),
-                        ),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _ProducersStruct(RequestStruct):  # type: ignore[misc]
-    FLEXIBLE_VERSION = True
-    API_KEY = 61
-    API_VERSION = 0
-    RESPONSE_TYPE = _ProducersResponse
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("name", CompactString("utf-8")),
-                ("partition_indexes", CompactArray(Int32)),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _DescribeProducers(Request[_ProducersStruct]):  # type: ignore[misc]
-    API_KEY = 61
-
-    def __init__(self, topics: Mapping[str, Sequence[int]]) -> None:
-        self._topics = topics
-
-    def build(self, struct: Any) -> Any:
-        return struct([(topic, list(partitions), {}) for topic, partitions in self._topics.items()], {})
-
-
-class _TransactionsResponse(Response):  # type: ignore[misc]
-    API_KEY = 65
-    API_VERSION = 0
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "transaction_states",
-            CompactArray(
-                ("error_code", Int16),
-                ("transactional_id", CompactString("utf-8")),
-                ("state", CompactString("utf-8")),
-                ("timeout_ms", Int32),
-                ("start_time_ms", Int64),
-                ("producer_id", Int64),
-                ("producer_epoch", Int16),
-                (
-                    "topics",
-                    CompactArray(
-                        ("topic", CompactString("utf-8")), ("partitions", CompactArray(Int32)), ("tags", TaggedFields)
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class _TransactionsStruct(RequestStruct):  # type: ignore[misc]
-    FLEXIBLE_VERSION = True
-    API_KEY = 65
-    API_VERSION = 0
-    RESPONSE_TYPE = _TransactionsResponse
-    SCHEMA = Schema(("transactional_ids", CompactArray(CompactString("utf-8"))), ("tags", TaggedFields))
-
-
-class _DescribeTransactions(Request[_TransactionsStruct]):  # type: ignore[misc]
-    API_KEY = 65
-
-    def __init__(self, transactional_ids: Sequence[str]) -> None:
-        self._ids = transactional_ids
-
-    def build(self, struct: Any) -> Any:
-        return struct(list(self._ids), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,16 +144,16 @@ class _Client:
                 unreachable[broker.nodeId] = f"{broker.host}:{broker.port}"
                 continue
             versions = {key: least for key, least, _ in answer.api_versions}
-            if _DESCRIBE_TRANSACTIONS not in versions:
+            if ApiKey.DESCRIBE_TRANSACTIONS not in versions:
                 releases[broker.nodeId] = "older than 3.0"
             else:
-                releases[broker.nodeId] = "4.x" if versions.get(_FETCH, 0) >= _FETCH_OF_4 else "3.x"
+                releases[broker.nodeId] = "4.x" if versions.get(ApiKey.FETCH, 0) >= _FETCH_OF_4 else "3.x"
         return releases, unreachable
 
     async def _clock(self) -> tuple[float, float]:
         """The leader of the quorum counts itself as caught up *now*, by its own clock."""
         before = _now()
-        answer = await self._send(_DescribeQuorum())
+        answer = await self._send(DescribeQuorum())
         after = _now()
         _raise_for(answer.error_code)
         [(_, [(_, error, leader, _, _, voters, _, _)], _)] = answer.topics
@@ -345,7 +166,7 @@ class _Client:
         while True:
             try:
                 node = await self._coordinator(transactional_id)
-                answer = await self._kafka.send(node, _DescribeTransactions([transactional_id]))
+                answer = await self._kafka.send(node, DescribeTransactions([transactional_id]))
             except _NO_ANSWER as error:
                 return Transaction("", _text(error))
             [(code, _, state, timeout, since, producer_id, _, _, _)] = answer.transaction_states
@@ -368,7 +189,7 @@ class _Client:
     async def _open(self, leaders: Mapping[int, Mapping[str, Sequence[int]]]) -> list[OpenTransaction]:
         found = []
         for node, topics in leaders.items():
-            answer = await self._kafka.send(node, _DescribeProducers(topics))
+            answer = await self._kafka.send(node, DescribeProducers(topics))
             for topic, partitions, _ in answer.topics:
                 for partition, code, _, producers, _ in partitions:
                     _raise_for(code, f"{topic}[{partition}]")

@@ -38,6 +38,7 @@ class SimulatedProducer:
         self._message_timeout: int = config["message.timeout.ms"]
         self._on_trouble: Callable[[KafkaError], None] = config["error_cb"]
         self._log: Callable[[int, str, str, str, str], None] = config["logger"].log
+        self._connected = False
         self._epoch = -1
         self._sequences: dict[Place, int] = {}
         self._queues: dict[Place, list[_Queued]] = {}
@@ -50,10 +51,14 @@ class SimulatedProducer:
     # --- what an owner calls ----------------------------------------------------------------------------------------
 
     def list_topics(self, _topic: str, timeout: float) -> None:
+        if self._connected:
+            # It is asked again for the sake of librdkafka's connections, and not for anything that could change.
+            return
         self._actor.io()
         if self._world.strikes("metadata not answered"):
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TRANSPORT, "no broker answers")  # noqa: SLF001
+        self._connected = True
         self._world.saw(self._actor.name, "connected")
 
     def init_transactions(self, timeout: float) -> None:
