@@ -310,11 +310,11 @@ def test_each_right_that_an_operator_lacks_is_named(shared: Scene, row: int, ope
 
 
 @pytest.mark.parametrize(("row", "operation"), operations_of("doctor"), ids=name_of)
-def test_each_right_that_a_doctor_lacks_is_named(shared: Scene, row: int, operation: str) -> None:
-    user, right = deprived(shared, "doctor", row, operation)
-    settings = WorkerSettings(
-        bootstrap_servers=shared.secure.secure, namespace=shared.bridge.namespace, kafka=user.settings
-    )
+def test_each_right_that_a_doctor_lacks_is_named(shared: Scene, laid_out: Bridge, row: int, operation: str) -> None:
+    # Where nothing is pending, groups are known by their topics only.
+    scene = Scene(shared.secure, laid_out, shared.real)
+    user, right = deprived(scene, "doctor", row, operation)
+    settings = WorkerSettings(bootstrap_servers=shared.secure.secure, namespace=laid_out.namespace, kafka=user.settings)
     report = examine(settings, Questions(Role.DOCTOR))
     text = "\n".join(one.text for one in report.findings)
     if (right.pattern, operation) == (Pattern.PREFIXED, "DESCRIBE") and right.kind is Kind.TOPIC:
