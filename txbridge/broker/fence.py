@@ -46,7 +46,8 @@ def guarded(
     """Call a producer's method that serves callbacks.
 
     confluent-kafka raises a fatal error, that of being fenced, from within the call, but may run more callbacks first;
-    what they call then fails with a SystemError, which hides the error. Raises KafkaException.
+    what they call then fails with a SystemError, which hides the error, or loses it for good. Then the next call on the
+    producer, that which aborts, fails with it again. Raises KafkaException.
     """
     try:
         return call(*arguments, **keywords)
@@ -55,8 +56,14 @@ def guarded(
         while hidden is not None and not isinstance(hidden, KafkaException):
             hidden = hidden.__cause__ or hidden.__context__
         if hidden is None:
-            raise
+            raise KafkaException(_lost_error()) from error
         raise hidden from None
+
+
+def _lost_error() -> KafkaError:
+    """Stands for one that nobody knows any more; the transaction has to be aborted."""
+    reason = "an error of librdkafka was lost between its callbacks"
+    return KafkaError(KafkaError._FAIL, reason, False, False, True)  # noqa: SLF001  confluent-kafka's own order
 
 
 def is_fenced(error: KafkaException) -> bool:
