@@ -258,7 +258,17 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
         bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
         bridge.wait_visible(topic, [b"value"])
     bridge.alter_topic(bridge.names.offset, cleanup_policy="delete")
-    bridge.delete_records(bridge.names.offset, 0, before)
+
+    def is_cut() -> bool:
+        # The broker learns of the new policy a moment after the controller has taken it.
+        try:
+            bridge.delete_records(bridge.names.offset, 0, before)
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.POLICY_VIOLATION
+            return False
+        return True
+
+    eventually(is_cut)
     bridge.alter_topic(bridge.names.offset, cleanup_policy="compact")
     assert bridge.progress(0)["half"] == 2
     _expect_refusal(bridge, f"{bridge.names.offset}[0] begins at offset {before}", "must only be compacted")
