@@ -264,7 +264,8 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
         try:
             bridge.delete_records(bridge.names.offset, 0, before)
         except KafkaException as error:
-            assert error.args[0].code() == KafkaError.POLICY_VIOLATION
+            if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
             return False
         return True
 
