@@ -19,10 +19,11 @@ INTERPRETED = {
 
 
 @contextmanager
-def interpreting_session() -> Iterator[SparkSession]:
+def interpreting_session(shuffle_partitions: int = 1) -> Iterator[SparkSession]:
     """With Kafka's connector. Audits that are given it interpret their queries, too."""
+    settings = {**INTERPRETED, "spark.sql.shuffle.partitions": str(shuffle_partitions)}
     with pytest.MonkeyPatch.context() as patch, spark_session(None, lambda _: None, small=True) as session:
-        for name, value in INTERPRETED.items():
+        for name, value in settings.items():
             patch.setitem(txbridge_audit.session._SEMANTICS, name, value)
             session.conf.set(name, value)
         yield session

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from txbridge import kafka_config
+from txbridge.config_file import flat, read_config_file
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
@@ -294,7 +294,7 @@ def load_settings(
     ]
     if config_file is not None:
         source = _Source(str, f" ({config_file})")
-        layers.append(_layer(source, _file(config_file), problems, ROCKETMQ_NAMES))
+        layers.append(_layer(source, read_config_file(config_file), problems, ROCKETMQ_NAMES))
     if problems:
         raise UsageError("\n".join(problems))
 
@@ -328,15 +328,6 @@ def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, A
             problems.append(f'TXBRIDGE_KAFKA: must be JSON like {{"security.protocol": "ssl"}}: {error}')
             del values["kafka"]
     return values
-
-
-def _file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"can not read the configuration file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the configuration file {path} is not valid TOML: {error}") from None
 
 
 def _layer(
@@ -380,11 +371,7 @@ def _kafka(label: str, values: dict[str, Any], problems: list[str]) -> None:
 def _pairs(label: str, given: Any, problems: list[str]) -> Iterator[tuple[str, Any]]:
     """Properties of a mapping (in TOML, unquoted dotted names make nested ones) or of texts `name=value`."""
     if isinstance(given, Mapping):
-        for name, value in given.items():
-            if isinstance(value, Mapping):
-                yield from ((f"{name}.{rest}", inner) for rest, inner in _pairs(label, value, problems))
-            else:
-                yield str(name), value
+        yield from flat(given)
     elif isinstance(given, (list, tuple)) and all(isinstance(pair, str) for pair in given):
         for number, pair in enumerate(given, 1):
             name, equals, value = pair.partition("=")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from txbridge.config_file import flat, read_config_file
+from txbridge.errors import UsageError
 from txbridge_audit.errors import CouldNotAuditError
 
 VARIABLE = "TXBRIDGE_KAFKA"
@@ -59,29 +60,23 @@ def _of_file(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise CouldNotAuditError(f"can not read the configuration file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CouldNotAuditError(f"the configuration file {path} is not valid TOML: {error}") from None
+        found = read_config_file(path)
+    except UsageError as error:
+        raise CouldNotAuditError(str(error)) from None
     return _options(f"{TABLE} ({path})", found.get(TABLE, {}))
 
 
 def _options(where: str, found: Any) -> dict[str, str]:
     if not isinstance(found, Mapping):
         raise CouldNotAuditError(f"{where} must be a table of librdkafka properties")
-    return dict(_flat(where, found))
+    return {name: _text(where, name, value) for name, value in flat(found)}
 
 
-def _flat(where: str, table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Names with their values; in TOML unquoted dotted names make nested tables."""
-    for name, value in table.items():
-        match value:
-            case bool():
-                yield prefix + name, str(value).lower()
-            case str() | int() | float():
-                yield prefix + name, str(value)
-            case Mapping():
-                yield from _flat(where, value, f"{prefix}{name}.")
-            case _:
-                raise CouldNotAuditError(f"{where}: {prefix}{name} must be text, a number, true or false")
+def _text(where: str, name: str, value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str() | int() | float():
+            return str(value)
+        case _:
+            raise CouldNotAuditError(f"{where}: {name} must be text, a number, true or false")

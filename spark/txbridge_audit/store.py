@@ -44,31 +44,34 @@ class Store:
 
     def rows(self, step: int) -> str:
         """The rows that a step leaves to the next one."""
-        return f"{self.folder}/rows-{step:0{_DIGITS}}"
+        return self._of("rows", step)
 
     def new(self, step: int) -> str:
         """What a step has read: so no job of it has to read Kafka again."""
-        return f"{self.folder}/new-{step:0{_DIGITS}}"
+        return self._of("new", step)
 
     def facts(self, step: int) -> str:
         """The facts that a step judges by. Jobs that begin here are planned in no time; there are a dozen of them."""
-        return f"{self.folder}/facts-{step:0{_DIGITS}}"
+        return self._of("facts", step)
 
     def again(self, step: int) -> str:
         """The same, after closed transactions came back. What was found by the first ones must not change meanwhile."""
-        return f"{self.folder}/again-{step:0{_DIGITS}}"
+        return self._of("again", step)
 
     def verdicts(self, step: int) -> str:
         """The same, judged."""
-        return f"{self.folder}/verdicts-{step:0{_DIGITS}}"
+        return self._of("verdicts", step)
 
     def closed(self, step: int) -> str:
         """The rows of the transactions that a step has closed."""
-        return f"{self.folder}/closed-{step:0{_DIGITS}}"
+        return self._of("closed", step)
 
     def judged(self, step: int) -> str:
         """What was counted of the transactions that a step has closed."""
-        return f"{self.folder}/judged-{step:0{_DIGITS}}"
+        return self._of("judged", step)
+
+    def _of(self, kind: str, step: int) -> str:
+        return f"{self.folder}/{kind}-{step:0{_DIGITS}}"
 
     def ledger(self, step: int) -> str:
         """The rows of the ledger that a step writes; readers of Parquet see the number as a column."""

@@ -13,16 +13,13 @@ first one due would add the time in which they were sent, which is the same on b
 from __future__ import annotations
 
 import argparse
-import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from tests.bench.load import paced
 from tests.bench.measure import P50, P99, Found, Ratio, Rounds, by_turns, percentiles
+from tests.bench.paced import PacedClient
 from tests.bench.rocketmq import RocketMQ, rocketmq
 from tests.bench.stand import Stand, cpu_us_each
-from tests.bench.values import Values
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
 
 _TIMEOUT_MS = _INTERVAL_MS = 1_000
@@ -50,13 +47,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         Stand(kafka, check_after=_TIMEOUT_MS, check_again_after=_INTERVAL_MS) as stand,
-        _Ours(stand) as ours,
+        PacedClient(stand, LocalTransactionState.UNKNOW) as ours,
         rocketmq(_ROCKETMQ) as peer,
     ):
         found = by_turns(
             options.rounds,
             {
-                _OURS: lambda: ours.measure(options.transactions, options.rate, options.size),
+                _OURS: lambda: _measured(ours, stand, options),
                 _PEER: lambda: _by_peer(peer, options),
             },
         )
@@ -91,59 +88,15 @@ def _by_peer(peer: RocketMQ, options: argparse.Namespace) -> Found:
     }
 
 
-class _Unknown(TransactionListener):
-    """Does not know, until it is asked."""
-
-    def __init__(self) -> None:
-        self.called: dict[int, float] = {}
-        self.checks = 0
-
-    def execute_local_transaction(self, message, arg):
-        self.called[arg] = time.monotonic()
-        return LocalTransactionState.UNKNOW
-
-    def check_local_transaction(self, message):
-        self.checks += 1
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
-class _Ours:
-    """One client for all rounds, as RocketMQ has: joining the group that is asked is no part of an answer."""
-
-    def __init__(self, stand: Stand) -> None:
-        bridge = stand.bridge
-        self._stand = stand
-        self._notes = _Unknown()
-        self._producer = TransactionProducer(
-            "bench", self._notes, {"bootstrap.servers": bridge.bootstrap_servers}, namespace=bridge.namespace
-        )
-        self._next = 0
-
-    def __enter__(self) -> Self:
-        self._producer.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._producer.close()
-
-    def measure(self, count: int, rate: float, size: int) -> Found:
-        first, self._next = self._next, self._next + count
-        values, topic, reader = Values(size), self._stand.real_topic, self._stand.reader
-        checks, cpu = self._notes.checks, self._stand.cpu_seconds()
-        reader.expect_numbers(first, count, _SETTLE_S)
-        for place in paced(count, rate):
-            number = first + place
-            self._producer.submit_message_in_transaction(Message(topic, values[number], b"%d" % number), number)
-        seen = reader.seen()
-        cost = cpu_us_each(cpu, self._stand.cpu_seconds(), count)
-        timeout = _TIMEOUT_MS / 1e3
-        due = [self._notes.called[first + place] + timeout for place in range(count)]
-        return {
-            _LAST: max(seen.times) - max(due),
-            **percentiles([at - since for since, at in zip(due, seen.times, strict=True)]),
-            "checks of a message": (self._notes.checks - checks) / count,
-            _COPIES: seen.copies,
-            **cost,
-        }
+def _measured(client: PacedClient, stand: Stand, options: argparse.Namespace) -> Found:
+    count, checks, cpu = options.transactions, client.checks, stand.cpu_seconds()
+    _, called, seen = client.send(count, options.rate, options.size, _SETTLE_S)
+    cost = cpu_us_each(cpu, stand.cpu_seconds(), count)
+    due = [at + _TIMEOUT_MS / 1e3 for at in called]
+    return {
+        _LAST: max(seen.times) - max(due),
+        **percentiles([at - since for since, at in zip(due, seen.times, strict=True)]),
+        "checks of a message": (client.checks - checks) / count,
+        _COPIES: seen.copies,
+        **cost,
+    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from tests.bench.load import in_threads
 from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
 from tests.bench.report import CPU
 from tests.harness import Bridge
@@ -117,19 +117,12 @@ class _Bench:
         return seconds
 
     def blocking(self, count: int) -> float:
-        numbers = itertools.count()
-
-        def work() -> None:
-            while (number := next(numbers)) < count:
-                producer.send_message_in_transaction(self._message(number))
+        def send(number: int) -> None:
+            producer.send_message_in_transaction(self._message(number))
 
         with TransactionProducer(_GROUP, _Commits(), self._settings, namespace=self._namespace) as producer:
-            threads = [threading.Thread(target=work) for _ in range(self._options.threads)]
             since = time.monotonic()
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            in_threads(self._options.threads, count, send)
             assert producer.flush() == 0
             return time.monotonic() - since
 

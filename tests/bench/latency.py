@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import time
 from types import TracebackType
 from typing import Any, Self
 
 from tests.bench.group_commit import GroupCommits
-from tests.bench.load import paced
 from tests.bench.measure import P50, P99, Found, Ratio, Rounds, by_turns, percentiles
+from tests.bench.paced import PacedClient
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.rocketmq import rocketmq
 from tests.bench.stages import STAGES, TRANSACTIONS, Stages
 from tests.bench.stand import Stand
-from tests.bench.values import Values
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
 
 _OURS, _BARE, _PEER = "txbridge", "bare group commits", "RocketMQ"
@@ -37,7 +35,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         Stand(kafka, check_after=_NO_CHECKS) as stand,
-        _Ours(stand) as ours,
+        PacedClient(stand, LocalTransactionState.COMMIT_MESSAGE) as ours,
         _Bare(stand) as bare,
         rocketmq({}) as peer,
     ):
@@ -49,7 +47,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         found = by_turns(
             options.rounds,
             {
-                _OURS: lambda: ours.measure(count, options.rate, options.size),
+                _OURS: lambda: _measured(ours, stand, options),
                 _BARE: lambda: bare.measure(count, options.rate, options.size),
                 _PEER: by_peer,
             },
@@ -72,56 +70,14 @@ def _times(found: Rounds, what: str, of: str) -> float:
     return found.median(_OURS, what) / found.median(of, what)
 
 
-class _Notes(TransactionListener):
-    """Commits everything, and notes when."""
-
-    def __init__(self) -> None:
-        self.decided: dict[int, float] = {}
-
-    def execute_local_transaction(self, message, arg):
-        self.decided[arg] = time.monotonic()
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
-class _Ours:
-    """The pipelined face, which one thread can feed at any pace; the decision is made in the local transaction."""
-
-    def __init__(self, stand: Stand) -> None:
-        self._stand = stand
-        self._notes = _Notes()
-        self._producer = TransactionProducer(
-            "bench",
-            self._notes,
-            {"bootstrap.servers": stand.bridge.bootstrap_servers},
-            namespace=stand.bridge.namespace,
-        )
-        self._next = 0
-
-    def __enter__(self) -> Self:
-        self._producer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._producer.close()
-
-    def measure(self, count: int, rate: float, size: int) -> Found:
-        first, self._next = self._next, self._next + count
-        values, topic = Values(size), self._stand.real_topic
-        stages = Stages(self._stand.bridge)
-        self._stand.reader.expect_numbers(first, count)
-        sent = [
-            self._producer.submit_message_in_transaction(Message(topic, values[number], b"%d" % number), number)
-            for number in (first + place for place in paced(count, rate))
-        ]
-        seen = self._stand.reader.seen()
-        assert seen.copies == 0, f"{seen.copies} copies became visible"
-        decided = [self._notes.decided[first + place] for place in range(count)]
-        offsets = [future.result().half_offset for future in sent]
-        total = percentiles([at - since for since, at in zip(decided, seen.times, strict=True)])
-        return {**total, **stages.between(offsets, decided, seen.times)}
+def _measured(client: PacedClient, stand: Stand, options: argparse.Namespace) -> Found:
+    """The decision is made in the local transaction."""
+    stages = Stages(stand.bridge)
+    results, decided, seen = client.send(options.rate * options.seconds, options.rate, options.size)
+    assert seen.copies == 0, f"{seen.copies} copies became visible"
+    offsets = [future.result().half_offset for future in results]
+    total = percentiles([at - since for since, at in zip(decided, seen.times, strict=True)])
+    return {**total, **stages.between(offsets, decided, seen.times)}
 
 
 class _Bare:

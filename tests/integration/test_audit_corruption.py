@@ -18,13 +18,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit, session
+from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
 from txbridge_audit.follow import follow
 from txbridge_audit.increments import Step
 from txbridge_audit.store import Store
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
+from tests.quick_spark import interpreting_session
 from txbridge.embedded import EmbeddedKafka
 
 pytestmark = [
@@ -37,13 +38,6 @@ VIOLATIONS = {"ALTERED", "CHECKED_AFTER_DECISION", "DUPLICATED", "EXPIRED", "LEA
 VIOLATIONS |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
 #: Kafka transactions after which the writer lets retention remove a beginning. Who had read it would know more.
 RETENTION = 6
-#: A few thousand rows: to compile code for them costs more than it saves.
-INTERPRETED = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +49,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as patch, session.spark_session(None, lambda _: None, small=True) as own:
-        for name, value in INTERPRETED.items():
-            patch.setitem(session._SEMANTICS, name, value)
+    with interpreting_session(shuffle_partitions=2) as own:
         yield own
 
 

@@ -63,12 +63,12 @@ class Runtime:
         self._ids = TransactionIds()
         self._attempts = Attempts()
         self._half = HalfWriter(Wire(half_config, connection), connection, names, group)
-        gathering_config = kafka_config.half_producer_config(
-            settings, max_message_bytes=layout.half_max_message_bytes, linger_ms=_GATHER_MS
-        )
 
         def new_gatherer() -> HalfWriter:
-            return HalfWriter(Wire(gathering_config, connection), connection, names, group, thread="gathering")
+            config = kafka_config.half_producer_config(
+                settings, max_message_bytes=layout.half_max_message_bytes, linger_ms=_GATHER_MS
+            )
+            return HalfWriter(Wire(config, connection), connection, names, group, thread="gathering")
 
         self._new_gatherer = new_gatherer
         #: A second writer, of half messages that may wait a little for company; only if there are such.

@@ -1,0 +1,84 @@
+"""One client for several measurements at a fixed pace: what was asked, decided and seen of each message, and when."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests.bench.load import paced
+from tests.bench.reader_process import Seen
+from tests.bench.stand import Stand
+from tests.bench.values import Values
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer, TransactionSendResult
+
+
+class _Notes(TransactionListener):
+    """Answers the same for all messages, commits what is checked, and notes when it was called."""
+
+    def __init__(self, answer: LocalTransactionState) -> None:
+        self._answer = answer
+        self.called: dict[int, float] = {}
+        self.checks = 0
+
+    def execute_local_transaction(self, message, arg):
+        self.called[arg] = time.monotonic()
+        return self._answer
+
+    def check_local_transaction(self, message):
+        self.checks += 1
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+class Sent(NamedTuple):
+    """The messages of one measurement, in the order in which they were sent."""
+
+    results: list[Future[TransactionSendResult]]
+    #: When their local transactions were called (monotonic, s).
+    called: list[float]
+    seen: Seen
+
+
+class PacedClient:
+    """The pipelined face, which one thread can feed at any pace; its local transactions all give this answer.
+
+    One for all rounds, as RocketMQ has: to start, and to join the group that is asked, is no part of a measurement.
+    """
+
+    def __init__(self, stand: Stand, answer: LocalTransactionState) -> None:
+        self._stand = stand
+        self._notes = _Notes(answer)
+        self._producer = TransactionProducer(
+            "bench",
+            self._notes,
+            {"bootstrap.servers": stand.bridge.bootstrap_servers},
+            namespace=stand.bridge.namespace,
+        )
+        self._next = 0
+
+    def __enter__(self) -> Self:
+        self._producer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._producer.close()
+
+    @property
+    def checks(self) -> int:
+        """Answered so far."""
+        return self._notes.checks
+
+    def send(self, count: int, rate: float, size: int, settle: float = 0.0) -> Sent:
+        """So many messages, `rate` a second; returns `settle` seconds after the last of them was seen."""
+        first, self._next = self._next, self._next + count
+        values, topic, reader = Values(size), self._stand.real_topic, self._stand.reader
+        reader.expect_numbers(first, count, settle)
+        results = [
+            self._producer.submit_message_in_transaction(Message(topic, values[number], b"%d" % number), number)
+            for number in (first + place for place in paced(count, rate))
+        ]
+        seen = reader.seen()
+        return Sent(results, [self._notes.called[first + place] for place in range(count)], seen)
