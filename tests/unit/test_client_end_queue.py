@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from txbridge.client.end_queue import EndQueue
 from txbridge.client.errors import EndTransactionError
 from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end
@@ -15,6 +17,11 @@ def add(queue, *offsets, partition=0, source=Source.CLIENT, size=100, remark=Non
     return [queue.add(partition, source, entry(offset, remark), size) for offset in offsets]
 
 
+def take(queue):
+    """When every lane may send again."""
+    return queue.take(float("inf"))
+
+
 def offsets(batch):
     return [ticket.entry.half_offset for ticket in batch.tickets]
 
@@ -22,16 +29,59 @@ def offsets(batch):
 def test_first_goes_alone_and_the_next_gather_behind_it():
     queue = EndQueue()
     add(queue, 1)
-    first = queue.take()
+    first = take(queue)
     assert offsets(first) == [1]
     add(queue, 2, 3)
-    assert not queue.is_ready
-    assert queue.take() is None
+    assert queue.ready == 0
+    assert take(queue) is None
     add(queue, 4)
     queue.settle(first)
-    assert queue.is_ready
-    assert offsets(queue.take()) == [2, 3, 4]
-    assert queue.take() is None
+    assert queue.ready == 1
+    assert offsets(take(queue)) == [2, 3, 4]
+    assert take(queue) is None
+
+
+def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_once():
+    queue = EndQueue()
+    add(queue, 1)
+    assert queue.next_due <= 100.0
+    first = queue.take(100.0)
+    assert offsets(first) == [1]
+    assert queue.next_due is None  # it is in flight
+    add(queue, 2)
+    queue.settle(first)
+    add(queue, 3)
+    add(queue, 4, partition=1)
+    assert queue.next_due <= 100.004
+    assert offsets(queue.take(100.004)) == [4]
+    assert queue.take(100.004) is None
+    assert queue.next_due == pytest.approx(100.005)
+    second = queue.take(100.006)
+    assert offsets(second) == [2, 3]
+    queue.settle(second)
+    add(queue, 5)
+    assert queue.take(100.01) is None
+    assert offsets(queue.take(101.0)) == [5]
+
+
+def test_who_waits_for_a_command_does_not_wait_for_company():
+    hurried = []
+    queue = EndQueue(lambda: hurried.append(queue.hurry()))
+    add(queue, 1)
+    first = queue.take(100.0)
+    [ticket] = add(queue, 2)
+    queue.settle(first)
+    assert queue.take(100.001) is None
+    ticket.hurry()
+    second = queue.take(100.001)
+    assert offsets(second) == [2]
+    queue.settle(second)
+    ticket.settle()
+    ticket.hurry()
+    assert len(hurried) == 1
+    # It was for what had been given by then.
+    add(queue, 3)
+    assert queue.take(100.002) is None
 
 
 def test_partitions_and_sources_have_lanes_of_their_own():
@@ -39,13 +89,13 @@ def test_partitions_and_sources_have_lanes_of_their_own():
     add(queue, 1, 2, partition=0)
     add(queue, 3, partition=1)
     add(queue, 4, partition=0, source=Source.CHECK)
-    taken = [queue.take(), queue.take(), queue.take()]
+    taken = [take(queue), take(queue), take(queue)]
     assert [(batch.lane.partition, batch.lane.source, offsets(batch)) for batch in taken] == [
         (0, Source.CLIENT, [1, 2]),
         (1, Source.CLIENT, [3]),
         (0, Source.CHECK, [4]),
     ]
-    assert queue.take() is None
+    assert take(queue) is None
     assert queue.unsettled == 4
 
 
@@ -53,7 +103,7 @@ def test_a_record_holds_at_most_1000_entries():
     queue = EndQueue()
     add(queue, *range(2_500))
     sizes = []
-    while (batch := queue.take()) is not None:
+    while (batch := take(queue)) is not None:
         sizes.append(len(batch.tickets))
         queue.settle(batch)
     assert sizes == [1_000, 1_000, 500]
@@ -67,7 +117,7 @@ def test_a_record_names_at_most_16_mib():
     add(queue, 100, size=20 * mib)
     add(queue, 101)
     taken = []
-    while (batch := queue.take()) is not None:
+    while (batch := take(queue)) is not None:
         taken.append(offsets(batch))
         queue.settle(batch)
     # 16 of 1 MiB; the 17th is followed by one that is too large for company.
@@ -79,7 +129,7 @@ def test_a_record_with_remarks_stays_below_500_kb():
     # Each character takes three when encoded, so each remark takes all of its 2,048.
     add(queue, *range(1_000), remark="%" * 2_048)
     sizes = []
-    while (batch := queue.take()) is not None:
+    while (batch := take(queue)) is not None:
         value, _ = encode_end([ticket.entry for ticket in batch.tickets], "g", Source.CLIENT)
         assert len(value) <= 500_000
         sizes.append(len(batch.tickets))
@@ -97,7 +147,7 @@ def test_flush_mark_covers_only_what_was_given_before():
     queue = EndQueue()
     add(queue, 1, 2)
     mark = queue.mark()
-    first = queue.take()
+    first = take(queue)
     add(queue, 3)
     add(queue, 4, partition=1)
     assert queue.left_of(mark) == 2
@@ -109,14 +159,14 @@ def test_flush_mark_covers_only_what_was_given_before():
 def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
     queue = EndQueue()
     add(queue, 1)
-    batch = queue.take()
+    batch = take(queue)
     add(queue, 2, 3)
     mark = queue.mark()
     assert [ticket.entry.half_offset for ticket in queue.abandon()] == [2, 3]
     assert queue.left_of(mark) == 1
-    assert queue.take() is None
+    assert take(queue) is None
     queue.settle(batch)
-    assert (queue.unsettled, queue.left_of(mark), queue.is_ready) == (0, 0, False)
+    assert (queue.unsettled, queue.left_of(mark), queue.ready) == (0, 0, 0)
 
 
 def test_a_command_can_not_be_cancelled():

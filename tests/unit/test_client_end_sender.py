@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from tests.unit.client_fakes import FakeWire, refusal
 from txbridge import EndTransactionError
-from txbridge.client import end_sender
+from txbridge.client import end_queue, end_sender
 from txbridge.client.connection import Connection
 from txbridge.client.end_sender import EndSender
 from txbridge.core.end_transaction import Decision, EndEntry, Source, parse_end
@@ -81,6 +81,33 @@ def test_commands_gather_while_the_last_record_travels(wire, sender):
         (1, ["5"]),
         (0, ["2", "3", "4"]),
     ]
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Records leave an hour apart, unless somebody waits."""
+    monkeypatch.setattr(end_queue, "APART_S", 3_600.0)
+
+
+@pytest.mark.parametrize("waits", ["future of a result", "flush", "close"])
+def test_who_waits_is_not_kept_waiting_for_company(patient, wire, waits):
+    wire.automatic = True
+    sender = started(wire)
+    submit(sender, 1)
+    wire.wait_records(1)
+    ticket = sender.submit(0, entry(2), Source.CLIENT, 100)
+    sender.submit(0, entry(3), Source.CLIENT, 100)
+    # As long as nobody waits for it, it does not leave.
+    assert not wait([ticket.future()], 0.05).done
+    if waits == "flush":
+        assert sender.flush(10) == 0
+    elif waits == "close":
+        assert sender.close(10) == 0
+    else:
+        ticket.hurry()
+    assert ticket.future().result(10) is None
+    assert [entries(record) for record in wire.records] == [["1"], ["2", "3"]]
+    sender.close(10)
 
 
 def test_order_of_every_thread_is_kept_and_nothing_doubled(wire, sender):

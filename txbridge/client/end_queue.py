@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -17,8 +18,18 @@ MAX_RECORD_BYTES = 500_000
 #: them in memory for it.
 MAX_NAMED_BYTES = 16 * 1024 * 1024
 
+#: Records of one lane leave at least so far apart (s), as with a linger of 5 ms, the default of Kafka's own producer
+#: (KIP-1030), but a command that comes after a quiet time waits for nobody. Each record costs Kafka and the worker the
+#: same, however many commands are in it, and makes the worker begin a Kafka transaction; a single blocking caller sent
+#: nearly a record for each of its messages, and these took the processors from it.
+APART_S = 0.005
+
 #: An entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
 _ENTRY_BYTES = 80
+
+
+def _do_nothing() -> None:
+    """Nobody can send it any sooner."""
 
 
 class Ticket:
@@ -28,11 +39,12 @@ class Ticket:
     made for whoever asks. Thread-safe.
     """
 
-    __slots__ = ("_error", "_future", "_settled", "entry", "size")
+    __slots__ = ("_error", "_future", "_hurry", "_settled", "entry", "size")
 
-    def __init__(self, entry: EndEntry, size: int) -> None:
+    def __init__(self, entry: EndEntry, size: int, hurry: Callable[[], object] = _do_nothing) -> None:
         self.entry = entry
         self.size = size
+        self._hurry = hurry
         self._settled = False
         self._error: EndTransactionError | None = None
         self._future: Future[None] | None = None
@@ -46,6 +58,11 @@ class Ticket:
                 if self._settled:
                     _resolve(self._future, self._error)
             return self._future
+
+    def hurry(self) -> None:
+        """Somebody is about to wait: it shall not wait for company."""
+        if not self._settled:
+            self._hurry()
 
     def settle(self, error: EndTransactionError | None = None) -> None:
         """Kafka has it, or it was given up; to be called once."""
@@ -80,6 +97,8 @@ class Lane:
     source: Source
     waiting: deque[Ticket] = field(default_factory=deque)
     in_flight: bool = False
+    #: The next record leaves at this time at the earliest, unless somebody waits for it.
+    due: float = 0.0
     given: int = 0
     settled: int = 0
 
@@ -93,9 +112,13 @@ class Batch:
 
 
 class EndQueue:
-    """All lanes. Not thread-safe."""
+    """All lanes. Not thread-safe. Times are seconds of one clock, which is the caller's.
 
-    def __init__(self) -> None:
+    `hurry` is what a ticket calls when somebody is about to wait for it.
+    """
+
+    def __init__(self, hurry: Callable[[], object] = _do_nothing) -> None:
+        self._hurry = hurry
         self._lanes: dict[tuple[int, Source], Lane] = {}
         self._ready: deque[Lane] = deque()
         #: Commands that are neither acknowledged nor given up.
@@ -106,7 +129,7 @@ class EndQueue:
         lane = self._lanes.get((partition, source))
         if lane is None:
             lane = self._lanes[partition, source] = Lane(partition, source)
-        ticket = Ticket(entry, size)
+        ticket = Ticket(entry, size, self._hurry)
         if not lane.waiting and not lane.in_flight:
             self._ready.append(lane)
         lane.waiting.append(ticket)
@@ -115,17 +138,31 @@ class EndQueue:
         return ticket
 
     @property
-    def is_ready(self) -> bool:
-        """Whether `take` would return something."""
-        return bool(self._ready)
+    def ready(self) -> int:
+        """Lanes that have something to send and nothing in flight."""
+        return len(self._ready)
 
-    def take(self) -> Batch | None:
-        """The next batch of a lane that has nothing in flight. It must be settled."""
-        if not self._ready:
-            return None
-        lane = self._ready.popleft()
-        lane.in_flight = True
-        return Batch(lane, _first_of(lane.waiting))
+    @property
+    def next_due(self) -> float | None:
+        """When `take` has something to return; None while every lane is empty or has something in flight."""
+        return min((lane.due for lane in self._ready), default=None)
+
+    def take(self, now: float) -> Batch | None:
+        """The next batch of a lane that has nothing in flight and may send. It must be settled."""
+        for _ in range(len(self._ready)):
+            lane = self._ready.popleft()
+            if lane.due <= now:
+                lane.in_flight = True
+                lane.due = now + APART_S
+                return Batch(lane, _first_of(lane.waiting))
+            self._ready.append(lane)
+        return None
+
+    def hurry(self) -> None:
+        """What was given by now shall not wait for company."""
+        for lane in self._lanes.values():
+            if lane.waiting:
+                lane.due = 0.0
 
     def settle(self, batch: Batch) -> None:
         """The batch was acknowledged or given up; its lane may go on. Settling the tickets is the caller's."""

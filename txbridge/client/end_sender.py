@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -38,7 +39,7 @@ class EndSender:
         self._topic = names.end
         self._group = group
         self._client_id = client_id
-        self._queue = EndQueue()
+        self._queue = EndQueue(self._hurry)
         self._lock = threading.Lock()
         #: For the thread: there is something to do.
         self._work = threading.Condition(self._lock)
@@ -56,10 +57,13 @@ class EndSender:
         """Queue a command about a half message of `size` bytes; never blocks. After close it has failed already."""
         with self._lock:
             if not self._give_up:
+                ready = self._queue.ready
                 ticket = self._queue.add(partition, source, entry, size)
-                self._work.notify()
+                # Most commands join others that wait: the thread knows of those.
+                if self._queue.ready > ready:
+                    self._work.notify()
                 return ticket
-        late = Ticket(entry, size)
+        late = Ticket(entry, size, self._hurry)
         late.settle(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
         return late
 
@@ -74,6 +78,8 @@ class EndSender:
         """Wait until all commands given before are settled; returns how many are not (s, None: no limit)."""
         with self._lock:
             mark = self._queue.mark()
+            self._queue.hurry()
+            self._work.notify()
             self._progress.wait_for(lambda: not EndQueue.left_of(mark), timeout)
             return EndQueue.left_of(mark)
 
@@ -90,6 +96,11 @@ class EndSender:
         self._thread.join()
         return left
 
+    def _hurry(self) -> None:
+        with self._lock:
+            self._queue.hurry()
+            self._work.notify()
+
     def _run(self) -> None:
         while self._await_work():
             while (batch := self._next_batch()) is not None:
@@ -98,13 +109,25 @@ class EndSender:
                 except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
                     report(logging.ERROR, "end_can_not_be_sent", exception=error)
                     self._settle(batch, EndTransactionError(f"the END can not be sent: {error}. {_NOT_LOST}"))
-            self._serve(_SERVE_S if self._in_flight else 0)
+            self._rest()
         with self._lock:
             self._give_up = True
             given_up = self._queue.abandon()
         # Reports what is in flight as failed.
         self._wire.close()
         self._fail(given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}"))
+
+    def _rest(self) -> None:
+        """Until something is acknowledged or may be sent."""
+        with self._lock:
+            due = None if self._closing else self._queue.next_due
+            pause = 0.0 if due is None else max(0.0, due - time.monotonic())
+            if pause and not self._in_flight:
+                self._work.wait(pause)
+        if not self._in_flight:
+            self._serve(0)
+        else:
+            self._serve(_SERVE_S if due is None else min(_SERVE_S, pause))
 
     def _serve(self, timeout: float) -> None:
         try:
@@ -121,7 +144,7 @@ class EndSender:
 
     def _next_batch(self) -> Batch | None:
         with self._lock:
-            return self._queue.take()
+            return self._queue.take(threading.TIMEOUT_MAX if self._closing else time.monotonic())
 
     def _send(self, batch: Batch) -> None:
         """Produce the batch's record; it is settled by its delivery report, or here if it can not be sent."""

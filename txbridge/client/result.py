@@ -57,6 +57,7 @@ class _Sent:
 
         Its callbacks run in the thread that sends all ENDs: they must be quick and must not wait for other ENDs.
         """
+        self._end.hurry()
         return self._end.future()
 
     @property
