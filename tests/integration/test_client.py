@@ -342,8 +342,10 @@ def test_first_sends_of_many_threads_start_it_once(bridge, producer_on):
         worker.join()
     pools = ("txbridge-execute-pool", "txbridge-async")
     own = [name for name in threads_of_ours() if not name.startswith(pools)]
-    gathering = ["txbridge-gathering"] if "txbridge-gathering" in own else []
-    assert sorted(own) == ["txbridge-check", "txbridge-end", *gathering, "txbridge-half"]
+    # Those that meet others wait a moment for company, which takes another thread.
+    always = {"txbridge-check", "txbridge-end", "txbridge-half"}
+    assert always <= set(own) <= always | {"txbridge-half-callers", "txbridge-half-many"}
+    assert len(own) == len(set(own))
     producer.close()
     assert len(ends(bridge)) == 8
 

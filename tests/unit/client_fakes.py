@@ -96,6 +96,20 @@ def refusal(code):
     return KafkaException(KafkaError(code))
 
 
+class FakeHalfWriter:
+    """A writer whose room never lasts; nothing reports to who waits."""
+
+    def __init__(self, room_waits):
+        self._room_waits = room_waits
+
+    def waiter(self):
+        return Waiter(Serving(threading.Event().wait, "never started"))
+
+    def wait_for_room(self, timeout):
+        self._room_waits.append(timeout)
+        threading.Event().wait(min(timeout, 0.01))
+
+
 class FakeRuntime:
     """A started client whose Kafka is the test: it says when half messages are acknowledged."""
 
@@ -109,7 +123,7 @@ class FakeRuntime:
         self.room_waits = []
         self.closed = False
         self.after_reports = None
-        self._serving = Serving(threading.Event().wait, "never started")
+        self._half_writer = FakeHalfWriter(self.room_waits)
         self._condition = threading.Condition()
 
     def check_limits(self, message):
@@ -134,17 +148,12 @@ class FakeRuntime:
             threading.Event().wait(timeout)
         return self.room
 
-    def wait_for_half_room(self, timeout):
-        self.room_waits.append(timeout)
-        threading.Event().wait(min(timeout, 0.01))
+    def half_writer(self, *, gathers=False):
+        return self._half_writer
 
-    wait_for_gatherers_room = wait_for_half_room
-
-    def waiter(self):
-        return Waiter(self._serving)
-
-    def write_half(self, message, transaction_id, on_done, gathering=None):
-        self.after_reports = gathering
+    def write_half(self, writer, message, transaction_id, on_done, after_reports=None):
+        assert writer is self._half_writer
+        self.after_reports = after_reports
         if self.refusals:
             raise self.refusals.popleft()
         with self._condition:

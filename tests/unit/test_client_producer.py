@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from tests.unit.client_fakes import FakeHalfWriter
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client import producer as module
 from txbridge.client.attempts import TransactionIds
-from txbridge.client.serving import Serving, Waiter
 from txbridge.topics import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -134,6 +134,14 @@ def test_many_threads_start_it_once(monkeypatch):
     assert errors == ["this producer was started before a fork; create one in the child"] * 8
 
 
+class PatientHalfWriter(FakeHalfWriter):
+    """Waits for room as long as it may."""
+
+    def wait_for_room(self, timeout):
+        assert 0 < timeout <= 0.05
+        threading.Event().wait(timeout)
+
+
 class FakeRuntime:
     """A started client that a test lets fail; remembers what became of the attempts."""
 
@@ -161,14 +169,10 @@ class FakeRuntime:
         assert timeout == 0.05
         return self.room
 
-    def wait_for_half_room(self, timeout):
-        assert 0 < timeout <= 0.05
-        threading.Event().wait(timeout)
+    def half_writer(self):
+        return PatientHalfWriter([])
 
-    def waiter(self):
-        return Waiter(Serving(threading.Event().wait, "never started"))
-
-    def write_half(self, message, transaction_id, on_done, gathering):
+    def write_half(self, writer, message, transaction_id, on_done, after_reports):
         self.log.append("write")
         raise self.write
 

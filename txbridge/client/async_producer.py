@@ -43,17 +43,13 @@ from txbridge.errors import UsageError
 
 _T = TypeVar("_T")
 
-#: Threads for what blocks and must not queue up: start, close, and a wait for room of each of three kinds, on behalf of
+#: Threads for what blocks and must not queue up: start, close, and a wait for room of each of four kinds, on behalf of
 #: all sends. They are started when needed, none of them for a single send.
-_WAITING_THREADS = 5
+_WAITING_THREADS = 6
 #: Threads for flushes, of which there may be any number: further ones queue up, which changes nothing for them.
 _FLUSHING_THREADS = 2
 #: With so many sends under way, half messages wait some milliseconds for company: below, hardly any would come.
 _GATHER_FROM = 32
-
-
-def _nothing() -> None:
-    """What is to be done after delivery reports: each has called the loop itself."""
 
 
 class AsyncTransactionProducer:
@@ -291,14 +287,14 @@ class AsyncTransactionProducer:
         time = asyncio.get_running_loop().time
         deadline = time() + timeout
         while True:
-            gathers = self._turns.number >= _GATHER_FROM
+            writer = runtime.half_writer(gathers=self._turns.number >= _GATHER_FROM)
             try:
-                runtime.write_half(message, transaction_id, on_done, _nothing if gathers else None)
+                runtime.write_half(writer, message, transaction_id, on_done)
             except BufferError:
                 left = deadline - time()
                 if left <= 0:
                     raise no_room_for_half_messages() from None
-                await self._shared(runtime.wait_for_gatherers_room if gathers else runtime.wait_for_half_room, left)
+                await self._shared(writer.wait_for_room, left)
             else:
                 return
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from txbridge.client.errors import PrepareError
-from txbridge.client.half_writer import AfterReports, Prepared, Report
+from txbridge.client.half_writer import AfterReports, HalfWriter, Prepared, Report
 from txbridge.client.listener import TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message
 from txbridge.client.result import TransactionSendResult
@@ -38,8 +38,9 @@ def require_this_process(runtime: Runtime) -> None:
 def prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared:
     """Store the half message and wait for that; PrepareError if Kafka does not acknowledge it."""
     try:
-        with runtime.waiter() as waiter:
-            write(runtime, message, transaction_id, waiter.report)
+        writer = runtime.half_writer()
+        with writer.waiter() as waiter:
+            write(runtime, writer, message, transaction_id, waiter.report)
             # librdkafka reports every record, at the latest after message.timeout.ms.
             prepared = waiter.result()
     except BaseException:
@@ -54,10 +55,11 @@ def prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared
 
 def write(
     runtime: Runtime,
+    writer: HalfWriter,
     message: Message,
     transaction_id: str,
     on_done: Report,
-    gathering: AfterReports | None = None,
+    after_reports: AfterReports | None = None,
 ) -> None:
     """Hand the half message over; blocks for room, as long as for an acknowledgement, then PrepareError."""
     deadline = time.monotonic() + runtime.prepare_timeout
@@ -65,12 +67,12 @@ def write(
         raise no_room_for_ends()
     while True:
         try:
-            runtime.write_half(message, transaction_id, on_done, gathering)
+            runtime.write_half(writer, message, transaction_id, on_done, after_reports)
         except BufferError:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise no_room_for_half_messages() from None
-            (runtime.wait_for_half_room if gathering is None else runtime.wait_for_gatherers_room)(left)
+            writer.wait_for_room(left)
         else:
             return
 

@@ -50,6 +50,11 @@ class Attempts:
         self._given_up: OrderedDict[str, None] = OrderedDict()
         self._closed = False
 
+    @property
+    def running(self) -> int:
+        """How many run now."""
+        return len(self._running)
+
     def begin(self, transaction_id: str) -> None:
         """An attempt runs from now on. UsageError after close."""
         self._running.add(transaction_id)

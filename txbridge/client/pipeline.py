@@ -81,7 +81,8 @@ class Pipeline:
         try:
             # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
             runtime.begin(transaction_id)
-            write(runtime, message, transaction_id, partial(self._reported, attempt), self._start_jobs)
+            reported = partial(self._reported, attempt)
+            write(runtime, runtime.half_writer(gathers=True), message, transaction_id, reported, self._start_jobs)
         except PrepareError as error:
             with Calling(self):
                 self._settle(attempt, error)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from txbridge import kafka_config
 from txbridge.client import process
@@ -17,14 +18,13 @@ from txbridge.client.check_request import CheckRequest
 from txbridge.client.connection import Connection
 from txbridge.client.end_queue import Ticket
 from txbridge.client.end_sender import EndSender
-from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import AfterReports, HalfWriter, Prepared, Report
+from txbridge.client.half_writers import Company, HalfWriters
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.message import Limits, Message, check_limits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
-from txbridge.client.serving import Waiter
 from txbridge.client.tracing import ClientTracing
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source
@@ -37,11 +37,8 @@ Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]
 #: The consumer of checks leaves its group in milliseconds, unless Kafka is away: then the group notices by itself
 #: after the session time-out, and nobody should wait for that.
 _LEAVE_GROUP_S = 3.0
-#: How long half messages that gather wait for company (ms): the default of Kafka's own producer (KIP-1030). librdkafka
-#: has one batch of a partition on its way at a time when it is idempotent, and asks all the while, without a pause,
-#: whether the next may go if that one has waited for its linger: half a processor, when the linger is shorter than the
-#: way there and back.
-_GATHER_MS = 5
+#: With so many transactions under way, half messages wait a moment for company: below, hardly any would come.
+_COMPANY_FROM = 4
 
 
 class Runtime:
@@ -49,32 +46,28 @@ class Runtime:
 
     def __init__(self, options: ClientOptions, layout: Layout, connection: Connection, ask: Ask) -> None:
         names, group, settings = options.names, options.group, options.settings
-        half_config = kafka_config.half_producer_config(settings, max_message_bytes=layout.half_max_message_bytes)
+
+        def half_config(linger_ms: int) -> dict[str, Any]:
+            room = layout.half_max_message_bytes
+            return kafka_config.half_producer_config(settings, max_message_bytes=room, linger_ms=linger_ms)
+
         end_config = kafka_config.end_producer_config(settings)
         check_config = kafka_config.check_consumer_config(settings, group=names.check(group))
         retention = layout.half_retention_ms
         self._limits = Limits(layout.max_message_size, 2**31 - 1 if retention < 0 else retention // 1000)
         #: Seconds until a half message that is not acknowledged is given up. 0 is librdkafka's word for never.
-        self.prepare_timeout = int(half_config["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
+        self.prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
         self._metrics = NoMetrics() if options.metrics is None else options.metrics.of_group(group)
         self._tracing = ClientTracing(group)
         self._process = process.generation()
         self._ids = TransactionIds()
         self._attempts = Attempts()
-        self._half = HalfWriter(Wire(half_config, connection), connection, names, group)
-
-        def new_gatherer() -> HalfWriter:
-            config = kafka_config.half_producer_config(
-                settings, max_message_bytes=layout.half_max_message_bytes, linger_ms=_GATHER_MS
+        self._halves = HalfWriters(
+            lambda linger_ms, thread: HalfWriter(
+                Wire(half_config(linger_ms), connection), connection, names, group, thread
             )
-            return HalfWriter(Wire(config, connection), connection, names, group, thread="gathering")
-
-        self._new_gatherer = new_gatherer
-        #: A second writer, of half messages that may wait a little for company; only if there are such.
-        self._gatherer: HalfWriter | None = None
-        self._lock = threading.Lock()
-        self._closing = False
+        )
         # For people who read END: which process it was. RocketMQ's client id is made alike.
         client_id = f"{socket.gethostname()}@{os.getpid()}"
         self._ends = EndSender(Wire(end_config, connection), connection, names, group, client_id)
@@ -86,7 +79,7 @@ class Runtime:
             options.check_request_hold_max,
         )
         # Only now: a setting that librdkafka refuses leaves no thread behind.
-        self._half.start()
+        self._halves.start()
         self._ends.start()
         self._checks.start()
 
@@ -121,39 +114,24 @@ class Runtime:
         """Whether decisions are going out fast enough for another transaction; waits for it (s)."""
         return self._ends.wait_for_room(timeout)
 
+    def half_writer(self, *, gathers: bool = False) -> HalfWriter:
+        """For the next half message: one that nobody waits for by itself `gathers` with others."""
+        if gathers:
+            return self._halves.of(Company.MANY)
+        return self._halves.of(Company.CALLERS if self._attempts.running >= _COMPANY_FROM else Company.NOBODY)
+
     def write_half(
-        self, message: Message, transaction_id: str, on_done: Report, gathering: AfterReports | None = None
+        self,
+        writer: HalfWriter,
+        message: Message,
+        transaction_id: str,
+        on_done: Report,
+        after_reports: AfterReports | None = None,
     ) -> None:
-        """See HalfWriter.write. With `gathering`, it may wait some milliseconds for others; called after reports."""
+        """See HalfWriter.write."""
         measured = self._metrics.preparing(transaction_id, on_done)
         carried, traced = self._tracing.preparing(transaction_id, message, measured)
-        self._writer(gathers=gathering is not None).write(carried, transaction_id, traced, gathering)
-
-    def waiter(self) -> Waiter[Prepared | PrepareError]:
-        """See HalfWriter.waiter."""
-        return self._half.waiter()
-
-    def wait_for_half_room(self, timeout: float) -> None:
-        """See HalfWriter.wait_for_room."""
-        self._half.wait_for_room(timeout)
-
-    def wait_for_gatherers_room(self, timeout: float) -> None:
-        """The same for those that gather."""
-        self._writer(gathers=True).wait_for_room(timeout)
-
-    def _writer(self, *, gathers: bool) -> HalfWriter:
-        if not gathers:
-            return self._half
-        if self._gatherer is None:
-            with self._lock:
-                if self._closing:
-                    # Nobody would end another one; this one refuses.
-                    return self._half
-                if self._gatherer is None:
-                    gatherer = self._new_gatherer()
-                    gatherer.start()
-                    self._gatherer = gatherer
-        return self._gatherer
+        writer.write(carried, transaction_id, traced, after_reports)
 
     def end(self, prepared: Prepared, outcome: Outcome) -> Ticket:
         """Send the decision of a local transaction on its way."""
@@ -183,11 +161,7 @@ class Runtime:
         finish_checks(left())
         ends = self._ends.close(left())
         self._checks.close(_LEAVE_GROUP_S)
-        with self._lock:
-            self._closing = True
-        self._half.close()
-        if self._gatherer is not None:
-            self._gatherer.close()
+        self._halves.close()
         if running or ends:
             report(
                 logging.WARNING,

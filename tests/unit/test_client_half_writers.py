@@ -1,0 +1,67 @@
+"""Which writer takes a half message: those that others come with wait a moment for them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from txbridge.client.half_writers import Company, HalfWriters
+
+
+class Writer:
+    def __init__(self, linger, thread):
+        self.linger, self.thread = linger, thread
+        self.log = []
+
+    def start(self):
+        self.log.append("start")
+
+    def close(self):
+        self.log.append("close")
+
+
+@pytest.fixture
+def made():
+    return []
+
+
+@pytest.fixture
+def writers(made):
+    def new(linger, thread):
+        made.append(Writer(linger, thread))
+        return made[-1]
+
+    writers = HalfWriters(new)
+    writers.start()
+    return writers
+
+
+def test_a_lone_caller_waits_for_nobody_and_needs_one_connection(writers, made):
+    assert writers.of(Company.NOBODY).linger == 0
+    assert [(writer.thread, writer.log) for writer in made] == [("half", ["start"])]
+
+
+def test_company_gets_writers_of_its_own_when_there_is_some(writers, made):
+    assert [writers.of(company).linger for company in (Company.CALLERS, Company.MANY, Company.CALLERS)] == [1, 5, 1]
+    assert [(writer.thread, writer.log) for writer in made[1:]] == [
+        ("half-callers", ["start"]),
+        ("half-many", ["start"]),
+    ]
+
+
+def test_threads_that_need_it_at_once_make_one(writers, made):
+    threads = [threading.Thread(target=writers.of, args=[Company.MANY]) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 2
+
+
+def test_close_ends_all_and_no_other_is_made_that_nobody_would_end(writers, made):
+    writers.of(Company.MANY)
+    writers.close()
+    assert [writer.log for writer in made] == [["start", "close"]] * 2
+    assert writers.of(Company.CALLERS) is made[0]
+    assert len(made) == 2

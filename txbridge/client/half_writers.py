@@ -1,0 +1,64 @@
+"""The writers of half messages of a client: how long one waits for company in librdkafka is a setting of a producer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+from txbridge.client.half_writer import HalfWriter
+
+
+class Company(Enum):
+    """How long half messages wait for others (ms), so that they share a request.
+
+    librdkafka has one batch of a partition on its way at a time when it is idempotent, and asks all the while, without
+    a pause, whether the next may go if that one has waited for its linger: up to a whole processor, when many come
+    while one is on its way and the linger is shorter than the way there and back.
+    """
+
+    #: One caller waits for its own: nobody would come.
+    NOBODY = 0
+    #: Several callers wait, each for its own: about the time that Kafka takes, so that those whose messages were
+    #: acknowledged together meet again.
+    CALLERS = 1
+    #: Nobody waits for a single one: the default of Kafka's own producer (KIP-1030).
+    MANY = 5
+
+
+class HalfWriters:
+    """Makes each writer when it is needed first; thread-safe.
+
+    `new` makes one from its linger (ms) and the name of its thread.
+    """
+
+    def __init__(self, new: Callable[[int, str], HalfWriter]) -> None:
+        self._new = new
+        self._lock = threading.Lock()
+        self._closed = False
+        self._writers = {Company.NOBODY: new(Company.NOBODY.value, "half")}
+
+    def start(self) -> None:
+        self._writers[Company.NOBODY].start()
+
+    def of(self, company: Company) -> HalfWriter:
+        """The writer for this company; after close one that refuses."""
+        return self._writers.get(company) or self._made(company)
+
+    def close(self) -> None:
+        """What is not acknowledged by now fails. May be called again."""
+        with self._lock:
+            self._closed = True
+        for writer in self._writers.values():
+            writer.close()
+
+    def _made(self, company: Company) -> HalfWriter:
+        with self._lock:
+            if self._closed:
+                # Nobody would end another one.
+                return self._writers[Company.NOBODY]
+            if company not in self._writers:
+                writer = self._new(company.value, f"half-{company.name.lower()}")
+                writer.start()
+                self._writers[company] = writer
+            return self._writers[company]
