@@ -32,11 +32,11 @@ def test_first_goes_alone_and_the_next_gather_behind_it():
     first = take(queue)
     assert offsets(first) == [1]
     add(queue, 2, 3)
-    assert queue.ready == 0
+    assert queue.next_due is None
     assert take(queue) is None
     add(queue, 4)
     queue.settle(first)
-    assert queue.ready == 1
+    assert queue.next_due is not None
     assert offsets(take(queue)) == [2, 3, 4]
     assert take(queue) is None
 
@@ -62,6 +62,32 @@ def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_
     add(queue, 5)
     assert queue.take(100.01) is None
     assert offsets(queue.take(101.0)) == [5]
+
+
+def test_sixteen_commands_are_enough_and_do_not_wait_for_more():
+    queue = EndQueue()
+    news = []
+
+    def give(*given):
+        for offset in given:
+            add(queue, offset)
+            news.append(queue.has_news)
+
+    give(0)
+    first = queue.take(100.0)
+    give(*range(1, 9))
+    queue.settle(first)
+    give(*range(9, 16))
+    assert queue.take(100.001) is None
+    give(16, 17)
+    # Who sends has to be told of the first one, and when there are enough.
+    assert [number for number, told in enumerate(news) if told] == [0, 16]
+    assert queue.next_due == 0
+    second = queue.take(100.001)
+    assert offsets(second) == list(range(1, 18))
+    give(*range(18, 34))
+    queue.settle(second)
+    assert offsets(queue.take(100.002)) == list(range(18, 34))
 
 
 def test_who_waits_for_a_command_does_not_wait_for_company():
@@ -166,7 +192,7 @@ def test_abandon_gives_up_what_waits_but_not_what_is_in_flight():
     assert queue.left_of(mark) == 1
     assert take(queue) is None
     queue.settle(batch)
-    assert (queue.unsettled, queue.left_of(mark), queue.ready) == (0, 0, 0)
+    assert (queue.unsettled, queue.left_of(mark), queue.next_due) == (0, 0, None)
 
 
 def test_a_command_can_not_be_cancelled():

@@ -23,6 +23,9 @@ MAX_NAMED_BYTES = 16 * 1024 * 1024
 #: same, however many commands are in it, and makes the worker begin a Kafka transaction; a single blocking caller sent
 #: nearly a record for each of its messages, and these took the processors from it.
 APART_S = 0.005
+#: So many commands are worth a record of their own at once: waiting for more would save little, and makes everything
+#: behind it work in bursts.
+ENOUGH = 16
 
 #: An entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
 _ENTRY_BYTES = 80
@@ -97,10 +100,15 @@ class Lane:
     source: Source
     waiting: deque[Ticket] = field(default_factory=deque)
     in_flight: bool = False
-    #: The next record leaves at this time at the earliest, unless somebody waits for it.
-    due: float = 0.0
+    #: The next record leaves at this time at the earliest, unless somebody waits for it, or enough commands do.
+    not_before: float = 0.0
     given: int = 0
     settled: int = 0
+
+    @property
+    def due(self) -> float:
+        """When the next record leaves, if nothing is in flight."""
+        return self.not_before if len(self.waiting) < ENOUGH else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,8 @@ class EndQueue:
         self._ready: deque[Lane] = deque()
         #: Commands that are neither acknowledged nor given up.
         self.unsettled = 0
+        #: Whether the last command that was added makes something due that was not, or sooner.
+        self.has_news = False
 
     def add(self, partition: int, source: Source, entry: EndEntry, size: int) -> Ticket:
         """Queue a command. Settling the tickets of its batch is the caller's."""
@@ -133,14 +143,10 @@ class EndQueue:
         if not lane.waiting and not lane.in_flight:
             self._ready.append(lane)
         lane.waiting.append(ticket)
+        self.has_news = not lane.in_flight and len(lane.waiting) in {1, ENOUGH}
         lane.given += 1
         self.unsettled += 1
         return ticket
-
-    @property
-    def ready(self) -> int:
-        """Lanes that have something to send and nothing in flight."""
-        return len(self._ready)
 
     @property
     def next_due(self) -> float | None:
@@ -153,7 +159,7 @@ class EndQueue:
             lane = self._ready.popleft()
             if lane.due <= now:
                 lane.in_flight = True
-                lane.due = now + APART_S
+                lane.not_before = now + APART_S
                 return Batch(lane, _first_of(lane.waiting))
             self._ready.append(lane)
         return None
@@ -162,7 +168,7 @@ class EndQueue:
         """What was given by now shall not wait for company."""
         for lane in self._lanes.values():
             if lane.waiting:
-                lane.due = 0.0
+                lane.not_before = 0.0
 
     def settle(self, batch: Batch) -> None:
         """The batch was acknowledged or given up; its lane may go on. Settling the tickets is the caller's."""

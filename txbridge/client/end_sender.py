@@ -57,10 +57,9 @@ class EndSender:
         """Queue a command about a half message of `size` bytes; never blocks. After close it has failed already."""
         with self._lock:
             if not self._give_up:
-                ready = self._queue.ready
                 ticket = self._queue.add(partition, source, entry, size)
                 # Most commands join others that wait: the thread knows of those.
-                if self._queue.ready > ready:
+                if self._queue.has_news:
                     self._work.notify()
                 return ticket
         late = Ticket(entry, size, self._hurry)
