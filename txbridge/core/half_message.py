@@ -15,7 +15,7 @@ from txbridge.core.names import Headers, Names
 _SHARED = 1_000
 _VERSION_HEADER = (names.VERSION, names.PROTOCOL_VERSION)
 _TRAN_MSG_HEADER = (names.TRAN_MSG, b"true")
-#: The headers of a half message whose message has none, without the id, as `half_headers` writes them.
+#: The last headers of a half message without options, but for the id, as `half_headers` writes them.
 _PLAIN_NAMES = (names.VERSION, names.TRAN_MSG, names.REAL_TOPIC, names.PGROUP)
 _PLAIN = len(_PLAIN_NAMES) + 1
 #: Of a topic, in bytes; a group's are fewer.
@@ -100,7 +100,7 @@ def parse_half(
     topic_names: Names,
 ) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
-    if headers is not None and len(headers) == _PLAIN:
+    if headers is not None and len(headers) >= _PLAIN:
         half = _parse_plain(offset, born, key, value, headers, topic_names)
         if half is not None:
             return half
@@ -151,22 +151,22 @@ def _group(value: bytes) -> str:
 
 
 class _Envelope(NamedTuple):
-    """What the first headers of a plain half message say, which many share."""
+    """What our headers of a plain half message say, but for the id; many share it."""
 
     group: str
     real_topic: str
-    #: Bytes of all its headers.
+    #: Bytes of these headers and the id.
     size: int
 
 
 def _parse_plain(
     offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers, topic_names: Names
 ) -> HalfMessage | None:
-    """Read what a client of ours writes for a message without headers of its own; None if it is anything else.
+    """Read what a client of ours writes for a message without options; None if it is anything else.
 
-    Most are like that, and differ in the id only: a third of what it takes to look each header up.
+    Most are like that, and differ in the id and the user's headers: a third of what it takes to look each header up.
     """
-    (name, transaction_id), others = headers[-1], tuple(headers[:-1])
+    (name, transaction_id), others = headers[-1], tuple(headers[-_PLAIN:-1])
     if name != names.UNIQ_KEY or transaction_id is None or _ID.match(transaction_id) is None:
         return None
     for _, text in others:
@@ -177,6 +177,10 @@ def _parse_plain(
     if envelope is None:
         return None
     size = len(key or b"") + len(value or b"") + envelope.size
+    for name, text in headers[:-_PLAIN]:
+        if len(name) > _LONGEST_NAME or names.is_reserved_header(name):
+            return None
+        size += len(name) if text is None else len(name) + len(text)
     group, real_topic = envelope.group, envelope.real_topic
     fields = (offset, transaction_id.decode(), group, real_topic, born, key, value, headers, None, None, None, size)
     return tuple.__new__(HalfMessage, fields)

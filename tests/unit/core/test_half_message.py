@@ -114,6 +114,30 @@ def test_the_order_of_the_headers_says_nothing():
     assert half([*LEAST[1:], LEAST[0]]) == plain
 
 
+def test_the_users_headers_may_stand_before_ours_or_among_them():
+    users = [("trace", b"00-1"), ("trace", None), ("", b"")]
+    first, last = parse([*users, *PLAIN]), parse([*PLAIN, *users])
+    # trace and 00-1, trace, and nothing at all
+    assert (first.size, last.size) == (parse(PLAIN).size + 9 + 5, first.size)
+    assert first._replace(headers=()) == last._replace(headers=())
+    assert first.headers == [*users, *PLAIN]
+    assert [header for header in delivered_headers(first, 1) if header[0] not in {"UNIQ_KEY", "TXB_HALF"}] == users
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("TXB_HALF", "header 'TXB_HALF' is reserved"),
+        ("TRANSACTION_CHECK_TIMES", "header 'TRANSACTION_CHECK_TIMES' is reserved"),
+        ("PGROUP", "header PGROUP is there 2 times"),
+        ("TXB_" + "x" * 1_000, "header 'TXB_" + "x" * 36 + "' is reserved"),
+    ],
+)
+def test_a_header_of_ours_among_the_users_is_malformed(name, error):
+    with pytest.raises(MalformedRecordError, match=f"^{re.escape(error)}$"):
+        parse([("trace", b"1"), (name, b"x"), *PLAIN])
+
+
 @pytest.mark.parametrize("name", ["REAL_TOPIC", "PGROUP"])
 def test_what_is_too_long_for_a_name_is_malformed_and_not_remembered(name):
     known = _envelope.cache_info().currsize
