@@ -18,7 +18,7 @@ from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations import Connection, OpenMessage, Selection, list_pending
-from txbridge.settings import load_settings
+from txbridge.settings_sources import load_settings
 from txbridge.testing.backends import Backend
 from txbridge.testing.reading import HasCoordinates, read_committed, state_of
 from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
