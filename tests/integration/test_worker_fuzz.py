@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -17,7 +18,7 @@ from txbridge import LocalTransactionState, MessageExt, TransactionListener, Tra
 from txbridge import Message as Prepared
 from txbridge.core.end_transaction import parse_end
 from txbridge.core.half_message import parse_half
-from txbridge.core.headers import MalformedRecordError
+from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.offset_ledger import OffsetLedger
 from txbridge.core.progress import parse_op
 from txbridge.record_headers import headers_of
@@ -117,11 +118,13 @@ def _parse_end(_setting: Setting, raw: Raw) -> None:
 
 
 def _parse_op(_setting: Setting, raw: Raw) -> None:
-    parse_op(raw.value, raw.headers)
+    with suppress(NewerVersionError):  # believed: the take-over is refused
+        parse_op(raw.value, raw.headers)
 
 
 def _parse_offset(setting: Setting, raw: Raw) -> None:
-    OffsetLedger(setting.names, setting.partition).take(raw.key or b"", raw.value, raw.headers)
+    with suppress(NewerVersionError):
+        OffsetLedger(setting.names, setting.partition).take(raw.key or b"", raw.value, raw.headers)
 
 
 _MUST_BE_MALFORMED = {"half": _parse_half, "op": _parse_op, "progress": _parse_offset, "parked": _parse_offset}
