@@ -63,6 +63,16 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def quiet(bootstrap_servers: str) -> dict[str, object]:
+    """Settings of a plain client of a test, which says nothing by itself.
+
+    librdkafka complains on stderr from threads of its own, past pytest's capture, of a Kafka that a test has stopped;
+    and a client may outlive its test, because an AdminClient can not be closed. What matters to a test, calls and
+    callbacks tell.
+    """
+    return {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A half message that Kafka has acknowledged."""
@@ -101,7 +111,7 @@ class CheckMember:
         self._joined, self._left = threading.Event(), threading.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap_servers,
+                **quiet(bootstrap_servers),
                 "group.id": names.check(group),
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
@@ -216,9 +226,9 @@ class Bridge:
         short = re.sub(r"[^a-z0-9]+", "-", self.test.lower())[:40].strip("-")
         self.namespace = f"t{next(_number)}-{short}-{secrets.token_hex(2)}"
         self.names = Names(self.namespace)
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        self.admin = AdminClient(quiet(self.bootstrap_servers))
         self._producer = Producer(
-            {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "linger.ms": 1},
+            {**quiet(self.bootstrap_servers), "enable.idempotence": True, "linger.ms": 1},
         )
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-test-")
         self._log_number = itertools.count(1)
@@ -247,6 +257,7 @@ class Bridge:
 
     def close(self) -> None:
         """Forget the logs of the workers, which have ended."""
+        self._producer.close()
         self._folder.cleanup()
 
     # --- workers ----------------------------------------------------------------------------------------------------
@@ -282,7 +293,7 @@ class Bridge:
         context = PartitionContext(
             kafka={"bootstrap.servers": self.bootstrap_servers},
             admin=self.admin,
-            membership=GroupMembership(lambda: AdminClient({"bootstrap.servers": self.bootstrap_servers})),
+            membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
             names=self.names,
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),
@@ -419,7 +430,7 @@ class Bridge:
             assert error is None, error
             acknowledged.append(message)
 
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 10_000})
+        producer = Producer({**quiet(self.bootstrap_servers), "linger.ms": 10_000})
         for value, headers in records:
             producer.produce(topic, value=value, headers=list(headers), partition=partition, on_delivery=report)
         producer.flush(20)
@@ -466,7 +477,7 @@ class Bridge:
         """Everything that stands in a topic now, as a new reader sees it."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self.bootstrap_servers,
+                **quiet(self.bootstrap_servers),
                 "group.id": f"{self.namespace}-reader",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -517,7 +528,7 @@ class Bridge:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Log start and end."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": f"{self.namespace}-reader"})
+        consumer = Consumer({**quiet(self.bootstrap_servers), "group.id": f"{self.namespace}-reader"})
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)
         finally:

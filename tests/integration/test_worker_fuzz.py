@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.fuzz import Raw, Setting, damaged
-from tests.harness import Bridge, WorkerProcess, eventually
+from tests.harness import Bridge, WorkerProcess, eventually, quiet
 from txbridge import LocalTransactionState, MessageExt, TransactionListener, TransactionProducer
 from txbridge import Message as Prepared
 from txbridge.core.end_transaction import parse_end
@@ -57,7 +57,7 @@ class _Stranger:
     def __init__(self, bridge: Bridge, real_topic: str, rng: Random) -> None:
         self._bridge, self._rng = bridge, rng
         self._setting = Setting(names=bridge.names, group=GROUP, real_topic=real_topic, half_end=RECORDS)
-        self._producer = Producer({"bootstrap.servers": bridge.bootstrap_servers, "linger.ms": 5})
+        self._producer = Producer({**quiet(bridge.bootstrap_servers), "linger.ms": 5})
         #: TXB_SOURCE of each malformed record of HALF and END, with key and value.
         self.to_set_aside: dict[bytes, tuple[bytes | None, bytes | None]] = {}
         #: By topic and partition.
@@ -164,7 +164,7 @@ def _set_aside(bridge: Bridge, sources: set[bytes]) -> list[tuple[bytes, bytes, 
 def _unread_checks(bridge: Bridge) -> int:
     """Check requests beyond what the client has committed."""
     topic = bridge.names.check(GROUP)
-    consumer = Consumer({"bootstrap.servers": bridge.bootstrap_servers, "group.id": topic})
+    consumer = Consumer({**quiet(bridge.bootstrap_servers), "group.id": topic})
     try:
         places = [TopicPartition(topic, one) for one in consumer.list_topics(topic, 10).topics[topic].partitions]
         positions = {place.partition: place.offset for place in consumer.committed(places, 10)}

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
 from txbridge.broker import cycle, owner, reader, takeover
 from txbridge.broker.errors import IndefiniteError
 from txbridge.broker.faults import fault_point
@@ -468,7 +468,7 @@ def test_a_later_release_s_records_are_not_guessed_until_it_is_back(bridge: Brid
 def _foreign(bridge: Bridge) -> Producer:
     producer = Producer(
         {
-            "bootstrap.servers": bridge.bootstrap_servers,
+            **quiet(bridge.bootstrap_servers),
             "transactional.id": f"{bridge.namespace}-stranger",
             "transaction.timeout.ms": 120_000,
         },
