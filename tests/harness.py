@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -71,6 +71,18 @@ def quiet(bootstrap_servers: str) -> dict[str, object]:
     callbacks tell.
     """
     return {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+
+
+def log_start(consumer: Consumer, topic: str, partition: int) -> int:
+    """Where a partition begins; waits out the second in which a broker that was restarted leads nothing yet."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[0])
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -490,10 +502,7 @@ class Bridge:
         try:
             partitions = consumer.list_topics(topic, 10).topics[topic].partitions
             starts = [
-                TopicPartition(
-                    topic, partition, consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[0]
-                )
-                for partition in partitions
+                TopicPartition(topic, partition, log_start(consumer, topic, partition)) for partition in partitions
             ]
             consumer.assign(starts)
             found: list[Message] = []
