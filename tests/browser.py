@@ -106,7 +106,15 @@ def browser() -> Iterator[Browser]:
     """Start a browser; skips the test when there is none."""
     program = find_browser()
     with tempfile.TemporaryDirectory(prefix="txbridge-browser-", ignore_cleanup_errors=True) as folder:
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0"]
+        # A page that is longer than the window would have a scroll bar, and a picture of it lacks as much at the side.
+        flags = [
+            "--headless=new",
+            "--hide-scrollbars",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--remote-debugging-port=0",
+        ]
         process = subprocess.Popen(
             [program, *flags, f"--user-data-dir={folder}", "about:blank"],
             stdout=subprocess.DEVNULL,

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -61,6 +61,28 @@ def cpu_seconds(pid: int) -> float:
     """Processor time that a process has used so far, of the user's and of the system's."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def quiet(bootstrap_servers: str) -> dict[str, object]:
+    """Settings of a plain client of a test, which says nothing by itself.
+
+    librdkafka complains on stderr from threads of its own, past pytest's capture, of a Kafka that a test has stopped;
+    and a client may outlive its test, because an AdminClient can not be closed. What matters to a test, calls and
+    callbacks tell.
+    """
+    return {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+
+
+def log_start(consumer: Consumer, topic: str, partition: int) -> int:
+    """Where a partition begins; waits out the second in which a broker that was restarted leads nothing yet."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[0])
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -101,7 +123,7 @@ class CheckMember:
         self._joined, self._left = threading.Event(), threading.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap_servers,
+                **quiet(bootstrap_servers),
                 "group.id": names.check(group),
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
@@ -216,9 +238,9 @@ class Bridge:
         short = re.sub(r"[^a-z0-9]+", "-", self.test.lower())[:40].strip("-")
         self.namespace = f"t{next(_number)}-{short}-{secrets.token_hex(2)}"
         self.names = Names(self.namespace)
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        self.admin = AdminClient(quiet(self.bootstrap_servers))
         self._producer = Producer(
-            {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "linger.ms": 1},
+            {**quiet(self.bootstrap_servers), "enable.idempotence": True, "linger.ms": 1},
         )
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-test-")
         self._log_number = itertools.count(1)
@@ -247,6 +269,7 @@ class Bridge:
 
     def close(self) -> None:
         """Forget the logs of the workers, which have ended."""
+        self._producer.close()
         self._folder.cleanup()
 
     # --- workers ----------------------------------------------------------------------------------------------------
@@ -282,7 +305,7 @@ class Bridge:
         context = PartitionContext(
             kafka={"bootstrap.servers": self.bootstrap_servers},
             admin=self.admin,
-            membership=GroupMembership(lambda: AdminClient({"bootstrap.servers": self.bootstrap_servers})),
+            membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
             names=self.names,
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),
@@ -419,7 +442,7 @@ class Bridge:
             assert error is None, error
             acknowledged.append(message)
 
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 10_000})
+        producer = Producer({**quiet(self.bootstrap_servers), "linger.ms": 10_000})
         for value, headers in records:
             producer.produce(topic, value=value, headers=list(headers), partition=partition, on_delivery=report)
         producer.flush(20)
@@ -466,7 +489,7 @@ class Bridge:
         """Everything that stands in a topic now, as a new reader sees it."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self.bootstrap_servers,
+                **quiet(self.bootstrap_servers),
                 "group.id": f"{self.namespace}-reader",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -479,10 +502,7 @@ class Bridge:
         try:
             partitions = consumer.list_topics(topic, 10).topics[topic].partitions
             starts = [
-                TopicPartition(
-                    topic, partition, consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[0]
-                )
-                for partition in partitions
+                TopicPartition(topic, partition, log_start(consumer, topic, partition)) for partition in partitions
             ]
             consumer.assign(starts)
             found: list[Message] = []
@@ -517,7 +537,7 @@ class Bridge:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """Log start and end."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": f"{self.namespace}-reader"})
+        consumer = Consumer({**quiet(self.bootstrap_servers), "group.id": f"{self.namespace}-reader"})
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)
         finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.harness import quiet
 from txbridge.embedded import EmbeddedKafka
 
 
@@ -39,7 +40,7 @@ def records(servers: str, topic: str) -> int:
     """Records in partition 0 that a read_committed reader sees."""
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            **quiet(servers),
             "group.id": "counts",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

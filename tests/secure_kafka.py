@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from tests.harness import quiet
 from txbridge.embedded import EmbeddedKafka, config
 from txbridge.embedded.java import find_java
 from txbridge.embedded.ports import HOST, free_port
@@ -52,7 +53,7 @@ class SecureKafka:
 
     @cached_property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.plain})
+        return AdminClient(quiet(self.plain))
 
     def user(self, name: str) -> User:
         """A new user without any right."""

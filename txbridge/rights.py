@@ -21,6 +21,8 @@ class Role(enum.Enum):
     OPERATOR = "operator"
     #: `txbridge audit`.
     AUDIT = "audit"
+    #: `txbridge audit --follow`, besides those of the audit.
+    FOLLOWER = "follower"
     #: `txbridge topics`.
     ADMIN = "admin"
     #: `txbridge doctor`, besides those of the role that it examines.
@@ -112,6 +114,13 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
                 *(topic(name, "READ") for name in internal),
                 topic(checks, "READ", pattern=Pattern.PREFIXED),
                 topic(real_topic, "READ", "DESCRIBE_CONFIGS"),
+            ]
+        case Role.FOLLOWER:
+            return [
+                topic(names.violations, "READ", "WRITE"),
+                reader,
+                # After it comes the ledger's own id.
+                Right(Kind.TRANSACTIONAL_ID, f"{names.violations}-", Pattern.PREFIXED, ("WRITE",)),
             ]
         case Role.ADMIN:
             create = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")

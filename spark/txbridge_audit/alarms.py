@@ -17,6 +17,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from txbridge.core.names import READER_GROUP, Names
+from txbridge.denied import named
 from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import TopicPartition
 from txbridge_audit.errors import CouldNotAuditError
@@ -25,15 +27,13 @@ from txbridge_audit.settings import KafkaSettings
 
 #: Version of the records: raised when a key changes its meaning or goes.
 FORMAT = 1
-#: Name of the topic, after the prefix of the namespace, unless the user gives another.
-TOPIC = "TRANS_AUDIT_VIOLATIONS_TOPIC"
 #: For everything that the topic is asked, seconds: as long as a partition may be without a leader while one is elected.
 TIMEOUT = 30.0
 
 
 def default_topic(namespace: str) -> str:
     """Where a namespace's violations go."""
-    return f"{namespace}.{TOPIC}" if namespace else TOPIC
+    return Names(namespace).violations
 
 
 def existing(cluster: Cluster, topic: str) -> list[TopicPartition]:
@@ -74,7 +74,8 @@ class Alarms:
         consumer = Consumer(
             {
                 **self._settings.librdkafka,
-                "group.id": "unused",  # librdkafka wants one; nothing is committed
+                # librdkafka wants one, and looks up its coordinator; nothing is committed.
+                "group.id": READER_GROUP,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
@@ -96,7 +97,7 @@ class Alarms:
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (librdkafka's own name)
                     unread.discard((str(message.topic()), int(message.partition() or 0)))
                 else:
-                    raise self._explained(KafkaException(error))
+                    raise self._explained(KafkaException(error), "READ")
         finally:
             consumer.close()
 
@@ -136,10 +137,20 @@ class Alarms:
         if isinstance(told, dict) and told.get("audit") == self._audit:
             self._sent.add(str(told.get("id")))
 
-    def _explained(self, error: Exception) -> CouldNotAuditError:
+    def _explained(self, error: Exception, operation: str = "WRITE") -> CouldNotAuditError:
         first = error.args[0] if error.args else error
-        reason = first.str() if isinstance(first, KafkaError) else str(first)
+        reason = self._named(first, operation).str() if isinstance(first, KafkaError) else str(first)
         return CouldNotAuditError(
-            f"violations can not be written to {self._topic} ({reason}): check that it is up, that you may write it "
-            f"and use the transactional id {self._topic}-{self._audit}, and that no other audit follows this ledger",
+            f"violations can not be written to {self._topic} ({reason}): check that it is up, and that no other audit "
+            "follows this ledger",
         )
+
+    def _named(self, error: KafkaError, operation: str) -> KafkaError:
+        """Which right is missing, if one is."""
+        match error.code():
+            case KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return named(error, "DESCRIBE", f"group {READER_GROUP}")
+            case KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                return named(error, "WRITE", f"transactional id {self._topic}-{self._audit}")
+            case _:
+                return named(error, operation, f"topic {self._topic}")

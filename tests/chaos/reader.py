@@ -11,6 +11,8 @@ from typing import Self
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from tests.harness import quiet
+
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
@@ -33,7 +35,7 @@ class WatchingReader:
         self._stopping = threading.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": servers,
+                **quiet(servers),
                 "group.id": "chaos-reader",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,

@@ -15,6 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.corruption.kinds import COMMITTED, CORRUPT, LEGAL, ROLLED_BACK, Kind, Round
+from tests.harness import quiet
 from txbridge.core.names import Names
 
 PARTITIONS = 2
@@ -62,11 +63,11 @@ class Writer:
         self.names, self.truth, self._servers = Names(namespace), Truth(), servers
         self._size, self._between = batch, between
         self._random = Random(seed)
-        self._admin = AdminClient({"bootstrap.servers": servers})
+        self._admin = AdminClient(quiet(servers))
         self.topics = [f"{namespace}.orders", f"{namespace}.payments"]
         #: Half messages to here are old: retention has removed the beginning of this topic.
         self._aged = f"{namespace}.aged"
-        settings = {"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
+        settings = {**quiet(servers), "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
         self._plain = Producer({**settings, "enable.idempotence": True})
         self._worker = Producer({**settings, "transactional.id": f"{namespace}-corruption"})
         self._worker.init_transactions()

@@ -45,7 +45,7 @@ from tests.audit_cases import (
     Record,
     plant,
 )
-from tests.harness import eventually
+from tests.harness import eventually, quiet
 from tests.quick_spark import INTERPRETED, interpreting_session
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
@@ -82,7 +82,7 @@ class KafkaLog(Log):
     def __init__(self, servers: str, partitions: int = PARTITIONS) -> None:
         super().__init__(Names(f"audit{secrets.token_hex(3)}"))
         self.servers = servers
-        self.admin = AdminClient({"bootstrap.servers": servers})
+        self.admin = AdminClient(quiet(servers))
         names = self.names
         stamped = {"message.timestamp.type": "LogAppendTime"}
         topics = [NewTopic(topic, partitions, 1, config=stamped) for topic in (names.half, names.end, names.op)]
@@ -93,7 +93,7 @@ class KafkaLog(Log):
         topics.append(NewTopic(self.real(FORWARDED), 1, 1))
         topics.append(NewTopic(self.real(COMPACTED), 1, 1, config={"cleanup.policy": "compact"}))
         self.create(*topics)
-        self._plain = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0})
+        self._plain = Producer({**quiet(servers), "enable.idempotence": True, "linger.ms": 0})
         self._writer = self.transactional()
 
     def create(self, *topics: NewTopic) -> None:
@@ -115,7 +115,7 @@ class KafkaLog(Log):
 
     def transactional(self) -> Producer:
         name = f"{self.names.namespace}-{secrets.token_hex(3)}"
-        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": name, "linger.ms": 0})
+        producer = Producer({**quiet(self.servers), "transactional.id": name, "linger.ms": 0})
         producer.init_transactions()
         return producer
 

@@ -25,6 +25,7 @@ from txbridge_audit.store import Store
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
+from tests.harness import quiet
 from tests.quick_spark import interpreting_session
 from txbridge.embedded import EmbeddedKafka
 
@@ -75,7 +76,7 @@ def assert_agree(some: AuditReport, other: AuditReport) -> None:
 
 def read_all(servers: str, topic: str) -> list[bytes]:
     """The committed records of a topic of one partition."""
-    settings = {"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False}
+    settings = {**quiet(servers), "group.id": "test", "enable.auto.commit": False}
     consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
@@ -150,7 +151,7 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
 ) -> None:
     """It follows while all is written, dies after alarms were written and before its step counts, and goes on."""
     topic, folder = "violations", str(tmp_path / "ledger")
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = AdminClient(quiet(kafka.bootstrap_servers))
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     steps: list[Step] = []
     stop, killed = threading.Event(), threading.Event()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Producer
 
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember, Prepared, WorkerProcess, eventually
+from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember, Prepared, WorkerProcess, eventually, quiet
 from txbridge.broker.end_log import EndLog
 from txbridge.broker.state import PartitionState
 from txbridge.embedded import EmbeddedKafka
@@ -185,7 +185,7 @@ def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None
     names, value, reports = scene.bridge.names, scene.value("stranger"), []
     headers = [*scene.bridge.half_headers(scene.topic), *immunity("600")]
     stranger = Producer(
-        {"bootstrap.servers": scene.bridge.bootstrap_servers, "transactional.id": f"{scene.bridge.namespace}-stranger"}
+        {**quiet(scene.bridge.bootstrap_servers), "transactional.id": f"{scene.bridge.namespace}-stranger"}
     )
     stranger.init_transactions(20)
     stranger.begin_transaction()

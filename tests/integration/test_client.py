@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.faces import FACES, AsyncioPlain
-from tests.harness import Bridge, eventually
+from tests.harness import Bridge, eventually, quiet
 from tests.unit.client_fakes import FakeRecord
 from txbridge import (
     EndTransactionError,
@@ -422,7 +422,7 @@ def test_without_topics_it_does_not_start_and_creates_nothing(face, kafka):
             {"bootstrap.servers": kafka.bootstrap_servers},
             namespace="missing-namespace",
         ).start()
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "look"})
+    consumer = Consumer({**quiet(kafka.bootstrap_servers), "group.id": "look"})
     try:
         topics = consumer.list_topics(timeout=10).topics
     finally:
@@ -720,7 +720,7 @@ def test_committed_positions_are_in_the_groups_name(bridge, producer_on):
         half = half_of(bridge, producer.send(Message("t", b"v")).transaction_id)
         check_record(bridge, half)
         eventually(lambda: ends(bridge, "check"))
-    consumer = Consumer({"bootstrap.servers": bridge.bootstrap_servers, "group.id": group})
+    consumer = Consumer({**quiet(bridge.bootstrap_servers), "group.id": group})
     try:
         committed = consumer.committed([TopicPartition(group, partition) for partition in range(4)], 10)
     finally:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from tests.harness import COMMIT, FAST, Bridge, eventually
+from tests.harness import COMMIT, FAST, Bridge, eventually, quiet
 from txbridge.admin.cli import app
 from txbridge.doctor import Level, Questions, examine, requests
 from txbridge.embedded import EmbeddedKafka
@@ -306,7 +306,7 @@ def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) ->
 
 def test_no_worker_and_partitions_that_nobody_has(bridge: Bridge) -> None:
     assert "no worker is alive (the group" in Seen(bridge).one("workers", "problem")
-    stranger = Consumer({"bootstrap.servers": bridge.bootstrap_servers, "group.id": bridge.names.worker_group})
+    stranger = Consumer({**quiet(bridge.bootstrap_servers), "group.id": bridge.names.worker_group})
     stranger.subscribe([bridge.create_topic("other", 1)])
     try:
 
@@ -353,7 +353,7 @@ def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge) -> None:
     bridge.worker()
     foreign = Producer(
         {
-            "bootstrap.servers": bridge.bootstrap_servers,
+            **quiet(bridge.bootstrap_servers),
             "transactional.id": f"{bridge.namespace}-stranger",
             "transaction.timeout.ms": 60_000,
         }

@@ -41,7 +41,7 @@ class MiniClient:  # for one thread; a half message is (partition, offset, trans
         prefix = f"{namespace}." if namespace else ""
         self.half_topic, self.end_topic = prefix + "RMQ_SYS_TRANS_HALF_TOPIC", prefix + "RMQ_SYS_TRANS_END_TOPIC"
         self.group, self.check_topic = group, f"{prefix}RMQ_SYS_TRANS_CHECK.{group}"
-        self.running, self.given_up, self.kafka = set(), set(), {"bootstrap.servers": servers}
+        self.running, self.given_up, self.kafka = set(), set(), {"bootstrap.servers": servers, "log_level": 0}
         safe = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
         self.producer = Producer(self.kafka | safe)
 

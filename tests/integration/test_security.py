@@ -10,6 +10,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,10 +20,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
+from txbridge_audit.alarms import Alarms
+from txbridge_audit.cluster import Cluster as AuditCluster
+from txbridge_audit.follow import follow
+from txbridge_audit.increments import Alarm
+from txbridge_audit.report import Entry
+from txbridge_audit.settings import kafka_settings
 
 from tests.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
 from tests.quick_spark import interpreting_session
@@ -400,6 +407,53 @@ def test_each_right_that_an_audit_lacks_is_named(audited: Scene, spark: SparkSes
         report()
     assert_named(str(caught.value), operation, right)
     assert user.password not in str(caught.value)
+
+
+def _alarm(scene: Scene, user: User) -> None:
+    """What an audit does that follows: it starts, writes a violation, and starts again."""
+    settings = kafka_settings(scene.secure.secure, user.settings)
+    entry = Entry("LOST", "it is not there", "0123ABCD", GROUP, scene.real)
+    for step in (1, 2):
+        alarms = Alarms(settings, AuditCluster(settings), scene.bridge.names.violations, "ledger")
+        alarms.recall({})
+        alarms.send(step, [Alarm("same", entry)])
+
+
+@pytest.fixture(scope="module")
+def followed(audited: Scene) -> Scene:
+    topic = audited.bridge.names.violations
+    audited.bridge.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    audited.bridge.produce(topic, value=b"an older audit's", partition=0)
+    return audited
+
+
+@pytest.mark.parametrize(("row", "operation"), operations_of("follower"), ids=name_of)
+def test_each_right_that_an_audit_lacks_for_its_alarms_is_named(followed: Scene, row: int, operation: str) -> None:
+    user, right = deprived(followed, "follower", row, operation)
+    with pytest.raises(CouldNotAuditError) as caught:
+        _alarm(followed, user)
+    assert_named(str(caught.value), operation, right)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_audit_follows_with_its_documented_rights(followed: Scene, spark: SparkSession, tmp_path: Path) -> None:
+    bridge = followed.bridge
+    [delivered] = [one for one in bridge.read(followed.real) if one.value() == b"value"]
+    bridge.produce(followed.real, value=b"value", headers=delivered.headers(), partition=0)
+    stop = threading.Event()
+    stop.set()  # one step
+    report = follow(
+        followed.secure.secure,
+        str(tmp_path / "ledger"),
+        stop=stop,
+        violations_topic=bridge.names.violations,
+        namespace=bridge.namespace,
+        kafka_options=followed.user("audit", "follower").settings,
+        spark=spark,
+    )
+    assert {kind: count for kind, count in report.violations.by_kind.items() if count} == {"DUPLICATED": 1}
+    [raised] = [one for one in bridge.read(bridge.names.violations) if b"DUPLICATED" in (one.value() or b"")]
+    assert json.loads(raised.value() or b"")["real_topic"] == followed.real
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -318,5 +318,10 @@ def _assert_readable(page: Browser, url: str) -> None:
         page.open(url, width, height, phone=name == "phone")
         page.wait("document.querySelectorAll('#plots svg').length === 6")
         assert page.run("document.documentElement.scrollWidth") <= width
+        # No column is hidden behind the edge of its table.
+        page.wait("document.querySelectorAll('#groups td').length > 6")
+        assert page.run("[...document.querySelectorAll('.wide')].every(one => one.scrollWidth <= one.clientWidth)"), (
+            name
+        )
         # What a thumb must hit.
         assert page.run("Math.min(...[...document.querySelectorAll('button')].map(one => one.offsetHeight))") >= 36

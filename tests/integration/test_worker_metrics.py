@@ -20,7 +20,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.broker.metrics import WorkerMetrics
 from txbridge.embedded import EmbeddedKafka
@@ -150,7 +150,7 @@ def take_overs_wait(bridge: Bridge, partition: int) -> Iterator[None]:
     """An open Kafka transaction in OFFSET, behind which nobody can read for certain."""
     foreign = Producer(
         {
-            "bootstrap.servers": bridge.bootstrap_servers,
+            **quiet(bridge.bootstrap_servers),
             "transactional.id": f"{bridge.namespace}-stranger",
             "transaction.timeout.ms": 60_000,
         }

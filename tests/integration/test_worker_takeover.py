@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -12,13 +13,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
 from txbridge.broker import cycle, owner, reader, takeover
 from txbridge.broker.errors import IndefiniteError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.progress import ParkedEntry, offset_headers, op_headers
 from txbridge.core.states import Outcome, TransactionState
+from txbridge.errors import EnvironmentProblemError
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_view
 from txbridge.settings import WorkerSettings
@@ -430,13 +432,43 @@ def test_malformed_records_in_offset_and_op_do_not_stop_a_takeover(
     assert bridge.visible(topic) == {b"value": 1, b"pending": 1}
 
 
+@pytest.mark.parametrize("short", ["progress", "parked", "op"])
+def test_a_later_release_s_records_are_not_guessed_until_it_is_back(bridge: Bridge, short: str) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.local_owner(park_after=100):
+        pending = bridge.prepare(topic, b"pending", partition=0)
+        eventually(lambda: bridge.parked_states(0) == ["pending"])
+    progress_key, version = bridge.names.progress_key(0), [("TXB_V", b"2")]
+    offset, key = {
+        "progress": (bridge.names.offset, progress_key),
+        "parked": (bridge.names.offset, progress_key + b"/%d" % pending.offset),
+        "op": (bridge.names.op, None),
+    }[short]
+    # What this release wrote under the key: a later one that gives way to it would write it again.
+    before = [one for one in bridge.read(offset) if key is not None and one.key() == key][-1:]
+    where = bridge.produce(offset, key=key, value=b'{"another":"shape"}', headers=version, partition=0)
+    refusal = f"{offset}[0] offset {where.offset()} was written by a later release of txbridge"
+    refused = bridge.local_owner()
+    refused.wait_error(refusal, "TXB_V='2' is not a version that this worker knows")
+    assert not refused.owner.status.serving
+    refused.stop()
+    settings = WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace)
+    with pytest.raises(EnvironmentProblemError, match=re.escape(refusal)):
+        read_view(Connection.open(settings), 0)
+    if before:
+        bridge.produce(offset, key=key, value=before[0].value(), headers=before[0].headers(), partition=0)
+        with bridge.local_owner():
+            bridge.decide(pending, COMMIT)
+            bridge.wait_visible(topic, [b"pending"])
+
+
 # --- transactions of strangers ---------------------------------------------------------------------------------------
 
 
 def _foreign(bridge: Bridge) -> Producer:
     producer = Producer(
         {
-            "bootstrap.servers": bridge.bootstrap_servers,
+            **quiet(bridge.bootstrap_servers),
             "transactional.id": f"{bridge.namespace}-stranger",
             "transaction.timeout.ms": 120_000,
         },

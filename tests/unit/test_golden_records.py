@@ -12,7 +12,7 @@ from tests.unit.client_fakes import FakeRecord
 from txbridge.client.check_request import parse_check
 from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end, parse_end
 from txbridge.core.half_message import check_headers, delivered_headers, half_headers, parse_half
-from txbridge.core.headers import MalformedRecordError
+from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.names import Names
 from txbridge.core.offset_ledger import OffsetLedger
 from txbridge.core.progress import ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
@@ -207,3 +207,24 @@ def test_records_of_a_version_that_is_not_known_are_refused_and_not_guessed(vers
             ledger.take(golden.key, golden.value, golden.of_version(version))
         assert str(caught.value) == said
     assert (ledger.progress, list(ledger.parked)) == (None, [])
+
+
+def test_a_later_version_in_offset_is_remembered_until_its_key_is_written_again() -> None:
+    ledger, progress, parked = OffsetLedger(NAMES, 2), Golden("progress"), Golden(next(iter(PARKED)))
+    assert ledger.newer is None
+    for offset, golden in ((5, parked), (6, progress)):
+        with pytest.raises(NewerVersionError):
+            ledger.take(golden.key, golden.value, golden.of_version(b"2"), offset)
+    assert ledger.newer == (5, "TXB_V='2' is not a version that this worker knows")
+    ledger.take(parked.key, None, parked.headers, 7)
+    assert ledger.newer == (6, "TXB_V='2' is not a version that this worker knows")
+    ledger.take(progress.key, progress.value, progress.headers, 8)
+    assert ledger.newer is None
+
+
+@pytest.mark.parametrize("version", [b"0", b"", b"1.1", b"-2", b"+2", b"\xd9\xa3", b"9" * 5_000])
+def test_what_is_no_later_version_is_a_stranger_s(version: bytes) -> None:
+    golden = Golden("op")
+    with pytest.raises(MalformedRecordError) as caught:
+        parse_op(golden.value, golden.of_version(version))
+    assert type(caught.value) is MalformedRecordError

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "observability" / "txbridge.rules.yml"
 BOARD = ROOT / "observability" / "grafana-board.json"
 ALERT_TESTS = sorted((ROOT / "tests" / "alerts").glob("*.yml"))
-PROMTOOL_OF_CI = ROOT / "build" / "promtool" / "usr" / "bin"
+PROMETHEUS_OF_CI = ROOT / "build" / "prometheus" / "usr" / "bin"
 #: Of ProcessCollector, which knows them on Linux only, and of Prometheus itself.
 OTHERS = {"process_cpu_seconds_total": set(), "process_resident_memory_bytes": set()}
 #: Every scraped sample has these.
@@ -174,7 +174,7 @@ def test_every_alert_says_what_it_means_and_where_to_read_on(rule):
 @pytest.fixture(scope="module")
 def promtool() -> str:
     """Prometheus' own judge of rules; `.ci/run` gets it where that is allowed."""
-    found = shutil.which("promtool") or shutil.which("promtool", path=str(PROMTOOL_OF_CI))
+    found = shutil.which("promtool") or shutil.which("promtool", path=str(PROMETHEUS_OF_CI))
     if found is None:
         pytest.skip("no promtool: Debian has it in its package prometheus")
     return found

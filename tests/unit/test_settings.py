@@ -10,7 +10,8 @@ from pydantic import SecretStr
 
 from txbridge import kafka_config
 from txbridge.errors import UsageError
-from txbridge.settings import OPTIONS, WorkerSettings, load_settings
+from txbridge.settings import OPTIONS, WorkerSettings
+from txbridge.settings_sources import load_settings
 
 MINIMAL = {"bootstrap_servers": "a:1"}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -16,7 +16,7 @@ from rich.text import Text
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
 from txbridge.rights import Role
-from txbridge.settings import load_settings
+from txbridge.settings_sources import load_settings
 from txbridge.text import plain
 
 #: Exit codes: nothing to do; something to do; not everything could be examined.

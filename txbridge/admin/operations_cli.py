@@ -31,7 +31,8 @@ from txbridge.operations import (
 )
 from txbridge.operations.deciding import DEFAULT_TIMEOUT_S
 from txbridge.operations.targets import FinishedError
-from txbridge.settings import WorkerSettings, load_settings
+from txbridge.settings import WorkerSettings
+from txbridge.settings_sources import load_settings
 
 #: Exit codes; cli.py ends with the same 2 for our errors.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txbridge.core.names import Names
-from txbridge.settings import load_settings
+from txbridge.settings_sources import load_settings
 from txbridge.topics_cluster import Cluster
 from txbridge.topics_plan import Action, PlanOptions, TopicPlan
 from txbridge.topics_plan import apply as apply_plan

@@ -10,7 +10,8 @@ from typing import Any
 import typer
 
 from txbridge import log
-from txbridge.settings import OPTIONS, Option, load_settings
+from txbridge.settings import OPTIONS, Option
+from txbridge.settings_sources import load_settings
 
 
 def _parameter(option: Option) -> inspect.Parameter:

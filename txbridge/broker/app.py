@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from txbridge.broker.faust_app import create_app
-from txbridge.settings import load_settings
+from txbridge.settings_sources import load_settings
 
 app = create_app(load_settings({}, None))

@@ -7,12 +7,14 @@
 END from the progress on is then read by the owner as any other END.
 
 Only workers write OP and OFFSET. What can not be theirs is passed over and reported. What looks like theirs is
-believed, unless the logs contradict it: then the take-over is refused.
+believed, unless the logs contradict it: then the take-over is refused. It is refused, too, when a worker of a later
+release has written there what this one can not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
 
 from confluent_kafka import Message, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -25,7 +27,7 @@ from txbridge.broker.reader import PartitionReader
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.headers import MalformedRecordError
+from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.names import Names
 from txbridge.core.offset_ledger import OffsetLedger
 from txbridge.core.progress import Progress, parse_op
@@ -63,6 +65,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         # 2. OFFSET, OP, HALF.
         ids = _topic_ids(context.admin, names, partition)
         ledger = read_offset_topic(context, partition, stopping)
+        if ledger.newer is not None:
+            _refuse_newer(names.offset, partition, *ledger.newer)
         half_reader, end_reader = reader(names.half), reader(names.end)
         bounds = {
             "half": half_reader.watermarks(),
@@ -195,6 +199,8 @@ def _replay_op(
         for message in reader.read_to(end, stopping):
             try:
                 outcome, half_offsets = _read_op(message, half_end)
+            except NewerVersionError as error:
+                _refuse_newer(context.names.op, partition, offset_of(message), str(error))
             except MalformedRecordError as error:
                 strangers.note(offset_of(message), error)
             else:
@@ -255,6 +261,14 @@ def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, ha
             f"ends at offset {half_end}: the log was cut, or a stranger wrote the entry. If it is a stranger's, remove "
             f"it: write a record with its key, header TXB_V=1 and no value",
         )
+
+
+def _refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoReturn:
+    """What it says is not known: without it messages would be delivered twice, or checked although they are decided."""
+    raise TakeOverRefusedError(
+        f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
+        f"that release serve this partition; this one does not guess",
+    )
 
 
 def _refuse_lost_progress(names: Names, partition: int) -> None:

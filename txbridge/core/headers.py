@@ -11,6 +11,14 @@ class MalformedRecordError(Exception):
     """The record is not ours or breaks a rule of docs/protocol.md (the text says which): it is set aside."""
 
 
+class NewerVersionError(MalformedRecordError):
+    """The record speaks a later version of the protocol, which is not guessed.
+
+    Where any client may write it is set aside like every malformed record. Where only workers write (OP, OFFSET) a
+    later release wrote it, and it says what must not be missed.
+    """
+
+
 class OurHeaders:
     """Our headers of one record. A user's header may repeat, one of ours may not."""
 
@@ -26,13 +34,15 @@ class OurHeaders:
         return [name for name in self._values if name not in known]
 
     def require_version(self, what: str) -> None:
-        """Raise MalformedRecordError unless the record speaks our protocol version."""
+        """Raise MalformedRecordError unless the record speaks our protocol version (NewerVersionError: a later one)."""
         version = self.optional_bytes(VERSION)
         if version is None:
             raise MalformedRecordError(f"not a record of txbridge: no header {VERSION}, so it is no {what}")
         if version != PROTOCOL_VERSION:
-            raise MalformedRecordError(
-                f"{VERSION}={decoded(VERSION, version)[:20]!r} is not a version that this worker knows"
+            text = decoded(VERSION, version)
+            newer = text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS and int(text) > _OUR_VERSION
+            raise (NewerVersionError if newer else MalformedRecordError)(
+                f"{VERSION}={text[:20]!r} is not a version that this worker knows"
             )
 
     def optional_bytes(self, name: str) -> bytes | None:
@@ -64,6 +74,10 @@ class OurHeaders:
         text = self.optional(name)
         return None if text is None else whole_number(text, f"header {name}")
 
+
+_OUR_VERSION = int(PROTOCOL_VERSION)
+#: More is no version but nonsense; and int() refuses thousands of digits with another exception.
+_VERSION_DIGITS = 9
 
 #: Stands for a header that is not there, as the value of one that is there may be null.
 _ABSENT = b"absent"

@@ -113,6 +113,11 @@ class Names:
         return self._named("TRANS_CHECK_MAX_TIME_TOPIC")
 
     @property
+    def violations(self) -> str:
+        """Where an audit that follows writes what it finds, unless the user names another topic."""
+        return self._named("TRANS_AUDIT_VIOLATIONS_TOPIC")
+
+    @property
     def identified(self) -> dict[str, str]:
         """The topics whose Kafka ids the progress keeps, by the short names that stand in it."""
         return {"half": self.half, "end": self.end, "op": self.op, "offset": self.offset}

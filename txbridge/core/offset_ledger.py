@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.headers import MalformedRecordError, NewerVersionError, OurHeaders, whole_number
 from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.progress import ParkedEntry, Progress, offset_headers, parse_parked
@@ -70,9 +70,28 @@ class OffsetLedger:
         self.parked = ParkedEntries()
         #: OFFSET offset up to which it is folded; kept by whoever reads.
         self.position = 0
+        #: By key, offset and text of the last record when that one speaks a later version.
+        self._newer: dict[bytes, tuple[int, str]] = {}
+
+    @property
+    def newer(self) -> tuple[int, str] | None:
+        """OFFSET offset of, and what is wrong with, the first record of a later version that still counts."""
+        return min(self._newer.values(), default=None)
 
     def take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int = -1) -> None:
-        """Fold one record. Raises MalformedRecordError, and changes nothing, for one that no worker writes."""
+        """Fold one record. Raises MalformedRecordError, and folds nothing, for one that no worker of ours writes.
+
+        Of a later version (NewerVersionError) it is remembered as such, until a record that can be read has its key.
+        """
+        try:
+            self._take(key, value, headers, offset)
+        except NewerVersionError as error:
+            self._newer[key or b""] = (offset, str(error))
+            raise
+        if self._newer:
+            self._newer.pop(key or b"", None)
+
+    def _take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int) -> None:
         if key == self._progress_key:
             OurHeaders(headers).require_version("progress record")
             if value is None:

@@ -78,6 +78,7 @@ class CountingReader(threading.Thread):
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
+                "log_level": 0,  # the terminal is ours
                 "group.id": "flights-demo-reader",
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",

@@ -92,7 +92,7 @@ def run_demo(folder: Path, limit: int | None, console: Console, bootstrap_server
             workers += _start_workers(stack, servers, folder, console)
         else:
             servers = bootstrap_servers
-            _make_real_topic(AdminClient({"bootstrap.servers": servers}))
+            _make_real_topic(AdminClient({"bootstrap.servers": servers, "log_level": 0}))
             console.print(f"Kafka runs on {servers}, with workers of its own")
         reader = CountingReader(servers, TOPIC)
         reader.start()
@@ -139,7 +139,7 @@ def _start_kafka(stack: ExitStack, folder: Path, console: Console) -> str:
     kafka = stack.enter_context(EmbeddedKafka(data_dir=folder / "kafka", heap="1g", jvm_profile="throughput"))
     servers = kafka.bootstrap_servers
     console.print(f"Kafka runs on {servers} (process {kafka.pid})")
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     apply(Cluster(admin), Names(), PlanOptions(partitions=_PARTITIONS))
     _make_real_topic(admin)
     return servers

@@ -6,8 +6,9 @@ from txbridge.core.end_transaction import Decision, Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.operations.connection import Connection
+from txbridge.operations.details import with_keys
 from txbridge.operations.model import Answer, Result
-from txbridge.operations.reading import wait_applied, with_keys
+from txbridge.operations.reading import wait_applied
 from txbridge.operations.targets import find_target
 from txbridge.operations.verdict import judge_decision, refuse_decision
 from txbridge.operations.view import PartitionView

@@ -11,8 +11,9 @@ from heapq import nsmallest
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
+from txbridge.operations.details import last_remarks, with_keys
 from txbridge.operations.model import Listing, OpenMessage, Selection
-from txbridge.operations.reading import last_remarks, try_read_views, with_keys
+from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
 from txbridge.topics_cluster import KafkaUnreachableError
 

@@ -5,37 +5,26 @@ OP, OFFSET are read committed; HALF and END are never written in Kafka transacti
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from urllib.parse import unquote
+from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
-    AdminClient,
-    OffsetSpec,
-)
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from txbridge import kafka_config
-from txbridge.broker.payloads import PayloadStore, offset_of, to_half
+from txbridge.broker.payloads import offset_of, to_half
 from txbridge.broker.reader import PartitionReader
 from txbridge.core.end_transaction import EndRecord, parse_end
-from txbridge.core.headers import MalformedRecordError
+from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.offset_ledger import OffsetLedger
 from txbridge.core.progress import Progress, parse_op
 from txbridge.core.states import Outcome
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
-from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
-from txbridge.operations.model import OpenMessage
 from txbridge.operations.view import Command, PartitionView, commands_of
 from txbridge.record_headers import headers_of
 
-#: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
-_REQUEST_TIMEOUT_S = 10.0
 #: A partition has no leader for a moment when it is new or its broker restarts; longer than this, the cluster is ill.
 _ELECTION_TIMEOUT_S = 5.0
 _ELECTION_POLL_S = 0.1
@@ -47,17 +36,12 @@ _NO_LEADER = frozenset(
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's public name for it
     },
 )
-#: The remark of an answer is looked for from the birth of the oldest message on, less this: brokers' clocks differ.
-_CLOCK_SKEW_MS = 60_000
 #: Partitions read at the same time. Each needs a few connections and mostly waits for Kafka.
 _AT_ONCE = 8
-#: An answer "unknown" that says why: half offset, transaction id, remark. As a pattern over the whole value, because
-#: END is long and such answers are rare.
-_REMARK = re.compile(rb"^(\d{1,19}),([0-9A-F]{32}),0,\d*,(.+)$", re.MULTILINE)
 
 
 @contextmanager
-def _open(connection: Connection, topic: str, partition: int, *, committed: bool) -> Iterator[PartitionReader]:
+def open_reader(connection: Connection, topic: str, partition: int, *, committed: bool) -> Iterator[PartitionReader]:
     reader = PartitionReader(connection.kafka, topic, partition, committed=committed)
     try:
         yield reader
@@ -65,7 +49,7 @@ def _open(connection: Connection, topic: str, partition: int, *, committed: bool
         reader.close()
 
 
-def _never() -> bool:
+def never() -> bool:
     """PartitionReader asks whether to stop; a person stops us with Ctrl-C."""
     return False
 
@@ -102,14 +86,14 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
     names = connection.names
     with (
         kafka_errors(f"reading partition {partition} of the internal topics"),
-        _open(connection, names.half, partition, committed=False) as half,
+        open_reader(connection, names.half, partition, committed=False) as half,
     ):
         # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
-        half_start, half_end = _bounds(half)
-        ledger, warnings = _read_offset(connection, partition, _bounds(half, names.offset))
+        half_start, half_end = bounds_of(half)
+        ledger, warnings = _read_offset(connection, partition, bounds_of(half, names.offset))
         view = PartitionView(ledger, connection.policy, half_start, half_end, warnings=warnings)
         # After OFFSET: what the progress names can not lie behind them, unless a log was cut.
-        bounds = {"half": _bounds(half), "op": _bounds(half, names.op), "end": _bounds(half, names.end)}
+        bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         progress = ledger.progress or Progress(half_start, bounds["end"][0], bounds["op"][0], {})
         _warn_of_other_topics(connection, view, progress)
         half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
@@ -118,7 +102,7 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1]):
             view.take_op(outcome, half_offsets)
         half.start(half_from)
-        for message in half.read_to(half_end, _never):
+        for message in half.read_to(half_end, never):
             try:
                 view.take_half(to_half(message, names))
             except MalformedRecordError:
@@ -130,7 +114,7 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
     return view
 
 
-def _bounds(reader: PartitionReader, topic: str | None = None) -> tuple[int, int]:
+def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, int]:
     """Start and end of the reader's partition; waits out the election of a leader. Raises KafkaException."""
     deadline = time.monotonic() + _ELECTION_TIMEOUT_S
     while True:
@@ -152,16 +136,24 @@ def _read_offset(connection: Connection, partition: int, bounds: tuple[int, int]
             f"{topic}[{partition}] begins at offset {bounds[0]}: records were deleted, parked messages may be among "
             f"them. Workers refuse this partition: nothing is applied here",
         )
-    with _open(connection, topic, partition, committed=True) as reader:
+    with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
-        for message in reader.read_to(bounds[1], _never):
+        for message in reader.read_to(bounds[1], never):
             try:
-                ledger.take(message.key(), message.value(), headers_of(message))
+                ledger.take(message.key(), message.value(), headers_of(message), offset_of(message))
             except MalformedRecordError as error:
                 where = f"{topic}[{partition}] offset {offset_of(message)}"
                 warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
         ledger.position = max(reader.position, bounds[1])
+    if ledger.newer is not None:
+        raise _of_later_release(topic, partition, *ledger.newer)
     return ledger, warnings
+
+
+def _of_later_release(topic: str, partition: int, offset: int, error: str) -> EnvironmentProblemError:
+    return EnvironmentProblemError(
+        f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Use that release"
+    )
 
 
 def _warn_of_other_topics(connection: Connection, view: PartitionView, progress: Progress) -> None:
@@ -197,11 +189,13 @@ def read_op(
     Raises HangingTransactionError, LogGoneError, KafkaException.
     """
     topic, partition = connection.names.op, view.partition
-    with _open(connection, topic, partition, committed=True) as reader:
+    with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(view.op_position if start is None else start)
-        for message in reader.read_to(end, _never):
+        for message in reader.read_to(end, never):
             try:
                 outcome, half_offsets = parse_op(message.value(), headers_of(message))
+            except NewerVersionError as error:
+                raise _of_later_release(topic, partition, offset_of(message), str(error)) from error
             except MalformedRecordError as error:
                 where = f"{topic}[{partition}] offset {offset_of(message)}"
                 view.warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
@@ -218,8 +212,8 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
     """
     found = None
     with kafka_errors(f"reading {connection.names.op}[{view.partition}]"):
-        with _open(connection, connection.names.op, view.partition, committed=False) as reader:
-            low, high = _bounds(reader)
+        with open_reader(connection, connection.names.op, view.partition, committed=False) as reader:
+            low, high = bounds_of(reader)
         for _, outcome, half_offsets in read_op(connection, view, high, start=low):
             if half_offset in half_offsets:
                 found = outcome
@@ -228,10 +222,10 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
 
 def _read_end(connection: Connection, partition: int, start: int, stop: int | None) -> Iterator[EndRecord]:
     """Valid END records of [start, stop), or up to the end. The worker sets the others aside: they decide nothing."""
-    with _open(connection, connection.names.end, partition, committed=False) as reader:
-        end = _bounds(reader)[1] if stop is None else stop
+    with open_reader(connection, connection.names.end, partition, committed=False) as reader:
+        end = bounds_of(reader)[1] if stop is None else stop
         reader.start(start)
-        for message in reader.read_to(end, _never):
+        for message in reader.read_to(end, never):
             if offset_of(message) < end:
                 try:
                     yield parse_end(offset_of(message), message.value(), headers_of(message))
@@ -273,7 +267,7 @@ def wait_applied(
     deadline = time.monotonic() + timeout_s
     with (
         kafka_errors(f"waiting for END offset {end_offset} of partition {partition} to be applied"),
-        _open(connection, names.offset, partition, committed=True) as reader,
+        open_reader(connection, names.offset, partition, committed=True) as reader,
     ):
         reader.start(ledger.position)
         while ledger.progress is None or ledger.progress.end <= end_offset:
@@ -287,8 +281,8 @@ def wait_applied(
     with kafka_errors(f"reading {names.op}[{partition}]"):
         # Its OP records stand in the same Kafka transaction as the progress, whose markers come one partition after the
         # other: to the true end, then, past whatever is still open.
-        with _open(connection, names.op, partition, committed=False) as uncommitted:
-            end = _bounds(uncommitted)[1]
+        with open_reader(connection, names.op, partition, committed=False) as uncommitted:
+            end = bounds_of(uncommitted)[1]
         for _, outcome, named in read_op(connection, view, end):
             for offset in outcomes.keys() & set(named):
                 outcomes[offset].append(outcome)
@@ -301,49 +295,3 @@ def _follow(view: PartitionView, message: Message) -> None:
         view.ledger.take(message.key(), message.value(), headers_of(message))
     except MalformedRecordError as error:
         view.warnings.append(f"OFFSET[{view.partition}] offset {offset_of(message)} was passed over: {error}")
-
-
-def with_keys(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> list[OpenMessage]:
-    """The same messages of one partition with their keys, and whether their bodies are gone. Raises as `read_view`."""
-    with kafka_errors(f"reading {connection.names.half}[{partition}]"):
-        reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
-        # No memory: each body is looked at once.
-        store = PayloadStore(0, connection.names, reader)
-        try:
-            bodies = store.load(message.half_offset for message in messages)
-        except TimeoutError as error:
-            raise EnvironmentProblemError(f"a half message could not be read: {error}") from error
-        finally:
-            store.close()
-    return [
-        replace(message, gone=True)
-        if (half := bodies.get(message.half_offset)) is None
-        else replace(message, key=half.key)
-        for message in messages
-    ]
-
-
-def last_remarks(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> dict[int, str]:
-    """The remark of the last "unknown" about each of these, by half offset. Raises as `read_view`.
-
-    END is read from the birth of the oldest of them to its end; in a busy partition that is the time it takes.
-    """
-    ids = {message.half_offset: message.transaction_id.encode() for message in messages}
-    born = min(message.born for message in messages) - _CLOCK_SKEW_MS
-    where = TopicPartition(connection.names.end, partition)
-    remarks: dict[int, str] = {}
-    with kafka_errors(f"reading {connection.names.end}[{partition}]"):
-        config = {"logger": librdkafka_logger(), **kafka_config.admin_config(connection.kafka)}
-        admin = kafka_config.create(AdminClient, config)
-        spec = {where: OffsetSpec.for_timestamp(max(born, 0))}
-        start = admin.list_offsets(spec, request_timeout=_REQUEST_TIMEOUT_S)[where].result().offset
-        # Kafka answers -1 when nothing came since then.
-        if start < 0:
-            return remarks
-        with _open(connection, connection.names.end, partition, committed=False) as reader:
-            reader.start(start)
-            for message in reader.read_to(_bounds(reader)[1], _never):
-                for offset, transaction_id, remark in _REMARK.findall(message.value() or b""):
-                    if ids.get(int(offset)) == transaction_id:
-                        remarks[int(offset)] = unquote(remark.decode(errors="replace"), errors="replace")
-    return remarks

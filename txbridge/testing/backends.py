@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from txbridge.embedded import EmbeddedKafka
-from txbridge.settings import CONFIG_FILE_VARIABLE, OPTIONS
+from txbridge.settings import OPTIONS
+from txbridge.settings_sources import CONFIG_FILE_VARIABLE
 from txbridge.testing.workers import RunningWorker, WorkerProcess
 
 

@@ -12,13 +12,15 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public there
 
+from txbridge import kafka_config
 from txbridge.client.listener import TransactionListener
 from txbridge.client.producer import TransactionProducer
 from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
+from txbridge.log import librdkafka_logger
 from txbridge.operations import Connection, OpenMessage, Selection, list_pending
-from txbridge.settings import load_settings
+from txbridge.settings_sources import load_settings
 from txbridge.testing.backends import Backend
 from txbridge.testing.reading import HasCoordinates, read_committed, state_of
 from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
@@ -63,7 +65,8 @@ class Sandbox:
         self._topics: dict[str, int] = {}
         self._stack = ExitStack()
         self._connection: Connection | None = None
-        self._admin = AdminClient({**self.settings})
+        config = kafka_config.admin_config(self.settings)
+        self._admin = kafka_config.create(AdminClient, {"logger": librdkafka_logger(), **config})
 
     def __enter__(self) -> Self:
         apply(

@@ -13,7 +13,7 @@ from txbridge import log
 from txbridge.broker.faust_app import run
 from txbridge.broker.outside import Outside
 from txbridge.errors import TxBridgeError
-from txbridge.settings import load_settings
+from txbridge.settings_sources import load_settings
 
 
 class ShiftedClock(Outside):

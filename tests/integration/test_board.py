@@ -1,0 +1,107 @@
+"""The board's queries on a real Prometheus that scrapes a real worker and a real client: none stays empty."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, start_http_server
+
+from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.unit.test_observability import PROMETHEUS_OF_CI, RULES, board
+from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge.embedded.ports import free_port
+
+
+class _Listener(TransactionListener):
+    """The argument is what the local transaction comes to; a check commits."""
+
+    def execute_local_transaction(self, message, arg):
+        return arg
+
+    def check_local_transaction(self, message):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def _load(bridge: Bridge, topic: str, producer: TransactionProducer) -> None:
+    """Something of everything that the board shows."""
+    for state in LocalTransactionState:
+        producer.send_message_in_transaction(Message(topic, b"value"), state)
+    refused = bridge.prepare(topic, partition=0)
+    bridge.decide(refused, COMMIT)
+    bridge.decide(refused, ROLLBACK)
+    bridge.produce(bridge.names.half, value=b"not ours", partition=0)
+
+
+def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> None:
+    binary = shutil.which("prometheus") or shutil.which("prometheus", path=str(PROMETHEUS_OF_CI))
+    if binary is None:
+        pytest.skip("no prometheus: Debian has it in its package prometheus")
+    worker, client, port = free_port(), free_port(), free_port()
+    registry, topic = CollectorRegistry(), bridge.create_topic("real")
+    server, thread = start_http_server(client, "127.0.0.1", registry)
+    targets = [{"targets": [f"127.0.0.1:{one}" for one in (worker, client)]}]
+    config = {"scrape_configs": [{"job_name": "txbridge", "scrape_interval": "200ms", "static_configs": targets}]}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config | {"rule_files": [str(RULES)]}))
+
+    def ask(path: str, **query: str) -> dict:
+        url = f"http://127.0.0.1:{port}{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return json.load(answer)["data"]
+
+    expressions = [
+        (panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*"))
+        for panel in board()["panels"]
+        for target in panel.get("targets", ())
+    ]
+
+    def empty() -> list[str]:
+        # Division of nothing by nothing is NaN: Grafana draws nothing then.
+        return [
+            title
+            for title, expression in expressions
+            if not any(
+                not math.isnan(float(series["value"][1])) for series in ask("/api/v1/query", query=expression)["result"]
+            )
+        ]
+
+    arguments = [f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    prometheus = subprocess.Popen(
+        [binary, *arguments, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL
+    )
+    try:
+        eventually(lambda: _answers(port), 30, "Prometheus did not start")
+        bridge.worker(metrics_port=worker)
+        # Rates need a change from one scrape to the next, so that it goes on until there is one of everything.
+        settings, metrics = {"bootstrap.servers": bridge.bootstrap_servers}, ClientMetrics(registry)
+        deadline = time.monotonic() + 60
+        with TransactionProducer(
+            "orders", _Listener(), settings, namespace=bridge.namespace, metrics=metrics
+        ) as producer:
+            while missing := empty():
+                assert time.monotonic() < deadline, missing
+                _load(bridge, topic, producer)
+                with bridge.local_owner(1):
+                    pass  # the worker is fenced, and takes the partition over again
+    finally:
+        prometheus.terminate()
+        prometheus.wait(20)
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,77 @@
+"""What a list of open messages shows beyond the view of their partition: keys, lost bodies, the last remarks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from urllib.parse import unquote
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    AdminClient,
+    OffsetSpec,
+)
+
+from txbridge import kafka_config
+from txbridge.broker.payloads import PayloadStore
+from txbridge.broker.reader import PartitionReader
+from txbridge.errors import EnvironmentProblemError
+from txbridge.log import librdkafka_logger
+from txbridge.operations.connection import Connection, kafka_errors
+from txbridge.operations.model import OpenMessage
+from txbridge.operations.reading import bounds_of, never, open_reader
+
+#: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
+_REQUEST_TIMEOUT_S = 10.0
+#: The remark of an answer is looked for from the birth of the oldest message on, less this: brokers' clocks differ.
+_CLOCK_SKEW_MS = 60_000
+#: An answer "unknown" that says why: half offset, transaction id, remark. As a pattern over the whole value, because
+#: END is long and such answers are rare.
+_REMARK = re.compile(rb"^(\d{1,19}),([0-9A-F]{32}),0,\d*,(.+)$", re.MULTILINE)
+
+
+def with_keys(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> list[OpenMessage]:
+    """The same messages of one partition with their keys, and whether their bodies are gone. Raises as `read_view`."""
+    with kafka_errors(f"reading {connection.names.half}[{partition}]"):
+        reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
+        # No memory: each body is looked at once.
+        store = PayloadStore(0, connection.names, reader)
+        try:
+            bodies = store.load(message.half_offset for message in messages)
+        except TimeoutError as error:
+            raise EnvironmentProblemError(f"a half message could not be read: {error}") from error
+        finally:
+            store.close()
+    return [
+        replace(message, gone=True)
+        if (half := bodies.get(message.half_offset)) is None
+        else replace(message, key=half.key)
+        for message in messages
+    ]
+
+
+def last_remarks(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> dict[int, str]:
+    """The remark of the last "unknown" about each of these, by half offset. Raises as `read_view`.
+
+    END is read from the birth of the oldest of them to its end; in a busy partition that is the time it takes.
+    """
+    ids = {message.half_offset: message.transaction_id.encode() for message in messages}
+    born = min(message.born for message in messages) - _CLOCK_SKEW_MS
+    where = TopicPartition(connection.names.end, partition)
+    remarks: dict[int, str] = {}
+    with kafka_errors(f"reading {connection.names.end}[{partition}]"):
+        config = {"logger": librdkafka_logger(), **kafka_config.admin_config(connection.kafka)}
+        admin = kafka_config.create(AdminClient, config)
+        spec = {where: OffsetSpec.for_timestamp(max(born, 0))}
+        start = admin.list_offsets(spec, request_timeout=_REQUEST_TIMEOUT_S)[where].result().offset
+        # Kafka answers -1 when nothing came since then.
+        if start < 0:
+            return remarks
+        with open_reader(connection, connection.names.end, partition, committed=False) as reader:
+            reader.start(start)
+            for message in reader.read_to(bounds_of(reader)[1], never):
+                for offset, transaction_id, remark in _REMARK.findall(message.value() or b""):
+                    if ids.get(int(offset)) == transaction_id:
+                        remarks[int(offset)] = unquote(remark.decode(errors="replace"), errors="replace")
+    return remarks
