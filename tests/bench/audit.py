@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             for what, name in (
                 (PER_SECOND, "transactions_per_second"),
                 ("times a count", "times"),
+                ("times its processor time", "cpu_times"),
                 ("MiB of Spark", "peak_memory_mib"),
             )
         }
@@ -63,9 +65,12 @@ def _measure(transactions: int) -> dict[str, Any]:
         with spark_session(None, _say) as spark:
             # The first job of a session also loads and compiles what every job needs: it is not measured.
             _count(spark, kafka.bootstrap_servers)
+            at_first = _cpu_seconds()
             bare, records = _count(spark, kafka.bootstrap_servers)
+            at_last = _cpu_seconds()
             _say(f"counted {records:,} records in {bare:.1f} s")
             report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark, progress=_say)
+            counting, auditing = at_last - at_first, _cpu_seconds() - at_last
             peak = _peak_mib()
         right = all(line.right for line in compare(writer.truth, report))
     return {
@@ -74,6 +79,10 @@ def _measure(transactions: int) -> dict[str, Any]:
         "count_seconds": round(bare, 1),
         "audit_seconds": round(report.seconds, 1),
         "times": round(report.seconds / bare, 2),
+        # What other work on the machine changes less.
+        "count_cpu_seconds": round(counting, 1),
+        "audit_cpu_seconds": round(auditing, 1),
+        "cpu_times": round(auditing / counting, 2),
         "transactions_per_second": round(report.transactions / report.seconds),
         "peak_memory_mib": peak,
         "all_found_and_nothing_else": right,
@@ -90,6 +99,14 @@ def _count(spark: SparkSession, servers: str) -> tuple[float, int]:
     spans = ranges(cluster.log_starts(keys), cluster.stable_offsets(keys))
     counted = read(spark, settings, spans, READ_COMMITTED).count()
     return time.monotonic() - started, counted
+
+
+def _cpu_seconds() -> float:
+    """Processor time of Spark's JVM so far: its own work, its compiler and its garbage collection."""
+    gateway: Any = SparkContext._gateway
+    # The name of the program, in brackets, may hold spaces; user and system time are the 14th and 15th field.
+    fields = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_mib() -> int:
