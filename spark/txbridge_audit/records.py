@@ -32,23 +32,12 @@ def halves(raw: DataFrame, names: Names) -> DataFrame:
 
     `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers.
     """
-    own = {
-        "version": headers.VERSION,
-        "tran_msg": headers.TRAN_MSG,
-        "id": headers.UNIQ_KEY,
-        "group": headers.PGROUP,
-        "real_topic": headers.REAL_TOPIC,
-        "fixed": headers.REAL_QID,
-        "stamp": headers.BORN_TIMESTAMP,
-    }
+    own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
+    own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
+    born = F.unix_millis("timestamp").alias("born")
+    named = raw.select("partition", F.col("offset").alias("half"), born, _content(), _headers())
     # Each header is looked up once: that was most of the time that it took to read HALF.
-    named = raw.select(
-        "partition",
-        F.col("offset").alias("half"),
-        F.unix_millis("timestamp").alias("born"),
-        _content(),
-        _headers(),
-    ).select("partition", "half", "born", "content", *(_text(name).alias(column) for column, name in own.items()))
+    named = named.select("partition", "half", "born", "content", *(_text(own[name]).alias(name) for name in own))
     version, tran_msg, identity, group, topic, fixed, stamp = (F.col(column) for column in own)
     fault = _first_fault(
         (version == "1", "TXB_V is not 1"),

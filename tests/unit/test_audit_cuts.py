@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -19,12 +19,17 @@ from txbridge_audit.collect import Counts, Listed
 from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Progress
+from txbridge_audit.increments import Increments
 from txbridge_audit.proof import Anchor
+from txbridge_audit.reading import Reader
 from txbridge_audit.report import AuditReport, Entry, Place, Tally
 from txbridge_audit.selection import Selection, selection_of
 from txbridge_audit.settings import kafka_settings
 from txbridge_audit.state import Archive, State, thinned
+from txbridge_audit.store import Store
 from txbridge_audit.table import print_report
+
+from txbridge.core.names import Names
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -210,6 +215,31 @@ def test_state_is_what_was_written() -> None:
     newer = state.to_json().replace('"format": 1', '"format": 2')
     with pytest.raises(CouldNotAuditError, match="has the form 2, which this audit does not know"):
         State.from_json(newer)
+
+
+def test_quiet_cluster_has_no_news() -> None:
+    names = Names("quiet")
+    half, check = (names.half, 0), (names.check("billing"), 0)
+    there = {names.half: 1, "orders": 2, "somebody's": 1}
+    ends = {half: 5, A: 7, B: 0, check: 1}
+    known = {half: 5, A: 7, B: 0}
+
+    def has_news(positions: dict[TopicPartition, int]) -> bool:
+        cluster = SimpleNamespace(
+            partition_counts=lambda: there,
+            high_watermarks=lambda keys: {key: ends[key] for key in keys},
+        )
+        reader = SimpleNamespace(cluster=cluster, names=names, partitions={names.half: [half]})
+        state = State("ab12", "quiet", step=1, positions=positions)
+        return Increments(cast(Reader, reader), "ledger", cast(Store, None), state).has_news()
+
+    assert not has_news(known)
+    assert has_news({**known, A: 6}), "a record was written"
+    assert has_news({A: 7, B: 0}), "nothing was read of HALF yet"
+    assert has_news({**known, ("gone", 0): 3}), "a topic was deleted"
+    there[names.check("billing")] = 1
+    assert has_news(known), "there is a new check topic"
+    assert not has_news({**known, check: 1})
 
 
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
