@@ -15,6 +15,7 @@ from txbridge_audit.cuts import SETTLE_TIMEOUT
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Limits
 from txbridge_audit.increments import Increments
+from txbridge_audit.plain import split
 from txbridge_audit.reading import Plan, Reader
 from txbridge_audit.report import AuditReport
 from txbridge_audit.selection import Selection
@@ -104,14 +105,22 @@ def _audit(reader: Reader, plan: Plan, ledger_path: str | None, *, with_overview
     """Everything that the topics hold, at once."""
     try:
         gathered = reader.gather(plan)
-        frames = gathered.frames
+        frames, plain = gathered.frames, None
+        if ledger_path is None and not with_overview:
+            # Only the ledger and the page need a row of each.
+            topics = [fact.topic for fact in gathered.facts.topics]
+            plain = split(reader, frames, topics, plan.selection)
+            frames = plain.rest
         rows = reader.keep(ledger.build(reader.spark, reader.names, frames, gathered.facts))
-        chosen = judging.judged(reader, gathered, rows, proof.anchors(rows)).where(plan.selection.takes())
+        anchors = [*proof.anchors(rows), *(plain.anchors if plain else ())]
+        chosen = reader.keep(judging.judged(reader, gathered, rows, anchors).where(plan.selection.takes()))
         told = overview.overview(chosen) if with_overview else None
         if ledger_path is not None:
             reader.say("writing the ledger")
             parquet.write(reader.names, chosen, frames, ledger_path)
         judgement = judging.judge(reader, gathered, frames, rows, chosen)
+        if plain is not None:
+            judgement = replace(judgement, counted=judgement.counted + plain.counted)
         return replace(judgement.report(reader.names, gathered, plan.selection), overview=told)
     finally:
         reader.release()

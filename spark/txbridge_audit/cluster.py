@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -22,8 +23,8 @@ from txbridge_audit.settings import KafkaSettings
 
 #: Longest wait for one answer, seconds. A healthy cluster answers in milliseconds; 10 s outlasts a leader election.
 REQUEST_TIMEOUT = 10.0
-#: Requests that met an election or a restarting broker are repeated this often, a second apart.
-_ATTEMPTS = 5
+#: Questions that met an election, a restarting or a busy broker are asked so often, a second apart.
+_ATTEMPTS, _PAUSE = 5, 1.0
 
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -34,14 +35,24 @@ _TRANSIENT = frozenset(
     {
         KafkaError._TIMED_OUT,  # noqa: SLF001  (librdkafka's own name for a local time-out)
         KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.OFFSET_NOT_AVAILABLE,
     },
 )
 
 #: What half messages name may be no topic's name at all.
 _NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
+_NO_RIGHT = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 class Cluster:
@@ -49,6 +60,8 @@ class Cluster:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._last_error = ""
+        #: A cluster that has never answered is more likely misspelt than busy: that is said at once.
+        self._answered = False
         config: dict[str, Any] = {
             **settings.librdkafka,
             "error_cb": self._remember,
@@ -65,13 +78,19 @@ class Cluster:
 
     def partition_counts(self) -> dict[str, int]:
         """Number of partitions of every topic that we may see. Asks for all: naming one could create it."""
-        try:
-            topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT).topics
-        except KafkaException as error:
-            reason = self._last_error or _text(error)
-            raise CouldNotAuditError(
-                f"Kafka at {self._servers} can not be reached ({reason}): check --bootstrap-servers and --kafka",
-            ) from error
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT).topics
+                break
+            except KafkaException as error:
+                if self._answered and attempt < _ATTEMPTS and error.args[0].code() in _TRANSIENT:
+                    time.sleep(_PAUSE)
+                    continue
+                reason = self._last_error or _text(error)
+                raise CouldNotAuditError(
+                    f"Kafka at {self._servers} can not be reached ({reason}): check --bootstrap-servers and --kafka",
+                ) from error
+        self._answered = True
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -100,51 +119,30 @@ class Cluster:
     def cleanup_policies(self, topics: Collection[str]) -> dict[str, str | None]:
         """`cleanup.policy` of each topic; None where we have no right to see it."""
 
-        def ask(names: list[str]) -> Mapping[ConfigResource, Future[Any]]:
+        def ask(names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
             resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-            return self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
+            answers = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
+            return ((str(resource.name), future) for resource, future in answers.items())
 
-        def policy(name: str, future: Future[Any]) -> str | None:
-            try:
-                entry = future.result()["cleanup.policy"]
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    return None
-                raise self._explained(error, f"the configuration of {name}") from error
-            return str(entry.value)
-
-        if not topics:
-            return {}
-        answers = {resource.name: future for resource, future in ask(sorted(topics)).items()}
-        return {name: policy(name, future) for name, future in answers.items()}
+        found = self._ask(sorted(topics), ask, lambda name: f"the configuration of {name}", {_NO_RIGHT: None})
+        return {name: None if told is None else str(told["cleanup.policy"].value) for name, told in found.items()}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Kafka's id of each topic: another one after it was deleted and created again."""
-        collection = TopicCollection(sorted(topics))
-        futures = self._admin.describe_topics(collection, request_timeout=REQUEST_TIMEOUT)
-        try:
-            return {name: str(future.result().topic_id) for name, future in futures.items()}
-        except KafkaException as error:
-            raise self._explained(error, "the ids of the internal topics") from error
+        found = self._ask(sorted(topics), self._describe, lambda name: f"the id of {name}")
+        return {name: str(told.topic_id) for name, told in found.items()}
 
     def forbidden(self, topics: Collection[str]) -> list[str]:
         """Those topics, of some that `partition_counts` does not tell of, that may exist: we have no right to know."""
         names = sorted(filter(None, topics))
-        if not names:
-            return []
+        answers = dict.fromkeys(_NO_SUCH_TOPIC, "missing") | {_NO_RIGHT: "hidden"}
+        found = self._ask(names, self._describe, lambda name: f"whether there is a topic {name}", answers)
+        return [name for name in names if found[name] == "hidden"]
+
+    def _describe(self, names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
         # Naming a topic does not create it here.
-        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT)
-        found = []
-        for name, future in futures.items():
-            try:
-                future.result()
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    found.append(name)
-                elif code not in _NO_SUCH_TOPIC:
-                    raise self._explained(error, f"whether there is a topic {name}") from error
-        return found
+        futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT)
+        return futures.items()
 
     def _offsets(
         self,
@@ -160,29 +158,39 @@ class Cluster:
         spec: OffsetSpec,
         isolation: IsolationLevel,
     ) -> dict[TopicPartition, Any]:
-        if not partitions:
-            return {}
-
-        def ask(keys: Iterable[TopicPartition]) -> Mapping[KafkaPartition, Future[Any]]:
+        def ask(keys: Collection[TopicPartition]) -> Iterable[tuple[TopicPartition, Future[Any]]]:
             wanted = {KafkaPartition(topic, partition): spec for topic, partition in keys}
-            return self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT)
+            answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT)
+            return (((asked.topic, asked.partition), future) for asked, future in answers.items())
 
-        answers: dict[TopicPartition, Any] = {}
-        missing = list(partitions)
+        return self._ask(partitions, ask, lambda key: f"the offsets of {key[0]}/{key[1]}")
+
+    def _ask(
+        self,
+        keys: Collection[_K],
+        ask: Callable[[Collection[_K]], Iterable[tuple[_K, Future[Any]]]],
+        what: Callable[[_K], str],
+        answers: Mapping[int, Any] = MappingProxyType({}),
+    ) -> dict[_K, Any]:
+        """An answer for each key. Some errors (codes) are `answers`; after those that pass the question is repeated."""
+        found: dict[_K, Any] = {}
+        missing = list(keys)
         for attempt in range(1, _ATTEMPTS + 1):
-            transient: KafkaException | None = None
-            for asked, future in ask(missing).items():
-                try:
-                    answers[asked.topic, asked.partition] = future.result()
-                except KafkaException as error:
-                    if error.args[0].code() not in _TRANSIENT or attempt == _ATTEMPTS:
-                        raise self._explained(error, f"the offsets of {asked.topic}/{asked.partition}") from error
-                    transient = error
-            if transient is None:
+            if not missing:
                 break
-            missing = [key for key in missing if key not in answers]
-            time.sleep(1)
-        return answers
+            for key, future in ask(missing):
+                try:
+                    found[key] = future.result()
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code in answers:
+                        found[key] = answers[code]
+                    elif code not in _TRANSIENT or attempt == _ATTEMPTS:
+                        raise self._explained(error, what(key)) from error
+            missing = [key for key in missing if key not in found]
+            if missing:
+                time.sleep(_PAUSE)
+        return found
 
     def _explained(self, error: KafkaException, what: str) -> CouldNotAuditError:
         reason = self._last_error if error.args[0].code() in _TRANSIENT and self._last_error else _text(error)

@@ -36,6 +36,8 @@ SETTLE_TIMEOUT = 2.0
 #: Closed transactions are written to the ledger this often (seconds), or when so many transactions are carried from
 #: step to step: each time makes a file for every day and real topic, and until then every step judges them again.
 LEDGER_EVERY, CARRIED = 600.0, 100_000
+#: While nothing is written a step is made this often, seconds: time makes something overdue, and retention removes.
+QUIET = 30.0
 
 
 def follow(
@@ -75,10 +77,14 @@ def follow(
             alarms = Alarms(settings, cluster, violations_topic, increments.state.audit)
             alarms.recall(increments.state.alarms)
         on_ready()
-        carried = 0
+        carried, began = 0, 0.0
         while True:
             last, now = stop.is_set(), time.time()
             closing = last or carried > CARRIED or now - increments.state.ledger_at / 1000 > LEDGER_EVERY
+            if not closing and now - began < QUIET and not increments.has_news():
+                stop.wait(interval)
+                continue
+            began = now
             plan = Plan(int(now * 1000), limits or Limits(), Selection(), frozenset(real_topics), SETTLE_TIMEOUT)
             step = increments.step(plan, closing=closing, alarm=alarms.send if alarms else None)
             step = replace(step, report=replace(step.report, started_at=plan.now, seconds=time.time() - now))

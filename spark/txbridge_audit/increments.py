@@ -27,6 +27,7 @@ from txbridge_audit.collect import COUNTED, VIOLATIONS, Counts, Key, Listed
 from txbridge_audit.cuts import TopicPartition
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.events import KEY, Frames
+from txbridge_audit.facts import check_partitions
 from txbridge_audit.judging import Judgement
 from txbridge_audit.reading import Gathered, Plan, Reader
 from txbridge_audit.report import AuditReport, Entry
@@ -91,6 +92,17 @@ class Increments:
                 "check --namespace, or give --ledger another folder",
             )
         return cls(reader, path, store, state)
+
+    def has_news(self) -> bool:
+        """Whether anything was written, or a topic came or went, since the last step. Asks for ends, reads nothing."""
+        reader, known = self._reader, self.state.positions
+        there = reader.cluster.partition_counts()
+        if any(topic not in there for topic, _ in known):
+            return True
+        internal = (key for keys in reader.partitions.values() for key in keys)
+        keys = {*known, *internal, *check_partitions(reader.names, reader.cluster)}
+        # Not the stable offsets: what an open Kafka transaction hides is news, too.
+        return any(known.get(key) != end for key, end in reader.cluster.high_watermarks(keys).items())
 
     def step(self, plan: Plan, *, closing: bool = True, alarm: Raise | None = None) -> Step:
         """One step. With `closing` the ledger is written, and closed transactions leave the rows that are carried on.

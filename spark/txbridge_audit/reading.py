@@ -22,6 +22,7 @@ from txbridge_audit.facts import Facts, Limits, Progress
 from txbridge_audit.selection import Selection
 from txbridge_audit.selection import begin as begin_of
 from txbridge_audit.session import Progress as Say
+from txbridge_audit.session import suit
 from txbridge_audit.settings import KafkaSettings
 from txbridge_audit.sources import READ_COMMITTED, READ_UNCOMMITTED, read
 from txbridge_audit.state import State
@@ -85,6 +86,13 @@ class Reader:
         self._persisted.append(frame.persist())
         return frame
 
+    def cut_off(self, frame: DataFrame, rows: int) -> DataFrame:
+        """The frame computed, so that no later query is planned with all that leads to it. For about so many rows."""
+        few = self.spark.sparkContext.defaultParallelism
+        computed = frame.coalesce(few).localCheckpoint()
+        suit(self.spark, rows)
+        return computed
+
     def release(self) -> None:
         """Let go of what was kept."""
         for frame in self._persisted:
@@ -115,7 +123,9 @@ class Reader:
         else:
             begin = state.start_of(internal, starts, whole=True)
         spans: dict[TopicPartition, Range] = {}
-        first_look = cluster.high_watermarks(half_keys)
+        told = cluster.high_watermarks(internal)
+        suit(self.spark, sum(told[key] - begin[key] for key in internal))
+        first_look = {key: told[key] for key in half_keys}
         early = self.keep(records.halves(self.read(begin, first_look, READ_UNCOMMITTED), names))
         named = self._named_in(early) | plan.real_topics | (frozenset() if state is None else state.named)
         real = self._existing(named, plan.selection)
@@ -166,7 +176,8 @@ class Reader:
         spans |= ranges(begin, discard.ends) | ranges(begin, op.ends) | ranges(begin, end)
         spans |= ranges(real_begin, after.ends) | ranges(check_starts, check)
         raw_op = self.read(begin, op.ends, READ_COMMITTED)
-        ends = records.end_records(self.read(begin, end, READ_UNCOMMITTED))
+        # Kept: what can be read of it and what can not are looked at apart.
+        ends = self.keep(records.end_records(self.read(begin, end, READ_UNCOMMITTED)))
         discards = self.keep(records.discards(self.read(begin, discard.ends, READ_COMMITTED)))
         # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
         discards.count()

@@ -31,6 +31,10 @@ class Selection:
 
     def takes(self) -> Column:
         """Whether a row of the ledger is audited. Rows with no valid half message are: they belong to nobody."""
+        return ~F.col("valid") | self.takes_half()
+
+    def takes_half(self) -> Column:
+        """Whether a valid half message is that of a transaction that is audited."""
         taken = F.lit(True)
         if self.since is not None:
             taken &= F.col("born") >= self.since
@@ -38,7 +42,7 @@ class Selection:
             taken &= F.col("born") < self.until
         if self.topics:
             taken &= F.col("real_topic").isin(*sorted(self.topics))
-        return ~F.col("valid") | taken
+        return taken
 
 
 def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> Selection:

@@ -36,10 +36,18 @@ _SEMANTICS = {
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # The ledger is summed up in the order of its key; hashing it would sort it once more.
     "spark.sql.execution.useObjectHashAggregateExec": "false",
+    # Planning again after every stage cost more than the stages of 300,000 transactions. `suit` knows the sizes.
+    "spark.sql.adaptive.enabled": "false",
 }
+#: Rows of one task of a shuffle: more do not fit beside each other into a small memory, fewer are not worth a task.
+_ROWS_AT_MOST, _ROWS_AT_LEAST = 250_000, 10_000
+#: Up to so many rows Spark interprets its expressions: to compile code for them costs more than it saves.
+_INTERPRETED = 50_000
+_TASK_ATTEMPTS = 4
 _JAVA = 17
 #: HotSpot's optimising compiler took 40 % of all processor time of an audit of 337,000 transactions.
-_QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
+#: Without it there is less room for code, and when that is full nothing is compiled any more.
+_QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 #: For the JVM to end after its session has: it has nothing left to do but delete its temporary files.
 _JVM_EXIT_TIMEOUT = 10.0
 
@@ -138,13 +146,24 @@ def _has_connector(spark: SparkSession) -> bool:
     return True
 
 
+def suit(session: SparkSession, rows: int) -> None:
+    """Have the session's next queries run as is best for about so many rows. Wrong by a lot it is slow, no more."""
+    parallelism = session.sparkContext.defaultParallelism
+    partitions = max(1 + rows // _ROWS_AT_MOST, min(parallelism, 1 + rows // _ROWS_AT_LEAST))
+    session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    compiled = rows > _INTERPRETED
+    session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
+
+
 def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, small: bool) -> SparkSession:
     _check_java()
     cores = os.cpu_count() or 2
     conf = SparkConf().setAll(
         [
             ("spark.app.name", "txbridge audit"),
-            ("spark.master", f"local[{cores}]"),
+            # A read that a busy broker has not answered in time is repeated, as a cluster would; without, it is fatal.
+            ("spark.master", f"local[{cores},{_TASK_ATTEMPTS}]"),
             ("spark.driver.host", "127.0.0.1"),
             ("spark.driver.bindAddress", "127.0.0.1"),
             ("spark.driver.memory", "2g"),

@@ -19,9 +19,10 @@ RAW_FIELDS = (
 )
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
-#: Spark's poll, ms: fails when no record came for so long although the range is not read to its end. The default, two
-#: minutes, is waited out in full where only markers of Kafka transactions are left; 5 s still outlasts a busy broker.
-POLL_TIMEOUT_MS = 5_000
+#: Spark's poll, ms: a task fails when no record came for so long although its range is not read to its end. That has to
+#: outlast a broker on a machine that is far too busy; the two minutes of the default would hide a dead one for long.
+#: Where only markers of Kafka transactions are left it is not waited out: Kafka's client returns once it is past them.
+POLL_TIMEOUT_MS = 20_000
 
 #: Spark asks for the first and the last offset after every poll: at Kafka's 500 records a poll that costs more than the
 #: records. A poll is bounded by bytes, so large records make it smaller.

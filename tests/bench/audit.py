@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,14 @@ from txbridge.embedded import EmbeddedKafka
 
 #: Planted of every kind that is not plain: what has to be listed costs, too.
 _EACH = 100
+#: How names of the JVM's threads begin.
+_THREADS = {
+    "Executor task": "tasks",
+    "C1 Compiler": "compiler",
+    "C2 Compiler": "compiler",
+    "GC Thread": "garbage collection",
+    "G1 ": "garbage collection",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +55,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             for what, name in (
                 (PER_SECOND, "transactions_per_second"),
                 ("times a count", "times"),
+                ("times its processor time", "cpu_times"),
                 ("MiB of Spark", "peak_memory_mib"),
             )
         }
@@ -63,9 +74,15 @@ def _measure(transactions: int) -> dict[str, Any]:
         with spark_session(None, _say) as spark:
             # The first job of a session also loads and compiles what every job needs: it is not measured.
             _count(spark, kafka.bootstrap_servers)
+            at_first = _cpu_seconds()
             bare, records = _count(spark, kafka.bootstrap_servers)
+            at_last = _cpu_seconds()
             _say(f"counted {records:,} records in {bare:.1f} s")
             report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark, progress=_say)
+            at_end = _cpu_seconds()
+            counting, auditing = (
+                sum(b.values()) - sum(a.values()) for a, b in ((at_first, at_last), (at_last, at_end))
+            )
             peak = _peak_mib()
         right = all(line.right for line in compare(writer.truth, report))
     return {
@@ -74,6 +91,11 @@ def _measure(transactions: int) -> dict[str, Any]:
         "count_seconds": round(bare, 1),
         "audit_seconds": round(report.seconds, 1),
         "times": round(report.seconds / bare, 2),
+        # What other work on the machine changes less.
+        "count_cpu_seconds": round(counting, 1),
+        "audit_cpu_seconds": round(auditing, 1),
+        "cpu_times": round(auditing / counting, 2),
+        "audit_cpu_by_work": {what: round(at_end[what] - at_last[what], 1) for what in sorted(at_end)},
         "transactions_per_second": round(report.transactions / report.seconds),
         "peak_memory_mib": peak,
         "all_found_and_nothing_else": right,
@@ -90,6 +112,23 @@ def _count(spark: SparkSession, servers: str) -> tuple[float, int]:
     spans = ranges(cluster.log_starts(keys), cluster.stable_offsets(keys))
     counted = read(spark, settings, spans, READ_COMMITTED).count()
     return time.monotonic() - started, counted
+
+
+def _cpu_seconds() -> dict[str, float]:
+    """Processor time of Spark's JVM so far, by what its threads do."""
+    gateway: Any = SparkContext._gateway
+    found: dict[str, float] = defaultdict(float)
+    for thread in Path(f"/proc/{gateway.proc.pid}/task").iterdir():
+        try:
+            stat = (thread / "stat").read_text()
+        except FileNotFoundError:  # it has just ended
+            continue
+        name, _, rest = stat.partition("(")[2].rpartition(")")
+        # User and system time are the 14th and the 15th field, of which the first two are gone.
+        fields = rest.split()
+        what = next((what for begin, what in _THREADS.items() if name.startswith(begin)), "planning and the rest")
+        found[what] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _peak_mib() -> int:

@@ -23,10 +23,12 @@ import txbridge_audit
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
-from txbridge_audit import AuditReport, CouldNotAuditError, run_audit, selection
+from txbridge_audit import AuditReport, CouldNotAuditError, run_audit, selection, sources
+from txbridge_audit.cuts import Range
 from txbridge_audit.follow import follow
 from txbridge_audit.selection import Selection
 from txbridge_audit.session import CONNECTOR
+from txbridge_audit.settings import kafka_settings
 
 from tests.audit_cases import (
     ABSENT,
@@ -322,6 +324,23 @@ def test_open_kafka_transaction_hides_but_accuses_nobody(kafka: EmbeddedKafka, s
     foreign.abort_transaction()
     after = audit(log, spark)
     assert (after.delivered, after.clean, after.findings.total) == (2, True, 0)
+
+
+def test_poll_is_not_waited_out_where_only_markers_are_left(
+    kafka: EmbeddedKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or every audit would take as long as the greatest silence of a broker that it allows."""
+    monkeypatch.setattr(sources, "POLL_TIMEOUT_MS", 120_000)
+    log = KafkaLog(kafka.bootstrap_servers)
+    record = Record(log.real(ORDERS), 0, b"k", b"v", [])
+    log.transaction(record)  # and its marker behind it
+    log.aborted(Record(log.real(ORDERS), 0, b"k", b"v", []))
+    since = time.monotonic()
+    for start, end, count in ((0, 4, 1), (1, 2, 0), (1, 4, 0), (3, 4, 0)):
+        spans = {(log.real(ORDERS), 0): Range(start, end)}
+        raw = sources.read(spark, kafka_settings(log.servers), spans, sources.READ_COMMITTED)
+        assert raw.count() == count
+    assert time.monotonic() - since < 60
 
 
 def test_retention_and_deleted_records_raise_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSession) -> None:

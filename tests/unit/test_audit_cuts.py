@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -17,12 +19,17 @@ from txbridge_audit.collect import Counts, Listed
 from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Progress
+from txbridge_audit.increments import Increments
 from txbridge_audit.proof import Anchor
+from txbridge_audit.reading import Reader
 from txbridge_audit.report import AuditReport, Entry, Place, Tally
 from txbridge_audit.selection import Selection, selection_of
 from txbridge_audit.settings import kafka_settings
 from txbridge_audit.state import Archive, State, thinned
+from txbridge_audit.store import Store
 from txbridge_audit.table import print_report
+
+from txbridge.core.names import Names
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -74,24 +81,47 @@ def test_settle_of_nothing() -> None:
     assert settle(Offsets({}, [{}]), []).ends == {}
 
 
+class Told:
+    """What a healthy cluster says of `orders`: its description, its offsets, and one entry of its configuration."""
+
+    topic_id, offset, value = "id-1", 7, "compact"
+    partitions: ClassVar[dict[int, object]] = {0: None, 1: None}
+    error = None
+
+
 class Broken:
-    """An admin client of a cluster that answers every question about a topic with an error."""
+    """An admin client that answers questions about a topic with these errors (0: with the truth), the last for ever."""
 
     def __init__(self, *codes: int) -> None:
         self.codes, self.asked = codes, 0
 
-    def _answer(self, about: object) -> dict[object, Future[object]]:
+    def _code(self) -> int:
         code = self.codes[min(self.asked, len(self.codes) - 1)]
         self.asked += 1
+        return code
+
+    def _answer(self, about: object, truth: object) -> dict[object, Future[object]]:
+        code = self._code()
         future: Future[object] = Future()
-        future.set_exception(KafkaException(KafkaError(code)))
+        if code:
+            future.set_exception(KafkaException(KafkaError(code)))
+        else:
+            future.set_result(truth)
         return {about: future}
 
     def list_offsets(self, wanted: dict[object, object], **_: object) -> dict[object, Future[object]]:
-        return self._answer(next(iter(wanted)))
+        return self._answer(next(iter(wanted)), Told())
 
     def describe_topics(self, _: object, **__: object) -> dict[object, Future[object]]:
-        return self._answer("orders")
+        return self._answer("orders", Told())
+
+    def describe_configs(self, resources: list[object], **_: object) -> dict[object, Future[object]]:
+        return self._answer(resources[0], {"cleanup.policy": Told()})
+
+    def list_topics(self, **_: object) -> SimpleNamespace:
+        if code := self._code():
+            raise KafkaException(KafkaError(code))
+        return SimpleNamespace(topics={"orders": Told()})
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[Cluster, Broken]:
@@ -107,6 +137,47 @@ def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPa
     with pytest.raises(CouldNotAuditError, match=r"the offsets of orders/0 .*: no verdict .* its brokers are up"):
         asked.stable_offsets([A])
     assert client.asked == 5
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    ],
+)
+def test_every_question_to_a_busy_cluster_is_repeated(monkeypatch: pytest.MonkeyPatch, busy: int) -> None:
+    questions: list[tuple[Callable[[Cluster], object], object]] = [
+        (lambda asked: asked.stable_offsets([A]), {A: 7}),
+        (lambda asked: asked.topic_ids(["orders"]), {"orders": "id-1"}),
+        (lambda asked: asked.cleanup_policies(["orders"]), {"orders": "compact"}),
+        (lambda asked: asked.forbidden(["orders"]), []),
+    ]
+    for question, truth in questions:
+        asked, client = broken(monkeypatch, busy, busy, 0)
+        assert question(asked) == truth
+        assert client.asked == 3
+        silent, client = broken(monkeypatch, busy)
+        with pytest.raises(CouldNotAuditError, match=r"does not tell .* orders"):
+            question(silent)
+        assert client.asked == 5
+        refusing, client = broken(monkeypatch, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        with pytest.raises(CouldNotAuditError, match=r"does not tell .* orders"):
+            question(refusing)
+        assert client.asked == 1
+
+
+def test_misspelt_cluster_is_told_at_once_and_a_busy_one_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    never, client = broken(monkeypatch, KafkaError._TRANSPORT)
+    with pytest.raises(CouldNotAuditError, match=r"kafka:9092 can not be reached .*: check --bootstrap-servers"):
+        never.partition_counts()
+    assert client.asked == 1
+    busy, client = broken(monkeypatch, 0, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, 0)
+    assert busy.partition_counts() == busy.partition_counts() == {"orders": 2}
+    assert client.asked == 4
 
 
 def test_topic_that_may_not_be_seen_is_not_taken_for_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +215,31 @@ def test_state_is_what_was_written() -> None:
     newer = state.to_json().replace('"format": 1', '"format": 2')
     with pytest.raises(CouldNotAuditError, match="has the form 2, which this audit does not know"):
         State.from_json(newer)
+
+
+def test_quiet_cluster_has_no_news() -> None:
+    names = Names("quiet")
+    half, check = (names.half, 0), (names.check("billing"), 0)
+    there = {names.half: 1, "orders": 2, "somebody's": 1}
+    ends = {half: 5, A: 7, B: 0, check: 1}
+    known = {half: 5, A: 7, B: 0}
+
+    def has_news(positions: dict[TopicPartition, int]) -> bool:
+        cluster = SimpleNamespace(
+            partition_counts=lambda: there,
+            high_watermarks=lambda keys: {key: ends[key] for key in keys},
+        )
+        reader = SimpleNamespace(cluster=cluster, names=names, partitions={names.half: [half]})
+        state = State("ab12", "quiet", step=1, positions=positions)
+        return Increments(cast(Reader, reader), "ledger", cast(Store, None), state).has_news()
+
+    assert not has_news(known)
+    assert has_news({**known, A: 6}), "a record was written"
+    assert has_news({A: 7, B: 0}), "nothing was read of HALF yet"
+    assert has_news({**known, ("gone", 0): 3}), "a topic was deleted"
+    there[names.check("billing")] = 1
+    assert has_news(known), "there is a new check topic"
+    assert not has_news({**known, check: 1})
 
 
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:

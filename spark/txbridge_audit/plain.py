@@ -1,0 +1,215 @@
+"""Transactions of which the topics tell the plain story, and what is left: nearly all are plain, and soon judged.
+
+A plain one has a well-formed half message, one decision, one outcome in OP that agrees with it and, if committed, one
+visible copy with the same content in its real topic; nothing else mentions it. That is enough to say `delivered` or
+`rolled_back`: no rule of verdicts.py, breaches.py or findings.py that comes before, or stands beside, holds for such a
+row, whatever the facts, the cuts and the limits are. So these are counted here, from a few numbers each, and only the
+others go through the ledger and all of its rules, which costs twenty times as much.
+
+What is compared as text elsewhere (id, group, topic) is compared by a hash of 64 bits here, as contents are everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names
+from txbridge_audit import events, verdicts, working
+from txbridge_audit.collect import Counts
+from txbridge_audit.events import Frames
+from txbridge_audit.literals import frame
+from txbridge_audit.proof import Anchor
+from txbridge_audit.reading import Reader
+from txbridge_audit.records import COMMIT, ROLLBACK
+from txbridge_audit.selection import Selection
+
+# What a record says, a bit each: every record of a plain transaction sets one of the first six.
+_HALF, _COMMIT, _ROLLBACK, _OP_COMMIT, _OP_ROLLBACK, _COPY = (1 << place for place in range(6))
+#: Anything else.
+_ODD = 1 << 6
+#: Beside them: the decision answered a check; the transaction is one that was asked for.
+_BY_CHECK, _TAKEN = 1 << 7, 1 << 8
+
+_DELIVERED = _HALF | _COMMIT | _OP_COMMIT | _COPY
+_ROLLED_BACK = _HALF | _ROLLBACK | _OP_ROLLBACK
+#: In place of coordinates that a record does not name; offsets are never negative.
+_NOWHERE = -1
+#: Coordinates of others that are sent to every task. When there are more, all go through the rules: leaving out the
+#: plain ones saves little then.
+_MANY = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The plain transactions, summed up, and the rows of all others."""
+
+    counted: Counts
+    anchors: Sequence[Anchor]
+    rest: Frames
+
+
+def split(reader: Reader, frames: Frames, topics: Sequence[str], selection: Selection) -> Split:
+    """Tell the plain ones from the rest, unless that is most of them; `topics` are the real ones that were read."""
+    frames = dataclasses.replace(
+        frames,
+        # Each is looked at twice: for the plain story, and for what belongs to another one.
+        outcomes=reader.keep(frames.outcomes),
+        copies=reader.keep(frames.copies),
+        checks=reader.keep(frames.checks),
+    )
+    known = reader.keep(_summed(_told(reader.names, frames, selection)))
+    others = known.where("not plain").select("at_partition", "at_half")
+    number = others.count()
+    if number > _MANY:
+        return Split(Counts(), (), frames)
+    rest = _rest(frames, F.broadcast(others))
+    told = (
+        known.where("plain")
+        # Every anchor's records are in the first row of its group; hashing is cheaper than sorting all for a pair.
+        .groupBy("partition", "committed", "by_check", "taken", "topic", "place", "op_at")
+        .agg(F.count("*").alias("n"), F.min("copy_at").alias("copy_at"))
+        .groupBy("partition", "committed", "by_check", "taken", "topic", "place")
+        .agg(F.sum("n").alias("n"), F.min(F.struct("op_at", "copy_at")).alias("oldest"))
+        .join(F.broadcast(_names(reader.spark, topics)), "topic", "left")
+        .collect()
+    )
+    # Most have a few records each.
+    rest = working.unpacked(reader.cut_off(working.packed(rest), 4 * number), rest)
+    counted = {True: 0, False: 0}
+    for row in told:
+        counted[row.committed] += row.n if row.taken else 0
+    return Split(
+        counted=dataclasses.replace(
+            Counts(),
+            fates={**Counts().fates, verdicts.DELIVERED: counted[True], verdicts.ROLLED_BACK: counted[False]},
+            answered_by_check=sum(row.n for row in told if row.by_check and row.taken),
+        ),
+        anchors=[
+            Anchor(row.partition, row.name, row.place, row.oldest.op_at, row.oldest.copy_at)
+            for row in told
+            if row.committed
+        ],
+        rest=rest,
+    )
+
+
+def _told(names: Names, frames: Frames, selection: Selection) -> DataFrame:
+    """What each record says of its coordinates: `bits`, hashes that must agree (`end`: of half message and decision,
+    `delivered`: of half message and copy), and where OP names it and its copy is.
+    """
+    taken = F.when(selection.takes_half(), _TAKEN).otherwise(0)
+    source, decision, outcome = F.col("source"), F.col("decision"), F.col("outcome")
+    decided = F.when(source == "resume", _ODD).when(decision == COMMIT, _COMMIT).when(decision == ROLLBACK, _ROLLBACK)
+    by_check = F.when(source == "check", _BY_CHECK).otherwise(0)
+    recorded = F.when(outcome == "commit", _OP_COMMIT).when(outcome == "rollback", _OP_ROLLBACK)
+    odd = F.lit(_ODD)
+    discards = frames.discards.withColumnRenamed("source_offset", "half")
+    tables = (
+        _row(
+            frames.halves,
+            F.when(F.col("fault").isNull(), F.lit(_HALF).bitwiseOR(taken)).otherwise(_ODD),
+            end=F.xxhash64("id", "group"),
+            delivered=F.xxhash64("id", "real_topic", "content"),
+        ),
+        _row(
+            events.decisions(names, frames),
+            decided.otherwise(_ODD).bitwiseOR(by_check),
+            end=F.xxhash64("id", "group"),
+        ),
+        _row(frames.outcomes, F.when(F.col("half").isNotNull(), recorded).otherwise(_ODD), op_at=F.col("op_at")),
+        _row(
+            frames.copies,
+            F.when(F.col("id").isNotNull() & F.col("half").isNotNull(), _COPY).otherwise(_ODD),
+            delivered=F.xxhash64("id", "topic", "content"),
+            copy_at=F.col("copy_at"),
+            place=F.col("copy_partition"),
+            topic=F.xxhash64("topic"),
+        ),
+        _row(frames.parked, odd),
+        _row(frames.checks, odd),
+        _row(discards, odd),
+        # What decides a copy of a half message decides the first one: neither is plain.
+        _row(discards.where(F.col("first").isNotNull()).drop("half").withColumnRenamed("first", "half"), odd),
+    )
+    return reduce(DataFrame.unionByName, tables)
+
+
+def _row(rows: DataFrame, bits: Column, **given: Column) -> DataFrame:
+    """Nothing but numbers: those are summed up in place, without an object for each row."""
+
+    def number(name: str, of_type: str = "bigint") -> Column:
+        return given.get(name, F.lit(None)).cast(of_type).alias(name)
+
+    return rows.select(
+        *_coordinates(),
+        F.coalesce(bits, F.lit(_ODD)).cast("bigint").alias("bits"),
+        *(number(name) for name in ("end", "delivered", "op_at", "copy_at", "topic")),
+        number("place", "int"),
+    )
+
+
+def _coordinates() -> tuple[Column, Column]:
+    nowhere = F.lit(_NOWHERE)
+    return (
+        F.coalesce("partition", nowhere).alias("at_partition"),
+        F.coalesce("half", nowhere.cast("bigint")).alias("at_half"),
+    )
+
+
+def _summed(told: DataFrame) -> DataFrame:
+    """A row per coordinates with `plain`, and what is counted of plain ones."""
+    summed = told.groupBy("at_partition", "at_half").agg(
+        F.count("*").alias("n"),
+        F.bit_or("bits").alias("bits"),
+        *(F.min(name).alias(f"least_{name}") for name in ("end", "delivered")),
+        *(F.max(name).alias(f"most_{name}") for name in ("end", "delivered")),
+        *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+    )
+    story = F.col("bits").bitwiseAND(~(_BY_CHECK | _TAKEN))
+    one_end = F.col("least_end") == F.col("most_end")
+    one_content = F.col("least_delivered") == F.col("most_delivered")
+    # As many records as bits: each of them occurs once.
+    delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & one_end & one_content
+    rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count()) & one_end
+    return summed.select(
+        "at_partition",
+        "at_half",
+        F.coalesce(delivered | rolled_back, F.lit(False)).alias("plain"),
+        F.col("at_partition").alias("partition"),
+        (F.col("bits").bitwiseAND(_COMMIT) != 0).alias("committed"),
+        (F.col("bits").bitwiseAND(_BY_CHECK) != 0).alias("by_check"),
+        (F.col("bits").bitwiseAND(_TAKEN) != 0).alias("taken"),
+        *("topic", "place", "op_at", "copy_at"),
+    )
+
+
+def _names(spark: SparkSession, topics: Sequence[str]) -> DataFrame:
+    """The topics by their hashes."""
+    rows = ({"name": topic} for topic in topics)
+    return frame(spark, rows, "name: string").select("name", F.xxhash64("name").alias("topic"))
+
+
+def _rest(frames: Frames, others: DataFrame) -> Frames:
+    """The rows of these coordinates, and those that name none. Records that can not be read, and discards, are few."""
+    others = others.withColumnsRenamed({"at_partition": "other_partition", "at_half": "other_half"})
+    partition, half = _coordinates()
+
+    def of(rows: DataFrame) -> DataFrame:
+        here = (partition == F.col("other_partition")) & (half == F.col("other_half"))
+        return rows.join(others, here, "left_semi")
+
+    return dataclasses.replace(
+        frames,
+        halves=of(frames.halves),
+        entries=of(frames.entries),
+        outcomes=of(frames.outcomes),
+        parked=of(frames.parked),
+        copies=of(frames.copies),
+        checks=of(frames.checks),
+    )

@@ -1,0 +1,111 @@
+"""`txbridge audit --follow` as a program: it raises a new violation within seconds, and signals end it cleanly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import txbridge_audit
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from txbridge_audit.collect import VIOLATIONS
+
+from tests.corruption.writer import Writer
+from tests.harness import eventually
+from txbridge.embedded import EmbeddedKafka
+
+NAMESPACE, ALARMS = "program", "alarms"
+SPARK_FOLDER = Path(txbridge_audit.__file__).parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SPARK_FOLDER.parent), str(Path.cwd())])}
+#: What the machine may do beside: on a quiet one it takes a few seconds.
+PATIENCE = 150
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka() as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic(ALARMS, 1, 1)])[ALARMS].result()
+        yield broker
+
+
+def raised(servers: str) -> list[dict[str, str]]:
+    """The alarms that are committed."""
+    settings = {"bootstrap.servers": servers, "group.id": "test", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(ALARMS, 0, 0)])
+    found = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        found.append(json.loads(message.value() or b""))
+    assert message is not None
+    assert message.error().code() == KafkaError._PARTITION_EOF
+    consumer.close()
+    return found
+
+
+@contextmanager
+def following(servers: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    options = ["--bootstrap-servers", servers, "--namespace", NAMESPACE, "--follow", "--interval", "0.5"]
+    options += ["--ledger", str(folder / "ledger"), "--violations-topic", ALARMS, "--report", str(folder / "report")]
+    command = [sys.executable, "-m", "txbridge.admin.cli", "audit", *options, "--format", "json"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, cwd=folder)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended_by(process: subprocess.Popen[str], number: int) -> dict[str, object]:
+    """The report that it prints in the end."""
+    process.send_signal(number)
+    out, told = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, told[-3000:]
+    assert "Traceback" not in told
+    report: dict[str, object] = json.loads(out)
+    return report
+
+
+def stray(servers: str, topic: str, half: int) -> None:
+    """A visible record of a half message that never was, in an ordinary Kafka client's words."""
+    producer = Producer({"bootstrap.servers": servers})
+    headers: list[tuple[str, str | bytes | None]] = [("TXB_HALF", b"0:%d" % half), ("UNIQ_KEY", b"F" * 32)]
+    producer.produce(topic, b"value", headers=headers)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.timeout(600)
+def test_program_follows_ends_and_goes_on(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    servers = kafka.bootstrap_servers
+    writer = Writer(servers, NAMESPACE, seed=5, batch=200)
+    writer.plant(transactions=200, each=1)
+    planted = sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
+    with following(servers, tmp_path) as process:
+        eventually((tmp_path / "report").exists, timeout=PATIENCE)
+        for number in range(3):
+            before, since = len(raised(servers)), time.monotonic()
+            stray(servers, writer.topics[0], 1_000_000 + number)
+            eventually(lambda: len(raised(servers)) > before, timeout=PATIENCE)  # noqa: B023  (called at once)
+            print(f"a phantom was raised after {time.monotonic() - since:.1f} s")
+        report = ended_by(process, signal.SIGTERM)
+    alarms, written = raised(servers), (tmp_path / "report").stat().st_mtime
+    assert len(alarms) == planted + 3
+    assert [(alarm["kind"], alarm["transaction"]) for alarm in alarms[-3:]] == [("PHANTOM", "FFFFFFFF")] * 3
+    with following(servers, tmp_path) as process:
+        eventually(lambda: (tmp_path / "report").stat().st_mtime > written, timeout=PATIENCE)
+        again = ended_by(process, signal.SIGINT)
+    assert raised(servers) == alarms, "an alarm was raised again"
+    assert Counter(alarm["id"] for alarm in alarms).most_common(1)[0][1] == 1
+    assert again["violations"] == report["violations"]
+    assert isinstance(again["violations"], dict)
+    assert again["violations"]["total"] == len(alarms)

@@ -1,0 +1,208 @@
+"""Telling plain transactions from the others: those left out must be what all rules would say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from txbridge_audit import findings, ledger, plain, proof, verdicts
+from txbridge_audit.cluster import Cluster
+from txbridge_audit.events import Frames
+from txbridge_audit.facts import Facts, PartitionFacts
+from txbridge_audit.plain import Split, split
+from txbridge_audit.proof import Anchor
+from txbridge_audit.reading import Reader
+from txbridge_audit.selection import Selection
+from txbridge_audit.session import spark_session, suit
+from txbridge_audit.settings import KafkaSettings
+
+from tests.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half, plant
+from tests.audit_memory import BORN, Memory
+
+pytestmark = [
+    # py4j closes its sockets to the JVM in finalisers.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(None, lambda _: None, connector=False, small=True) as session:
+        suit(session, 0)
+        yield session
+
+
+def told(spark: SparkSession, log: Memory, selection: Selection | None = None) -> Split:
+    # Nothing asks Kafka here.
+    reader = Reader(spark, cast(Cluster, None), cast(KafkaSettings, None), log.names, {}, lambda _: None)
+    return split(reader, log.frames(spark), [ORDERS, FORWARDED], selection or Selection())
+
+
+def judged(spark: SparkSession, log: Memory, frames: Frames, facts: Facts) -> tuple[DataFrame, list[Anchor]]:
+    rows = ledger.build(spark, log.names, frames, facts)
+    anchors = proof.anchors(rows)
+    return rows, anchors
+
+
+def named(split: Split) -> set[tuple[int, int]]:
+    return {(row.partition, row.half) for row in split.rest.halves.collect()}
+
+
+def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
+    """Every oddity that the rules know is left to them, and what is left out has no verdict but the plain one."""
+    log = Memory()
+    plant(log)
+    facts = log.facts()
+    whole, anchors = judged(spark, log, log.frames(spark), facts)
+    found = told(spark, log)
+    rest, others = judged(spark, log, found.rest, facts)
+    together = [*others, *found.anchors]
+
+    def rows(frame: DataFrame, known: list[Anchor]) -> dict[tuple[int | None, int | None], dict[str, object]]:
+        with_proof = proof.add(spark, frame, (), known)
+        told = findings.find(verdicts.judge(with_proof)).collect()
+        return {(row.partition, row.half): row.asDict(recursive=True) for row in told}
+
+    everything, left = rows(whole, anchors), rows(rest, together)
+    # Anchors of the same place: the oldest one counts.
+    oldest = {(a.partition, a.real_topic, a.copy_partition): a for a in sorted(together, reverse=True)}
+    assert set(oldest.values()) == set(anchors)
+    assert left == {key: everything[key] for key in left}
+    plain = [row for key, row in everything.items() if key not in left]
+    assert plain
+    assert not any(row["breaches"] or row["findings"] or row["strays"] for row in plain)
+    fates = {fate: sum(row["fate"] == fate for row in plain) for fate in ("delivered", "rolled_back")}
+    assert fates == {fate: count for fate, count in found.counted.fates.items() if count}
+    assert sum(fates.values()) == len(plain)
+
+
+def test_plain_is_one_record_of_each_that_agree(spark: SparkSession) -> None:
+    log = Memory()
+    delivered, rolled_back = log.half(), log.half(partition=PASSED)
+    log.end(delivered, COMMIT)
+    log.deliver(delivered)
+    log.end(rolled_back, ROLLBACK, source="check")
+    log.transaction(log.op("rollback", rolled_back))
+    found = told(spark, log)
+    assert named(found) == set()
+    assert found.counted.transactions == 2
+    assert (found.counted.fates["delivered"], found.counted.fates["rolled_back"]) == (1, 1)
+    assert found.counted.answered_by_check == 1
+    assert found.anchors == [Anchor(PLAIN, ORDERS, 0, 0, 0)]
+
+
+def _other_id(log: Memory, half: Half) -> None:
+    log.transaction(log.copy(Half(half.partition, half.offset, "F" * 32, half.group, half.topic)))
+
+
+#: What makes a delivered transaction one for the rules.
+ODDITIES: dict[str, Callable[[Memory, Half], object]] = {
+    "a second copy": lambda log, half: log.transaction(log.copy(half)),
+    "a forwarded copy": lambda log, half: log.transaction(
+        log.copy(Half(half.partition, half.offset, half.id, half.group, FORWARDED))
+    ),
+    "a copy with another id": _other_id,
+    "a repeated decision": lambda log, half: log.end(half, COMMIT),
+    "a contrary decision": lambda log, half: log.end(half, ROLLBACK),
+    "an unknown decision": lambda log, half: log.end(half, 0),
+    "a resume": lambda log, half: log.end(half, 0, source="resume"),
+    "a second outcome": lambda log, half: log.transaction(log.op("commit", half)),
+    "another outcome": lambda log, half: log.transaction(log.op("rollback", half)),
+    "a discard": lambda log, half: log.transaction(log.discard(half)),
+    "a parked entry": lambda log, half: log.transaction(log.parked(half, "pending")),
+    "a tombstone": lambda log, half: log.transaction(log.parked(half, None)),
+}
+
+
+def test_any_other_record_leaves_it_to_the_rules(spark: SparkSession) -> None:
+    log = Memory()
+    halves = {name: log.half() for name in ODDITIES} | {"none": log.half()}
+    for half in halves.values():
+        log.end(half, COMMIT)
+        log.deliver(half)
+    for name, oddity in ODDITIES.items():
+        oddity(log, halves[name])
+    found = told(spark, log)
+    assert named(found) == {(PLAIN, half.offset) for name, half in halves.items() if name != "none"}
+    assert found.counted.transactions == 1
+    # All of what belongs to them is left to the rules, and nothing else.
+    assert {row.half for row in found.rest.entries.collect()} == {half for _, half in named(found)}
+    assert {row.half for row in found.rest.copies.collect()} == {half for _, half in named(found)}
+
+
+def test_lacking_or_different_records_leave_it_to_the_rules(spark: SparkSession) -> None:
+    log = Memory()
+    undecided, unread, unrecorded, invisible, leaked, stranger, altered, wrong = (log.half() for _ in range(8))
+    log.end(unread, COMMIT)
+    log.end(unrecorded, COMMIT)
+    log.transaction(log.copy(unrecorded))
+    log.end(invisible, COMMIT)
+    log.transaction(log.op("commit", invisible))
+    log.end(leaked, ROLLBACK)
+    log.deliver(leaked)
+    # The right record, but for one thing.
+    log.end(Half(PLAIN, stranger.offset, "F" * 32, stranger.group, ORDERS), COMMIT)
+    log.deliver(stranger)
+    log.end(altered, COMMIT)
+    copy = log.copy(altered)
+    copy.headers.append(("the user's", b"more"))
+    log.transaction(copy, log.op("commit", altered))
+    log.end(wrong, COMMIT)
+    log.deliver(Half(PLAIN, wrong.offset, wrong.id, wrong.group, FORWARDED))
+    found = told(spark, log)
+    halves = (undecided, unread, unrecorded, invisible, leaked, stranger, altered, wrong)
+    assert named(found) == {(PLAIN, half.offset) for half in halves}
+    assert (found.counted.transactions, list(found.anchors)) == (0, [])
+
+
+def test_where_few_are_plain_all_go_through_the_rules(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "_MANY", 1)
+    log = Memory()
+    half, one, another = log.half(), log.half(), log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    found = told(spark, log)
+    assert named(found) == {(PLAIN, half.offset), (PLAIN, one.offset), (PLAIN, another.offset)}
+    assert (found.counted.transactions, list(found.anchors)) == (0, [])
+
+
+def test_only_those_asked_for_are_counted(spark: SparkSession) -> None:
+    log = Memory()
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    for selection, count in (
+        (Selection(since=BORN, until=BORN + 1), 1),
+        (Selection(since=BORN + 1), 0),
+        (Selection(until=BORN), 0),
+        (Selection(topics=frozenset({ORDERS})), 1),
+        (Selection(topics=frozenset({FORWARDED})), 0),
+    ):
+        found = told(spark, log, selection)
+        assert found.counted.transactions == count
+        # It proves something about others all the same.
+        assert found.anchors == [Anchor(PLAIN, ORDERS, 0, 0, 0)]
+
+
+def test_facts_do_not_matter(spark: SparkSession) -> None:
+    """Why none is asked for: the same fate whatever was applied, removed, or hidden."""
+    log = Memory()
+    half, refused = log.half(), log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    log.end(refused, ROLLBACK)
+    log.transaction(log.op("rollback", refused))
+    for fact in (
+        PartitionFacts(PLAIN, 0),
+        PartitionFacts(PLAIN, 0, applied_to=0, low=9, known_since=BORN + 9, op_settled=False),
+        PartitionFacts(PLAIN, 0, applied_to=9, low=9),
+    ):
+        rows, _ = judged(spark, log, log.frames(spark), log.facts(partitions=[fact], topics=[], before={}))
+        told = findings.find(verdicts.judge(proof.add(spark, rows, (), []))).orderBy("half").collect()
+        assert [(row.fate, row.breaches, row.findings) for row in told] == [
+            ("delivered", [], []),
+            ("rolled_back", [], []),
+        ]
