@@ -122,6 +122,11 @@ def _reason(error: Exception) -> str:
 
 
 def _configured(spark: SparkSession, progress: Progress, *, connector: bool) -> SparkSession:
+    # Spark Connect has no such thing. The cuts are taken by the driver, the state goes through its JVM's file systems.
+    if not hasattr(spark, "sparkContext"):
+        raise CouldNotAuditError(
+            "the audit can not run over Spark Connect: use spark-submit, or let it start a Spark of its own",
+        )
     session = spark.newSession()
     for name, value in _SEMANTICS.items():
         session.conf.set(name, value)
