@@ -344,7 +344,7 @@ def test_first_sends_of_many_threads_start_it_once(bridge, producer_on):
     own = [name for name in threads_of_ours() if not name.startswith(pools)]
     # Those that meet others wait a moment for company, which takes another thread.
     always = {"txbridge-check", "txbridge-end", "txbridge-half"}
-    assert always <= set(own) <= always | {"txbridge-half-callers", "txbridge-half-many"}
+    assert always <= set(own) <= always | {"txbridge-half-callers", "txbridge-half-many", "txbridge-half-new"}
     assert len(own) == len(set(own))
     producer.close()
     assert len(ends(bridge)) == 8

@@ -56,6 +56,9 @@ class FakeWire:
         self._condition = threading.Condition()
         self._offset = 0
 
+    def connect(self, topic, timeout):
+        pass
+
     def produce(self, topic, value, key, headers, on_delivery, partition=-1):
         with self._condition:
             if self.refusals:
@@ -148,7 +151,7 @@ class FakeRuntime:
             threading.Event().wait(timeout)
         return self.room
 
-    def half_writer(self, *, gathers=False):
+    def half_writer(self, *, gathers=False, in_order=False):
         return self._half_writer
 
     def write_half(self, writer, message, transaction_id, on_done, after_reports=None):

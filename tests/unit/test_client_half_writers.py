@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -57,6 +58,36 @@ def test_threads_that_need_it_at_once_make_one(writers, made):
     for thread in threads:
         thread.join()
     assert len(made) == 2
+
+
+def test_who_does_not_wait_gets_another_one_until_it_is_connected(made):
+    connected = threading.Event()
+
+    class Slow(Writer):
+        def start(self):
+            assert connected.wait(10)
+            super().start()
+
+    def new(linger, thread):
+        made.append((Slow if linger else Writer)(linger, thread))
+        return made[-1]
+
+    writers = HalfWriters(new)
+    writers.start()
+    started = time.monotonic()
+    while len(made) < 2:
+        assert writers.of(Company.CALLERS, waits=False) is made[0]
+    for _ in range(3):
+        assert writers.of(Company.CALLERS, waits=False) is made[0]
+    assert time.monotonic() - started < 5
+    threading.Timer(0.05, connected.set).start()
+    # Who waits gets the one that is being made, and no second one is.
+    assert writers.of(Company.CALLERS).linger == 1
+    assert writers.of(Company.CALLERS, waits=False).linger == 1
+    writers.close()
+    assert [(writer.linger, writer.log) for writer in made] == [(0, ["start", "close"]), (1, ["start", "close"])]
+    assert not [thread for thread in threading.enumerate() if thread.name == "txbridge-half-new"]
+    assert writers.of(Company.MANY, waits=False) is made[0]
 
 
 def test_close_ends_all_and_no_other_is_made_that_nobody_would_end(writers, made):

@@ -34,23 +34,43 @@ class HalfWriters:
 
     def __init__(self, new: Callable[[int, str], HalfWriter]) -> None:
         self._new = new
+        #: Held while a writer is made.
         self._lock = threading.Lock()
         self._closed = False
+        #: Threads that make a writer, by what it is for. Its own lock is held for a moment only.
+        self._making: dict[Company, threading.Thread] = {}
+        self._guard = threading.Lock()
         self._writers = {Company.NOBODY: new(Company.NOBODY.value, "half")}
 
     def start(self) -> None:
         self._writers[Company.NOBODY].start()
 
-    def of(self, company: Company) -> HalfWriter:
-        """The writer for this company; after close one that refuses."""
-        return self._writers.get(company) or self._made(company)
+    def of(self, company: Company, *, waits: bool = True) -> HalfWriter:
+        """The writer for this company; after close one that refuses.
+
+        When it is to be made and connected first, who does not wait gets the one for nobody meanwhile.
+        """
+        writer = self._writers.get(company)
+        if writer is not None:
+            return writer
+        if waits:
+            return self._made(company)
+        with self._guard:
+            if company not in self._making and not self._closed:
+                thread = threading.Thread(target=self._made, args=[company], name="txbridge-half-new", daemon=True)
+                self._making[company] = thread
+                thread.start()
+        return self._writers[Company.NOBODY]
 
     def close(self) -> None:
         """What is not acknowledged by now fails. May be called again."""
-        with self._lock:
+        with self._guard:
             self._closed = True
-        for writer in self._writers.values():
-            writer.close()
+        for thread in self._making.values():
+            thread.join()
+        with self._lock:
+            for writer in self._writers.values():
+                writer.close()
 
     def _made(self, company: Company) -> HalfWriter:
         with self._lock:

@@ -82,7 +82,8 @@ class Pipeline:
             # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
             runtime.begin(transaction_id)
             reported = partial(self._reported, attempt)
-            write(runtime, runtime.half_writer(gathers=True), message, transaction_id, reported, self._start_jobs)
+            writer = runtime.half_writer(gathers=True, in_order=True)
+            write(runtime, writer, message, transaction_id, reported, self._start_jobs)
         except PrepareError as error:
             with Calling(self):
                 self._settle(attempt, error)

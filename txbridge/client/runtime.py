@@ -114,11 +114,15 @@ class Runtime:
         """Whether decisions are going out fast enough for another transaction; waits for it (s)."""
         return self._ends.wait_for_room(timeout)
 
-    def half_writer(self, *, gathers: bool = False) -> HalfWriter:
-        """For the next half message: one that nobody waits for by itself `gathers` with others."""
+    def half_writer(self, *, gathers: bool = False, in_order: bool = False) -> HalfWriter:
+        """For the next half message: one that nobody waits for by itself `gathers` with others.
+
+        `in_order` is always the same one: it may have to be connected first, which takes up to CONNECT_S.
+        """
         if gathers:
-            return self._halves.of(Company.MANY)
-        return self._halves.of(Company.CALLERS if self._attempts.running >= _COMPANY_FROM else Company.NOBODY)
+            return self._halves.of(Company.MANY, waits=in_order)
+        is_alone = self._attempts.running < _COMPANY_FROM
+        return self._halves.of(Company.NOBODY if is_alone else Company.CALLERS, waits=False)
 
     def write_half(
         self,

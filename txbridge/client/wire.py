@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Record
 
 from txbridge import kafka_config
@@ -41,6 +42,15 @@ class Wire:
         self._factory = factory
         self._dead = False
         self._producer = kafka_config.create(factory, self._config)
+
+    def connect(self, topic: str, timeout: float) -> None:
+        """Wait up to `timeout` seconds until a broker tells about the topic; without one, sending will say so.
+
+        An idempotent producer needs an id of a broker. librdkafka asks for it at once, before it is connected, and
+        then every half second: who sends at that moment waits as long.
+        """
+        with suppress(KafkaException):
+            self._producer.list_topics(topic, timeout)
 
     def produce(
         self,
