@@ -79,8 +79,9 @@ class Runtime:
             options.check_request_hold_max,
         )
         # Only now: a setting that librdkafka refuses leaves no thread behind.
-        self._halves.start()
+        # This one connects in its thread, while the other waits for its own connection.
         self._ends.start()
+        self._halves.start()
         self._checks.start()
 
     @property

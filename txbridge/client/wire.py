@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,6 +19,8 @@ from txbridge.log import librdkafka_logger
 
 DeliveryReport = Callable[[KafkaError | None, Record], None]
 
+#: Usually long enough (s) to connect and to be given an id: 2 ms on a healthy machine, some tens with TLS and SASL.
+_ID_S = 0.1
 #: How long the delivery reports of purged records may take: they are made on the spot.
 _LAST_REPORTS_S = 1.0
 
@@ -44,11 +47,13 @@ class Wire:
         self._producer = kafka_config.create(factory, self._config)
 
     def connect(self, topic: str, timeout: float) -> None:
-        """Wait up to `timeout` seconds until a broker tells about the topic; without one, sending will say so.
+        """Wait until a broker tells about the topic, up to `timeout` seconds longer than usual; else sending will fail.
 
-        An idempotent producer needs an id of a broker. librdkafka asks for it at once, before it is connected, and
-        then every half second: who sends at that moment waits as long.
+        An idempotent producer needs an id, for which librdkafka asks the broker that it has connected to first. If it
+        wants to know about a topic at that moment, it exchanges this connection for another one, has nobody to ask, and
+        tries again half a second later: who sends at once waits as long.
         """
+        time.sleep(_ID_S)
         with suppress(KafkaException):
             self._producer.list_topics(topic, timeout)
 
