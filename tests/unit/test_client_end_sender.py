@@ -110,6 +110,18 @@ def test_who_waits_is_not_kept_waiting_for_company(patient, wire, waits):
     sender.close(10)
 
 
+def test_close_sends_all_that_waits_in_however_many_records(patient, wire):
+    sender = started(wire)
+    submit(sender, 1)
+    wire.wait_records(1)
+    futures = submit(sender, *range(2, 1_007))
+    wire.automatic = True
+    wire.acknowledge()
+    assert sender.close(10) == 0
+    assert [future.exception(0) for future in futures] == [None] * 1_005
+    assert [len(entries(record)) for record in wire.records] == [1, 1_000, 5]
+
+
 def test_order_of_every_thread_is_kept_and_nothing_doubled(wire, sender):
     wire.automatic = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ class EndSender:
                 if self._queue.has_news:
                     self._work.notify()
                 return ticket
-        late = Ticket(entry, size, self._hurry)
+        late = Ticket(entry, size)
         late.settle(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
         return late
 
@@ -145,7 +146,7 @@ class EndSender:
 
     def _next_batch(self) -> Batch | None:
         with self._lock:
-            return self._queue.take(threading.TIMEOUT_MAX if self._closing else time.monotonic())
+            return self._queue.take(math.inf if self._closing else time.monotonic())
 
     def _send(self, batch: Batch) -> None:
         """Produce the batch's record; it is settled by its delivery report, or here if it can not be sent."""
