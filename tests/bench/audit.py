@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import time
@@ -23,6 +22,7 @@ from txbridge_audit.sources import READ_COMMITTED, read
 from tests.bench.measure import PER_SECOND, summary
 from tests.corruption.matrix import compare
 from tests.corruption.writer import Writer
+from tests.harness import cpu_seconds_in
 from txbridge.embedded import EmbeddedKafka
 
 #: Planted of every kind that is not plain: what has to be listed costs, too.
@@ -123,11 +123,9 @@ def _cpu_seconds() -> dict[str, float]:
             stat = (thread / "stat").read_text()
         except FileNotFoundError:  # it has just ended
             continue
-        name, _, rest = stat.partition("(")[2].rpartition(")")
-        # User and system time are the 14th and the 15th field, of which the first two are gone.
-        fields = rest.split()
+        name = stat.partition("(")[2].rpartition(")")[0]
         what = next((what for begin, what in _THREADS.items() if name.startswith(begin)), "planning and the rest")
-        found[what] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        found[what] += cpu_seconds_in(stat)
     return found
 
 

@@ -56,7 +56,7 @@ class FakeWire:
         self._condition = threading.Condition()
         self._offset = 0
 
-    def connect(self, topic, timeout):
+    def connect(self, topic):
         pass
 
     def produce(self, topic, value, key, headers, on_delivery, partition=-1):

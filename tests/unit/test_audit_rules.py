@@ -11,7 +11,7 @@ from pyspark.sql import Row, SparkSession
 from txbridge_audit import closing, events, findings, ledger, proof, records, strays, verdicts
 from txbridge_audit.cuts import TopicPartition
 from txbridge_audit.facts import Facts, PartitionFacts, TopicFacts
-from txbridge_audit.session import spark_session
+from txbridge_audit.session import spark_session, suit
 
 from tests.audit_cases import (
     CASES,
@@ -34,12 +34,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-INTERPRETED = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 HOUR = 3_600_000
 
 
@@ -47,8 +41,7 @@ HOUR = 3_600_000
 def spark() -> Iterator[SparkSession]:
     with spark_session(None, lambda _: None, connector=False, small=True) as session:
         # A handful of rows: to compile code for them costs twenty times what it saves.
-        for name, value in INTERPRETED.items():
-            session.conf.set(name, value)
+        suit(session, 0)
         yield session
 
 

@@ -16,7 +16,6 @@ from txbridge.client.connection import Connection
 from txbridge.client.end_queue import Batch, EndQueue, Ticket
 from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.events import report
-from txbridge.client.half_writer import CONNECT_S
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
@@ -103,7 +102,7 @@ class EndSender:
             self._work.notify()
 
     def _run(self) -> None:
-        self._wire.connect(self._topic, CONNECT_S)
+        self._wire.connect(self._topic)
         while self._await_work():
             while (batch := self._next_batch()) is not None:
                 try:

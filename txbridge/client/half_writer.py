@@ -37,10 +37,6 @@ class Prepared(NamedTuple):
         return f"Prepared(partition={self.partition}, offset={self.offset}, born={self.born}, size={self.size})"
 
 
-#: A healthy broker answers a new connection in 60 ms, with TLS and SASL in a few hundred; when none does, half messages
-#: are told so after their own time-out, and nobody should wait here as well.
-CONNECT_S = 0.5
-
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.
 Report = Callable[[Prepared | PrepareError], None]
 #: Called in that thread once some attempts were reported; the same holds for it.
@@ -62,7 +58,7 @@ class HalfWriter:
 
     def start(self) -> None:
         """Connect and start the thread."""
-        self._wire.connect(self._topic, CONNECT_S)
+        self._wire.connect(self._topic)
         self._serving.start()
 
     def waiter(self) -> Waiter[Prepared | PrepareError]:

@@ -118,7 +118,7 @@ class Runtime:
     def half_writer(self, *, gathers: bool = False, in_order: bool = False) -> HalfWriter:
         """For the next half message: one that nobody waits for by itself `gathers` with others.
 
-        `in_order` is always the same one: it may have to be connected first, which takes up to CONNECT_S.
+        `in_order` is always the same one: it may have to be connected first (Wire.connect).
         """
         if gathers:
             return self._halves.of(Company.MANY, waits=in_order)

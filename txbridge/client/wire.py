@@ -21,6 +21,9 @@ DeliveryReport = Callable[[KafkaError | None, Record], None]
 
 #: Usually long enough (s) to connect and to be given an id: 2 ms on a healthy machine, some tens with TLS and SASL.
 _ID_S = 0.1
+#: And to be told about a topic: 60 ms on a healthy machine, a few hundred with TLS and SASL. When no broker answers,
+#: records are told so after their own time-out, and nobody should wait here as well.
+_CONNECT_S = 0.5
 #: How long the delivery reports of purged records may take: they are made on the spot.
 _LAST_REPORTS_S = 1.0
 
@@ -46,8 +49,8 @@ class Wire:
         self._dead = False
         self._producer = kafka_config.create(factory, self._config)
 
-    def connect(self, topic: str, timeout: float) -> None:
-        """Wait until a broker tells about the topic, up to `timeout` seconds longer than usual; else sending will fail.
+    def connect(self, topic: str) -> None:
+        """Wait until a broker tells about the topic, but not for long: when none does, sending will say so.
 
         An idempotent producer needs an id, for which librdkafka asks the broker that it has connected to first. If it
         wants to know about a topic at that moment, it exchanges this connection for another one, has nobody to ask, and
@@ -55,7 +58,7 @@ class Wire:
         """
         time.sleep(_ID_S)
         with suppress(KafkaException):
-            self._producer.list_topics(topic, timeout)
+            self._producer.list_topics(topic, _CONNECT_S)
 
     def produce(
         self,

@@ -176,11 +176,11 @@ def _parse_plain(
     envelope = _envelope(others, topic_names)
     if envelope is None:
         return None
-    size = len(key or b"") + len(value or b"") + envelope.size
-    for name, text in headers[:-_PLAIN]:
+    users = headers[:-_PLAIN]
+    for name, _ in users:
         if len(name) > _LONGEST_NAME or names.is_reserved_header(name):
             return None
-        size += len(name) if text is None else len(name) + len(text)
+    size = len(key or b"") + len(value or b"") + envelope.size + _size_of(users)
     group, real_topic = envelope.group, envelope.real_topic
     fields = (offset, transaction_id.decode(), group, real_topic, born, key, value, headers, None, None, None, size)
     return tuple.__new__(HalfMessage, fields)
