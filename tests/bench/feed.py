@@ -50,7 +50,7 @@ class Feed:
             return take
 
         for number in range(count):
-            headers = [*self._bridge.half_headers(real_topic), ("mark", mark)]
+            headers = [("mark", mark), *self._bridge.half_headers(real_topic)]
             transaction_id = dict(headers)["UNIQ_KEY"].decode()
             while True:
                 try:

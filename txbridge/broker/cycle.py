@@ -144,9 +144,11 @@ class Cycle:
         A decision that is stored by then must stop the check. Not its end as of the check, which under a steady stream
         of decisions is never reached.
         """
-        due = self._state.queue.next_due()
+        if self._due is not None or self._outside.monotonic() < self._next_round:
+            return
         now = self._outside.now()
-        if self._due is not None or due is None or due > now or self._outside.monotonic() < self._next_round:
+        due = self._state.queue.next_due(now)
+        if due is None or due > now:
             return
         self._next_round = self._outside.monotonic() + _ROUND_S
         end = self._state.end_reader.watermarks()[1]

@@ -57,8 +57,9 @@ _LONGEST_HEARTBEAT_S = 0.5
 #: An answer of Kafka's to Faust may take so long: Faust's default. It refuses one that is shorter than the session.
 _REQUEST_TIMEOUT_S = 90.0
 #: Python looks for cycles among the youngest objects whenever there are 700 more of them: after 100 messages or so, and
-#: no message is part of a cycle. What Faust leaves behind may as well wait for 50,000, some ten megabytes.
-_COLLECT_SELDOM = 50_000, 20, 20
+#: no message is part of a cycle. The 10,000 of one Kafka transaction are some 130,000 objects, which should come and go
+#: without being looked at; what Faust leaves behind may as well wait for 200,000, some forty megabytes.
+_COLLECT_SELDOM = 200_000, 20, 20
 
 _log = get_logger("txbridge.broker")
 

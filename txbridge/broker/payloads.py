@@ -29,14 +29,8 @@ def offset_of(message: Message) -> int:
 
 def to_half(message: Message, names: Names) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError."""
-    return parse_half(
-        offset=offset_of(message),
-        born=message.timestamp()[1],
-        key=message.key(),
-        value=message.value(),
-        headers=headers_of(message),
-        topic_names=names,
-    )
+    born = message.timestamp()[1]
+    return parse_half(offset_of(message), born, message.key(), message.value(), headers_of(message), names)
 
 
 class PayloadStore:

@@ -139,6 +139,9 @@ class RealTopics:
 
     def obstacle(self, entry: HalfEntry) -> str | None:
         """Why a message whose commit has just come can not be delivered now."""
+        if not (self._refused or self._walls or self._limits):
+            # Nearly always.
+            return self.problem_of(entry.real_topic)
         why = self._refused.get(entry.offset) or self.problem_of(entry.real_topic)
         wall = self._walls.get(entry.real_topic)
         if why is None and wall is not None and entry.size >= wall.size and self._outside.monotonic() < wall.until:

@@ -26,37 +26,32 @@ class Census:
     """One thread changes it, any may `count`."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, dict[int, int]] = {}
+        # Whoever may write to HALF can invent groups, so what is empty is forgotten.
+        self._pending: dict[tuple[str, int], int] = {}
         self._others: dict[tuple[str, TransactionState], int] = {}
 
     def add(self, group: str, state: TransactionState, since: int) -> None:
         """One more; `since` is when its age began (ms)."""
         if state is TransactionState.PENDING:
-            slots = self._pending.get(group)
-            if slots is None:
-                slots = self._pending[group] = {}
-            slot = since // SLOT_MS
-            slots[slot] = slots.get(slot, 0) + 1
+            key = group, since // SLOT_MS
+            self._pending[key] = self._pending.get(key, 0) + 1
         else:
             self._others[group, state] = self._others.get((group, state), 0) + 1
 
     def add_pending(self, group: str, slot: int, count: int) -> None:
         """Many at once."""
-        slots = self._pending.setdefault(group, {})
-        slots[slot] = slots.get(slot, 0) + count
+        key = group, slot
+        self._pending[key] = self._pending.get(key, 0) + count
 
     def remove(self, group: str, state: TransactionState, since: int) -> None:
         """One that was added with these is open no more."""
         if state is TransactionState.PENDING:
-            slots, slot = self._pending[group], since // SLOT_MS
-            left = slots[slot] - 1
+            key = group, since // SLOT_MS
+            left = self._pending[key] - 1
             if left:
-                slots[slot] = left
+                self._pending[key] = left
             else:
-                # Whoever may write to HALF can invent groups: what is empty is forgotten.
-                del slots[slot]
-                if not slots:
-                    del self._pending[group]
+                del self._pending[key]
         elif (left := self._others[group, state] - 1) > 0:
             self._others[group, state] = left
         else:
@@ -64,15 +59,16 @@ class Census:
 
     def count(self) -> Count:
         """A copy."""
-        # list() and copy() of a dict are one step each for other threads.
-        pending = {group: slots.copy() for group, slots in list(self._pending.items())}
-        # The thread that changes it may be about to forget an empty one.
-        return Count({group: slots for group, slots in pending.items() if slots}, self._others.copy())
+        pending: dict[str, dict[int, int]] = {}
+        # copy() of a dict is one step for other threads.
+        for (group, slot), number in self._pending.copy().items():
+            pending.setdefault(group, {})[slot] = number
+        return Count(pending, self._others.copy())
 
     def totals(self) -> dict[TransactionState, int]:
         """How many of each state, over all groups."""
         totals = {state: 0 for state in TransactionState if state.is_open}
-        totals[TransactionState.PENDING] = sum(sum(slots.values()) for slots in self._pending.values())
+        totals[TransactionState.PENDING] = sum(self._pending.values())
         for (_, state), number in self._others.items():
             totals[state] += number
         return totals

@@ -81,6 +81,8 @@ class Draft:
         self.malformed: list[int] = []
         self.refused: list[Refusal] = []
         self.entries = 0
+        #: Half offsets whose parked record must be removed.
+        self.tombstones: list[int] = []
         #: END entries with effect, by who decided; with UNKNOWN the effect is none, but nothing was wrong with it.
         self.decisions: dict[Source, Decisions] = {}
         #: By when ENDs were appended (ms): how many messages they deliver.
@@ -93,8 +95,8 @@ class Draft:
         # Counted for the record as a whole: this loop runs 60,000 times a second.
         delivered, rolled_back = len(self.deliver), len(self.rolled_back)
         held, resumed, refused = len(self.held), len(self.resumed), len(self.refused)
+        self.entries += len(record.entries)
         for entry in record.entries:
-            self.entries += 1
             reason = self._apply_entry(record, entry, obstacle)
             if reason is not None:
                 self.refused.append(Refusal(record.offset, record.source, entry, reason))
@@ -116,7 +118,7 @@ class Draft:
         offset = self._queue.first_of(command.half_offset)
         if offset != command.half_offset:
             self._copies_named.add(command.half_offset)
-        event = event_of(command.decision, record.source, deliverable=True)
+        event = event_of(command.decision, record.source)
         entry = self._open(offset)
         if entry is None:
             return self._refuse_finished(offset, event)
@@ -157,7 +159,7 @@ class Draft:
         if state is TransactionState.COMMITTED:
             self._deliver(entry)
         elif state is TransactionState.ROLLED_BACK:
-            self._final[entry.offset] = state
+            self._finish(entry, state)
             self.rolled_back.append(entry)
         elif state is TransactionState.HELD:
             changed = self._change(entry, state, next_due=self._now)
@@ -172,9 +174,14 @@ class Draft:
             self.resumed.append(changed)
 
     def _deliver(self, entry: HalfEntry) -> None:
-        self._final[entry.offset] = TransactionState.COMMITTED
+        self._finish(entry, TransactionState.COMMITTED)
         self.deliver.append(entry)
         self.bytes += entry.size
+
+    def _finish(self, entry: HalfEntry, state: TransactionState) -> None:
+        self._final[entry.offset] = state
+        if entry.parked:
+            self.tombstones.append(entry.offset)
 
     # --- what falls due ---------------------------------------------------------------------------------------------
 
@@ -182,7 +189,7 @@ class Draft:
         """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed."""
         for entry in self._take(self._queue.due.take_timers_due(self._now, limit)):
             if entry.state is TransactionState.DISCARDED:
-                self._final[entry.offset] = TransactionState.DISCARDED
+                self._finish(entry, TransactionState.DISCARDED)
                 self.forgotten.append(entry)
                 continue
             why = self._why_not(entry, obstacle)
@@ -306,11 +313,6 @@ class Draft:
         return [entry for offset, entry in self._changed.items() if offset not in self._final]
 
     @property
-    def tombstones(self) -> list[int]:
-        """Half offsets whose parked record must be removed."""
-        return [offset for offset in self._final if (entry := self._queue.entry(offset)) is not None and entry.parked]
-
-    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write: no effect, no END passed."""
         return not (self._final or self._changed or self.malformed or self.next_end != self._queue.next_end)
@@ -328,14 +330,9 @@ class Draft:
         """Kafka has committed this draft: make it the state."""
         queue = self._queue
         queue.next_end = self.next_end
-        for entry in self.deliver:
-            queue.finish(entry.offset, Outcome.COMMIT)
-        for entry in self.rolled_back:
-            queue.finish(entry.offset, Outcome.ROLLBACK)
-        for offset in self.malformed:
-            queue.finish(offset, Outcome.DISCARD)
-        for entry in self.forgotten:
-            queue.finish(entry.offset, Outcome.DISCARD)
+        queue.finish([entry.offset for entry in self.deliver], Outcome.COMMIT)
+        queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
+        queue.finish([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)
         for entry in self.changed:
             queue.update(entry)
         queue.advance()

@@ -10,6 +10,10 @@ from txbridge.core.parked_table import ParkedTable
 from txbridge.core.schedule import Schedule
 from txbridge.core.states import TransactionState
 
+#: First checks within so many ms of the birth wait without being looked at, decided or not: 16 bytes each, 40 MB for a
+#: partition with 40,000 messages a second.
+_SOON = 60_000
+
 
 class DueTimes:
     """The schedules of the open messages. Who takes from one must apply the draft or put back."""
@@ -19,14 +23,16 @@ class DueTimes:
         self._entries = entries
         # Checks are kept by group: those of a group with nobody alive wait, and must not stand in front of others.
         self._checks: dict[str, Schedule] = {}
+        # The first check of each message that was just read, until it is due: nearly all are decided by then.
+        self._first_checks = Schedule(self._awaits_first_check, cleaned=False)
         self._exhausted = Schedule(self._is_exhausted)
         self._timers = Schedule(self._is_timer)
         self._by_age = Schedule(self._is_aging)
 
-    def heads(self) -> list[int]:
-        """When the first of each schedule is due."""
-        schedules = (*self._checks.values(), self._exhausted, self._timers, self._by_age)
-        return [due for schedule in schedules if (due := schedule.next_due()) is not None]
+    def heads(self, until: int | None) -> list[int]:
+        """When the first of each schedule is due; with `until`, those may be missing that are not due by then."""
+        schedules = (self._first_checks, *self._checks.values(), self._exhausted, self._timers, self._by_age)
+        return [due for schedule in schedules if (due := schedule.next_due(until)) is not None]
 
     def schedule(self, entry: HalfEntry) -> None:
         """By what comes next: a check, the discard after the last, another delivery, the end of a discarded one."""
@@ -37,6 +43,18 @@ class DueTimes:
         else:
             schedule = self._checks_of(entry.group)
         schedule.push(entry.next_due, entry.offset)
+
+    def schedule_first(self, entry: HalfEntry) -> None:
+        """One that was just read, by its first check."""
+        if entry.next_due - entry.born <= _SOON:
+            self._first_checks.push(entry.next_due, entry.offset)
+        else:
+            self.schedule(entry)
+
+    def _ripen(self, now: int) -> None:
+        """First checks that are due go where all checks go."""
+        for offset in self._first_checks.take(now, len(self._first_checks)):
+            self.schedule(self._entries.known(offset))
 
     def _checks_of(self, group: str) -> Schedule:
         found = self._checks.get(group)
@@ -60,6 +78,10 @@ class DueTimes:
 
     # What makes an item of each schedule current.
 
+    def _awaits_first_check(self, due: int, offset: int) -> bool:
+        entry = self._entries.get_object(offset)
+        return entry is not None and entry.next_due == due
+
     def _awaits_check(self, due: int, offset: int) -> bool:
         found = self._entries.schedule_of(offset)
         return found is not None and found[0] == due and not self._policy.is_exhausted(found[1])
@@ -78,6 +100,7 @@ class DueTimes:
 
     def groups_with_checks_due(self, now: int) -> list[str]:
         """Producer groups of which a check is due; the one that was served last comes last."""
+        self._ripen(now)
         groups = []
         for group, schedule in list(self._checks.items()):
             due = schedule.next_due()
@@ -99,6 +122,7 @@ class DueTimes:
 
     def take_exhausted(self, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages undecided a full interval after their last check."""
+        self._ripen(now)
         return self._taken(self._exhausted, now, limit)
 
     def take_timers_due(self, now: int, limit: int) -> list[HalfEntry]:

@@ -15,12 +15,11 @@ from txbridge.core.names import Headers, Names
 _SHARED = 1_000
 _VERSION_HEADER = (names.VERSION, names.PROTOCOL_VERSION)
 _TRAN_MSG_HEADER = (names.TRAN_MSG, b"true")
-#: The last headers of a half message without options, but for the id, as `half_headers` writes them.
-_PLAIN_NAMES = (names.VERSION, names.TRAN_MSG, names.REAL_TOPIC, names.PGROUP)
-_PLAIN = len(_PLAIN_NAMES) + 1
+#: How many headers of a half message without options are ours, the last ones, as `half_headers` writes them.
+_PLAIN = 5
 #: Of a topic, in bytes; a group's are fewer.
 _LONGEST_NAME = 249
-_ID = re.compile(rb"[0-9A-F]{32}\Z")
+_is_id = re.compile(rb"[0-9A-F]{32}\Z").match
 
 
 class _Fields(NamedTuple):
@@ -35,6 +34,7 @@ class _Fields(NamedTuple):
     real_partition: int | None
     immunity: str | None
     user_timestamp: int | None
+    users: Headers
     size: int
 
 
@@ -43,8 +43,8 @@ class HalfMessage(_Fields):
 
     `born` is its append time (ms): the client's clock plays no part. `immunity` is the text of
     CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means. `user_timestamp` is BORN_TIMESTAMP,
-    unless it is 0: librdkafka takes that for "now", so that it could never be delivered. `size` are the bytes that the
-    message holds in memory, as far as the user decides them.
+    unless it is 0: librdkafka takes that for "now", so that it could never be delivered. `users` are those of the
+    headers that are not ours; `size` are the bytes that the message holds in memory, as far as the user decides them.
     """
 
     # A tuple, as one is made for every record, and its size, which is asked for seven times, is in it: a frozen
@@ -65,7 +65,8 @@ class HalfMessage(_Fields):
         immunity: str | None = None,
         user_timestamp: int | None = None,
     ) -> Self:
-        """A half message; the size follows from the rest."""
+        """A half message; the user's headers and the size follow from the rest."""
+        users = [header for header in headers if header[0] not in names.HALF_HEADERS]
         size = len(key or b"") + len(value or b"") + _size_of(headers)
         return super().__new__(
             cls,
@@ -80,6 +81,7 @@ class HalfMessage(_Fields):
             real_partition,
             immunity,
             user_timestamp,
+            users,
             size,
         )
 
@@ -166,38 +168,60 @@ def _parse_plain(
 
     Most are like that, and differ in the id and the user's headers: a third of what it takes to look each header up.
     """
-    (name, transaction_id), others = headers[-1], tuple(headers[-_PLAIN:-1])
-    if name != names.UNIQ_KEY or transaction_id is None or _ID.match(transaction_id) is None:
-        return None
-    for _, text in others:
+    *users, version, tran_msg, (topic_name, topic), (group_name, group), (id_name, transaction_id) = headers
+    if (
+        version != _VERSION_HEADER
+        or tran_msg != _TRAN_MSG_HEADER
+        or topic_name != names.REAL_TOPIC
+        or group_name != names.PGROUP
+        or id_name != names.UNIQ_KEY
         # What is remembered must be small, whoever wrote it.
-        if text is None or len(text) > _LONGEST_NAME:
-            return None
-    envelope = _envelope(others, topic_names)
+        or not topic
+        or len(topic) > _LONGEST_NAME
+        or not group
+        or len(group) > _LONGEST_NAME
+        or transaction_id is None
+        or _is_id(transaction_id) is None
+    ):
+        return None
+    envelope = _envelope(topic, group, topic_names.namespace)
     if envelope is None:
         return None
-    users = headers[:-_PLAIN]
-    for name, _ in users:
-        if len(name) > _LONGEST_NAME or names.is_reserved_header(name):
+    real_group, real_topic, size = envelope
+    for name, text in users:
+        if len(name) > _LONGEST_NAME or _is_reserved(name):
             return None
-    size = len(key or b"") + len(value or b"") + envelope.size + _size_of(users)
-    group, real_topic = envelope.group, envelope.real_topic
-    fields = (offset, transaction_id.decode(), group, real_topic, born, key, value, headers, None, None, None, size)
-    return tuple.__new__(HalfMessage, fields)
+        size += len(name) if text is None else len(name) + len(text)
+    if key is not None:
+        size += len(key)
+    if value is not None:
+        size += len(value)
+    transaction = transaction_id.decode()
+    return tuple.__new__(
+        HalfMessage,
+        (offset, transaction, real_group, real_topic, born, key, value, headers, None, None, None, users, size),
+    )
+
+
+_is_reserved = lru_cache(_SHARED)(names.is_reserved_header)
 
 
 @lru_cache(_SHARED)
-def _envelope(headers: Headers, topic_names: Names) -> _Envelope | None:
-    """The same of all headers but the id; None when they are not exactly those, in the client's order, and valid."""
-    if tuple(name for name, _ in headers) != _PLAIN_NAMES:
-        return None
-    complete = [*headers, (names.UNIQ_KEY, b"0" * 32)]
+def _envelope(real_topic: bytes, group: bytes, namespace: str) -> _Envelope | None:
+    """What plain headers with these values say; None when they are not valid."""
+    headers: Headers = [
+        _VERSION_HEADER,
+        _TRAN_MSG_HEADER,
+        (names.REAL_TOPIC, real_topic),
+        (names.PGROUP, group),
+        (names.UNIQ_KEY, b"0" * 32),
+    ]
     try:
-        half = _parse_by_name(0, 0, None, None, complete, topic_names)
+        half = _parse_by_name(0, 0, None, None, headers, Names(namespace))
     except MalformedRecordError:
         # Told by whoever reads the record header by header.
         return None
-    return _Envelope(half.group, half.real_topic, _size_of(complete))
+    return _Envelope(half.group, half.real_topic, _size_of(headers))
 
 
 @lru_cache(_SHARED)
@@ -257,10 +281,8 @@ def parse_coordinates(text: str) -> tuple[int, int]:
 
 def delivered_headers(half: HalfMessage, partition: int) -> list[tuple[str, bytes | None]]:
     """What the reader of the real topic sees: the user's headers, the transaction id and the half coordinates."""
-    # With so few, all of them are ours: each of these must be there.
-    users = () if len(half.headers) == _PLAIN else half.headers
     return [
-        *[header for header in users if header[0] not in names.HALF_HEADERS],
+        *half.users,
         (names.UNIQ_KEY, half.transaction_id.encode()),
         (names.HALF_COORDINATES, coordinates(partition, half.offset)),
     ]

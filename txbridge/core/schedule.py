@@ -20,13 +20,15 @@ class Schedule:
 
     Behind an item that waits for long, items out of date would gather without end. So the calendar is also cleaned
     whenever it has grown to twice what it held after the last time, a second of it with every push: constant cost per
-    push, and in the end about two items for each that is current.
+    push, and in the end about two items for each that is current. Not when `cleaned` is false: for items that all fall
+    due before long, waiting costs less than looking at each of them twice.
     """
 
-    __slots__ = ("_clean_at", "_count", "_days", "_heap", "_horizon", "_is_current", "_later", "_to_clean")
+    __slots__ = ("_clean_at", "_cleaned", "_count", "_days", "_heap", "_horizon", "_is_current", "_later", "_to_clean")
 
-    def __init__(self, is_current: Callable[[int, int], bool]) -> None:
+    def __init__(self, is_current: Callable[[int, int], bool], *, cleaned: bool = True) -> None:
         self._is_current = is_current
+        self._cleaned = cleaned
         self._heap: list[tuple[int, int]] = []
         #: What is due before this stands in the heap.
         self._horizon = 0
@@ -47,7 +49,7 @@ class Schedule:
             heapq.heappush(self._heap, (due, offset))
         else:
             self._note(due, offset)
-        if self._to_clean or self._count >= self._clean_at:
+        if self._cleaned and (self._to_clean or self._count >= self._clean_at):
             self._clean_some()
 
     def load(self, due: int, offset: int) -> None:
@@ -57,14 +59,14 @@ class Schedule:
         if self._count >= self._clean_at:
             self._clean_at = 2 * self._count
 
-    def next_due(self) -> int | None:
-        """When the first current item is due."""
+    def next_due(self, until: int | None = None) -> int | None:
+        """When the first current item is due; with `until`, None may also say that nothing is due by then."""
         while True:
             while self._heap:
                 if self._is_current(*self._heap[0]):
                     return self._heap[0][0]
                 self._pop()
-            if not self._days:
+            if not self._days or (until is not None and self._days[0] * _DAY > until):
                 return None
             self._turn_page()
 
@@ -122,8 +124,9 @@ class Schedule:
         self._count += len(self._heap) - len(day) // 2
 
     def _current(self, day: array[int]) -> list[tuple[int, int]]:
-        items = iter(day)
-        return [item for item in set(zip(items, items, strict=True)) if self._is_current(*item)]
+        items, is_current = iter(day), self._is_current
+        # The set last: nearly all of them have gone out of date.
+        return list({item for item in zip(items, items, strict=True) if is_current(*item)})
 
     def _clean_some(self) -> None:
         if not self._to_clean:

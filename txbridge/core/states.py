@@ -129,10 +129,10 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
 }
 
 
-def event_of(decision: Decision, source: Source, *, deliverable: bool) -> Event:
-    """The event that an END entry is."""
+def event_of(decision: Decision, source: Source) -> Event:
+    """The event that an END entry is, if its message can be delivered."""
     if source is Source.RESUME:
         return Event.RESUME
     if decision is Decision.COMMIT:
-        return Event.COMMIT if deliverable else Event.COMMIT_UNDELIVERABLE
+        return Event.COMMIT
     return Event.ROLLBACK if decision is Decision.ROLLBACK else Event.UNKNOWN

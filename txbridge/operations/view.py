@@ -63,7 +63,7 @@ def foresee(message: OpenMessage, commands: Iterable[Command]) -> list[Foreseen]
         elif command.group != message.group:
             refused = RefusalReason.WRONG_GROUP
         else:
-            event = event_of(command.entry.decision, command.source, deliverable=True)
+            event = event_of(command.entry.decision, command.source)
             transition = TRANSITIONS[state, event]
             state, refused = transition.state, transition.refused
         found.append(Foreseen(command, before, state, refused))

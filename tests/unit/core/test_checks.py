@@ -392,13 +392,13 @@ def test_next_due_sees_what_will_be_parked_behind_what_is_parked_already():
     assert partition.queue.watermark == 1
     partition.prepare(1, born=8_000, immunity="600")
     assert partition.queue.next_due() == 37_000
-    partition.queue.finish(0, Outcome.ROLLBACK)
+    partition.queue.finish([0], Outcome.ROLLBACK)
     assert partition.queue.next_due() == 38_000
 
 
 def test_next_due_sees_what_lies_behind_what_is_finished_and_not_yet_passed():
     partition = Partition().prepare(0, immunity="600").prepare(1, born=2_000, immunity="600")
-    partition.queue.finish(0, Outcome.COMMIT)
+    partition.queue.finish([0], Outcome.COMMIT)
     assert partition.queue.watermark == 0
     assert partition.queue.next_due() == 32_000
 
@@ -408,7 +408,7 @@ def test_a_watermark_that_lags_too_far_is_due_at_once(bound):
     partition = Partition(CheckPolicy(**bound)).prepare(0, 1, immunity="600")
     assert partition.queue.next_due() == 31_000
     partition.prepare(2, 3, immunity="600")
-    partition.queue.finish(0, Outcome.COMMIT)
+    partition.queue.finish([0], Outcome.COMMIT)
     assert partition.queue.next_due() == 0
     assert offsets(partition.step(2_000).parked) == [1]
     assert partition.queue.next_due() == 31_000

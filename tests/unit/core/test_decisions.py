@@ -266,9 +266,9 @@ def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(
     monkeypatch.setattr(half_queue, "_REMEMBERED", 2)
     queue = HalfQueue(POLICY, watermark=10)
     for offset, outcome in [(5, Outcome.DISCARD), (6, Outcome.COMMIT), (5, Outcome.ROLLBACK)]:
-        queue.finish(offset, outcome)
+        queue.finish([offset], outcome)
     assert queue.remembered(5) is Outcome.ROLLBACK
-    queue.finish(7, Outcome.COMMIT)
+    queue.finish([7], Outcome.COMMIT)
     assert (queue.remembered(5), queue.remembered(6)) == (Outcome.ROLLBACK, None)
 
 

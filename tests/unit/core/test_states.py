@@ -60,11 +60,10 @@ def test_a_held_or_final_state_is_never_left_by_a_decision():
 
 @pytest.mark.parametrize("source", [Source.CLIENT, Source.CHECK, Source.OPERATOR])
 def test_whoever_decides_a_decision_is_the_same_event(source):
-    assert event_of(Decision.COMMIT, source, deliverable=True) is Event.COMMIT
-    assert event_of(Decision.COMMIT, source, deliverable=False) is Event.COMMIT_UNDELIVERABLE
-    assert event_of(Decision.ROLLBACK, source, deliverable=False) is Event.ROLLBACK
-    assert event_of(Decision.UNKNOWN, source, deliverable=True) is Event.UNKNOWN
+    assert event_of(Decision.COMMIT, source) is Event.COMMIT
+    assert event_of(Decision.ROLLBACK, source) is Event.ROLLBACK
+    assert event_of(Decision.UNKNOWN, source) is Event.UNKNOWN
 
 
 def test_a_resume_is_not_an_unknown():
-    assert event_of(Decision.UNKNOWN, Source.RESUME, deliverable=True) is Event.RESUME
+    assert event_of(Decision.UNKNOWN, Source.RESUME) is Event.RESUME

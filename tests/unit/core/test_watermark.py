@@ -430,7 +430,7 @@ def test_after_a_take_over_op_is_replayed_from_what_is_still_needed():
 def test_finishing_a_message_at_the_watermark_leaves_its_outcome_until_it_is_passed():
     queue = HalfQueue(POLICY)
     queue.read(half(0))
-    queue.finish(0, Outcome.COMMIT)
+    queue.finish([0], Outcome.COMMIT)
     assert queue.outcome(0) is Outcome.COMMIT
     queue.advance()
     assert queue.outcome(0) is None
@@ -439,5 +439,5 @@ def test_finishing_a_message_at_the_watermark_leaves_its_outcome_until_it_is_pas
 def test_finishing_a_message_below_the_watermark_leaves_no_outcome_behind():
     queue = HalfQueue(POLICY, watermark=10)
     queue.restore_parked(ParkedEntries([parked(5)]))
-    queue.finish(5, Outcome.COMMIT)
+    queue.finish([5], Outcome.COMMIT)
     assert (queue.outcome(5), queue.entry(5)) == (None, None)

@@ -89,13 +89,13 @@ class SimulatedProducer:
     def produce(
         self,
         topic: str,
-        *,
         value: bytes | None,
         key: bytes | None,
-        headers: Headers,
-        timestamp: int,
-        on_delivery: _Report,
         partition: int,
+        _callback: None,
+        on_delivery: _Report,
+        timestamp: int,
+        headers: Headers,
     ) -> None:
         if self._world.strikes("producer's queue full"):
             raise BufferError("queue full")
