@@ -23,7 +23,8 @@ class FakeProducer:
         self.dies = False
         FakeProducer.made.append(self)
 
-    def produce(self, topic, value, key, partition, *, on_delivery, headers):
+    def produce(self, topic, value, key, partition, on_delivery, nothing, timestamp, headers):
+        assert (nothing, timestamp) == (None, 0)
         self.log.append(("produce", topic, value, key, partition, on_delivery, headers))
 
     def poll(self, timeout):

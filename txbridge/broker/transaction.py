@@ -203,9 +203,10 @@ class Transaction:
         timestamp = delivered_timestamp(half)
         while True:
             try:
-                # By position (the fifth is another name of the sixth): naming them takes half as long as the rest.
+                # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the
+                # rest. With None for `callback`, `on_delivery` would be ignored.
                 self._producer.produce(
-                    half.real_topic, half.value, half.key, partition, None, self._report, timestamp, headers
+                    half.real_topic, half.value, half.key, partition, self._report, None, timestamp, headers
                 )
             except BufferError:
                 self._wait_for_room()
@@ -324,7 +325,7 @@ class Transaction:
         while True:
             try:
                 self._producer.produce(
-                    topic, value, key, -1 if partition is None else partition, None, on_delivery, timestamp, [*headers]
+                    topic, value, key, -1 if partition is None else partition, on_delivery, None, timestamp, [*headers]
                 )
             except BufferError:
                 self._wait_for_room()

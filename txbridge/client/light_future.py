@@ -6,12 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 _Read = TypeVar("_Read")
-#: Its own initial values: what they are is the standard library's business.
-_FRESH = {name: value for name, value in Future().__dict__.items() if name not in {"_condition", "_waiters"}}
+
+
+class SharedCondition(threading.Condition):
+    """For futures that are mostly not waited for: then to notify costs nothing."""
+
+    def notify_all(self) -> None:
+        """As any Condition's; its lock must be held."""
+        if self._waiters:  # type: ignore[attr-defined]  # the standard library's own
+            super().notify_all()
 
 
 class LightFuture(Future[_T]):
@@ -21,9 +28,11 @@ class LightFuture(Future[_T]):
     else in a transaction. In turn, whoever waits for one future is woken by all of them and looks again.
     """
 
-    def __init__(self, condition: threading.Condition) -> None:
-        # Not super().__init__, which makes the condition. Lists are made anew, everything else is a constant.
-        self.__dict__.update(_FRESH, _condition=condition, _waiters=[], _done_callbacks=[])
+    def __init__(self, condition: SharedCondition) -> None:
+        # Not super().__init__, which makes the condition: the rest of what it sets are constants, and of the class.
+        self._condition = condition
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
 
     def result(self, timeout: float | None = None) -> _T:
         """As any Future's."""
@@ -43,3 +52,9 @@ class LightFuture(Future[_T]):
                 # What is done and has failed with a TimeoutError raises the same again; else it was woken too early.
                 if self.done() or (deadline is not None and time.monotonic() >= deadline):
                     return read(0)
+
+
+# Its own initial values: what they are is the standard library's business.
+for _name, _value in Future().__dict__.items():
+    if _name not in {"_condition", "_waiters", "_done_callbacks"}:
+        setattr(LightFuture, _name, _value)

@@ -17,6 +17,9 @@ from txbridge.core.names import short_id
 class LocalTransactionState(Enum):
     """What became of a local transaction (RocketMQ's names, its spelling of UNKNOW included)."""
 
+    # Members are unique. Enum hashes their names, in Python.
+    __hash__ = object.__hash__
+
     COMMIT_MESSAGE = Decision.COMMIT
     ROLLBACK_MESSAGE = Decision.ROLLBACK
     #: Not known yet: the worker will ask `check_local_transaction`.

@@ -136,7 +136,8 @@ class MessageExt(Message):
     @classmethod
     def _made(cls, message: Mapping[str, object], **more: object) -> Self:
         made = cls.__new__(cls)
-        made.__dict__.update(message, **more)
+        # At once: setting each of them, past what makes the dataclass frozen, would take several times as long.
+        object.__setattr__(made, "__dict__", {**message, **more})
         return made
 
 

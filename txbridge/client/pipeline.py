@@ -17,7 +17,7 @@ from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import Prepared
 from txbridge.client.in_flight import InFlight
-from txbridge.client.light_future import LightFuture
+from txbridge.client.light_future import LightFuture, SharedCondition
 from txbridge.client.listener import TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.result import TransactionSendResult
@@ -64,7 +64,7 @@ class Pipeline:
         #: There is room, or something that a flush waits for is over.
         self._news = threading.Condition(self._lock)
         #: Of all futures.
-        self._resolved = threading.Condition()
+        self._resolved = SharedCondition()
         self._in_flight = InFlight()
         self._ready: deque[tuple[_Attempt, Prepared | PrepareError]] = deque()
         self._jobs = 0

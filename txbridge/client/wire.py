@@ -73,7 +73,9 @@ class Wire:
 
         Raises BufferError when librdkafka's queue is full, KafkaException when the record can not be sent at all.
         """
-        self._producer.produce(topic, value, key, partition, on_delivery=on_delivery, headers=headers)
+        # By position (`callback` is an older name of `on_delivery`, 0 is no timestamp): naming them takes as long as half
+        # of the rest. With None for `callback`, `on_delivery` would be ignored.
+        self._producer.produce(topic, value, key, partition, on_delivery, None, 0, headers)
 
     def serve(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for delivery reports and errors, and act on them."""

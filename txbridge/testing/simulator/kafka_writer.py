@@ -92,8 +92,8 @@ class SimulatedProducer:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        _callback: None,
-        on_delivery: _Report,
+        callback: _Report,
+        _on_delivery: None,
         timestamp: int,
         headers: Headers,
     ) -> None:
@@ -102,7 +102,7 @@ class SimulatedProducer:
         if partition < 0:
             partitions = self._cluster.partitions.get(topic, 1)
             partition = self._world.hash(key) % partitions if key is not None else 0
-        self._queues.setdefault((topic, partition), []).append(((key, value, headers, timestamp), on_delivery))
+        self._queues.setdefault((topic, partition), []).append(((key, value, headers, timestamp), callback))
 
     def poll(self, _timeout: float) -> int:
         return self._serve()
