@@ -73,8 +73,8 @@ class Wire:
 
         Raises BufferError when librdkafka's queue is full, KafkaException when the record can not be sent at all.
         """
-        # By position (`callback` is an older name of `on_delivery`, 0 is no timestamp): naming them takes as long as half
-        # of the rest. With None for `callback`, `on_delivery` would be ignored.
+        # By position (`callback` is an older name of `on_delivery`, 0 is no timestamp): naming them takes as long as
+        # half of the rest. With None for `callback`, `on_delivery` would be ignored.
         self._producer.produce(topic, value, key, partition, on_delivery, None, 0, headers)
 
     def serve(self, timeout: float) -> None:
