@@ -17,6 +17,9 @@ class Company(Enum):
     while one is on its way and the linger is shorter than the way there and back.
     """
 
+    # Members are unique. Enum hashes their names, in Python, and a writer is looked up for every message.
+    __hash__ = object.__hash__
+
     #: One caller waits for its own: nobody would come.
     NOBODY = 0
     #: Several callers wait, each for its own: about the time that Kafka takes, so that those whose messages were

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.unit.core.building import COMMIT, POLICY, ROLLBACK, UNKNOWN, Partition, end, entry, half, offsets, resume
@@ -342,6 +344,27 @@ def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group():
         partition.queue.read(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
     assert len(partition.queue.due._checks["orders"]) <= 1_024
+
+
+def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_waits():
+    partition = Partition(dataclasses.replace(POLICY, transaction_timeout=60_001, park_after=100_000))
+    partition.prepare(0)
+    for offset in range(1, 20_000):
+        partition.queue.read(half(offset, born=1_000 + offset))
+        partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
+    assert len(partition.queue.due._first_checks) == 0
+    assert len(partition.queue.due._checks["orders"]) <= 1_024
+
+
+def test_p9_first_checks_that_are_near_are_gone_when_their_time_has_come():
+    partition = Partition(dataclasses.replace(POLICY, transaction_timeout=60_000, park_after=100_000))
+    for offset in range(20_000):
+        partition.queue.read(half(offset, born=1_000 + offset))
+        partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
+    assert partition.queue.next_due(21_000) is None
+    assert len(partition.queue.due._first_checks) == 20_000
+    assert partition.queue.due.groups_with_checks_due(81_000) == []
+    assert len(partition.queue.due._first_checks) == 0
 
 
 def test_p9_groups_that_have_nothing_open_are_forgotten():

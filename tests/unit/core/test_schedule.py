@@ -61,6 +61,17 @@ def test_next_due():
     assert dues.schedule.next_due() is None
 
 
+def test_what_is_due_later_is_not_looked_at():
+    dues = Dues()
+    dues.push(5_000, 1)
+    dues.push(5_001, 2)
+    del dues.of[1]
+    assert dues.schedule.next_due(3_000) is None
+    assert dues.asked == 0
+    assert dues.schedule.next_due(5_000) == 5_001
+    assert dues.schedule.next_due(3_000) == 5_001, "it is known by now"
+
+
 def test_p9_what_is_out_of_date_does_not_gather_behind_an_item_that_waits():
     dues = Dues()
     dues.push(1, 0)
