@@ -35,7 +35,7 @@ def halves(raw: DataFrame, names: Names) -> DataFrame:
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
     born = F.unix_millis("timestamp").alias("born")
-    named = raw.select("partition", F.col("offset").alias("half"), born, _content(), _headers())
+    named = raw.select("partition", F.col("offset").alias("half"), born, _content(), *_headers())
     # Each header is looked up once: that was most of the time that it took to read HALF.
     named = named.select("partition", "half", "born", "content", *(_text(own[name]).alias(name) for name in own))
     version, tran_msg, identity, group, topic, fixed, stamp = (F.col(column) for column in own)
@@ -72,7 +72,7 @@ def end_records(raw: DataFrame) -> DataFrame:
         F.col("offset").alias("end_at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.split(F.col("value").cast("string"), "\n").alias("lines"),
-        _headers(),
+        *_headers(),
     )
     source, lines = _text(headers.SOURCE), F.col("lines")
     shape = F.when(source == "resume", F.forall(lines, lambda line: line.rlike(_RESUME_ENTRY))).otherwise(
@@ -133,17 +133,17 @@ def entries(records: DataFrame) -> DataFrame:
     )
 
 
-def outcomes(raw: DataFrame) -> DataFrame:
-    """OP, a row per half message named: partition, op_at (offset), stamp, outcome, half, fault (then half is null).
+def op_records(raw: DataFrame) -> DataFrame:
+    """OP, a row per record: partition, op_at (offset), stamp, outcome, value, fault.
 
-    `stamp` is the append time, ms.
+    `stamp` is the append time (ms), `fault` null when it can be read.
     """
     named = raw.select(
         "partition",
         F.col("offset").alias("op_at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.col("value").cast("string").alias("value"),
-        _headers(),
+        *_headers(),
     )
     fault = _first_fault(
         (_text(headers.VERSION) == "1", "TXB_V is not 1"),
@@ -151,10 +151,14 @@ def outcomes(raw: DataFrame) -> DataFrame:
         (_text(headers.OUTCOME).isin("commit", "rollback", "discard"), "OUTCOME is unknown"),
         (F.forall(F.split("value", ","), lambda half: half.rlike(r"\A[0-9]{1,18}\z")), "not a list of half offsets"),
     )
-    outcome = _text(headers.OUTCOME).alias("outcome")
-    rows = named.select("partition", "op_at", "stamp", "value", outcome, fault.alias("fault"))
+    outcome = _text(headers.OUTCOME)
+    return named.select("partition", "op_at", "stamp", outcome.alias("outcome"), "value", fault.alias("fault"))
+
+
+def outcomes(records: DataFrame) -> DataFrame:
+    """A row per half message that OP names: partition, op_at, stamp, outcome, half, fault (then half is null)."""
     named_halves = F.explode_outer(F.when(F.col("fault").isNull(), F.split("value", ","))).alias("half")
-    return rows.select("partition", "op_at", "stamp", "outcome", "fault", named_halves).select(
+    return records.select("partition", "op_at", "stamp", "outcome", "fault", named_halves).select(
         "partition",
         "op_at",
         "stamp",
@@ -175,7 +179,7 @@ def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
         F.col("offset").alias("at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.col("value").cast("string").alias("value"),
-        _headers(),
+        *_headers(),
     ).where((F.col("partition") == F.col("stored_in")) & (_text(headers.VERSION) == "1"))
 
 
@@ -224,7 +228,7 @@ def discards(raw: DataFrame) -> DataFrame:
         F.col("partition").alias("at_partition"),
         F.col("offset").alias("at_offset"),
         F.unix_millis("timestamp").alias("stamp"),
-        _headers(),
+        *_headers(),
     )
     reason, where = _text(headers.REASON), _text(headers.HALF_COORDINATES)
     origin = _text(headers.RECORD_SOURCE)
@@ -264,10 +268,10 @@ def copies(raw: DataFrame) -> DataFrame:
         F.col("partition").alias("copy_partition"),
         F.col("offset").alias("copy_at"),
         _content(),
-        _headers(),
+        *_headers(),
     )
     where = _text(headers.HALF_COORDINATES)
-    return named.where(F.map_contains_key("headers", F.lit(headers.HALF_COORDINATES))).select(
+    return named.where(F.array_contains("header_names", headers.HALF_COORDINATES)).select(
         "topic",
         "copy_partition",
         "copy_at",
@@ -286,7 +290,7 @@ def checks(raw: DataFrame) -> DataFrame:
         "topic",
         F.col("partition").alias("check_partition"),
         F.col("offset").alias("check_at"),
-        _headers(),
+        *_headers(),
     )
     where = _text(headers.HALF_COORDINATES)
     return named.where(where.rlike(_COORDINATES)).select(
@@ -304,7 +308,7 @@ def checks(raw: DataFrame) -> DataFrame:
 def unknown_versions(raw: DataFrame) -> DataFrame:
     """Of records that only workers write those of another version than ours: topic, partition, offset, version."""
     version = _text(headers.VERSION)
-    rows = raw.select("topic", "partition", "offset", _headers())
+    rows = raw.select("topic", "partition", "offset", *_headers())
     return rows.where(version.rlike(_DIGITS) & (version != headers.PROTOCOL_VERSION.decode())).select(
         "topic",
         "partition",
@@ -329,13 +333,18 @@ def _content() -> Column:
     return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told).alias("content")
 
 
-def _headers() -> Column:
-    """The headers as a map. Of a repeated name the last one counts (session: mapKeyDedupPolicy=LAST_WIN)."""
-    return F.map_from_arrays("headers.key", "headers.value").alias("headers")
+def _headers() -> tuple[Column, Column]:
+    """Names and values of the headers for `_text`, the last one first: of a repeated name the last one counts.
+
+    To build a map of each record's headers took as long as to read the record.
+    """
+    return F.reverse("headers.key").alias("header_names"), F.reverse("headers.value").alias("header_values")
 
 
 def _text(name: str) -> Column:
-    return F.col("headers")[name].cast("string")
+    """A header by its name; null when there is none."""
+    place = F.array_position("header_names", name)
+    return F.get("header_values", place - 1).cast("string")
 
 
 def _forbidden(topic: Column, names: Names) -> Column:
