@@ -164,12 +164,17 @@ def _coordinates() -> tuple[Column, Column]:
 
 def _summed(told: DataFrame) -> DataFrame:
     """A row per coordinates: `story` (the bits) if it is a plain one, else null, and what is counted of plain ones."""
-    summed = told.groupBy("at_partition", "at_half").agg(
-        F.count("*").alias("n"),
-        F.bit_or("bits").alias("bits"),
-        # Of two hashes 0, if they are the same.
-        *(F.bit_xor(name).alias(name) for name in ("end", "delivered")),
-        *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+    # Shuffled first: Spark would else sum up before, too, where hardly two rows belong together.
+    summed = (
+        told.repartition("at_partition", "at_half")
+        .groupBy("at_partition", "at_half")
+        .agg(
+            F.count("*").alias("n"),
+            F.bit_or("bits").alias("bits"),
+            # Of two hashes 0, if they are the same.
+            *(F.bit_xor(name).alias(name) for name in ("end", "delivered")),
+            *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+        )
     )
     story = F.col("bits").bitwiseAND(~(_BY_CHECK | _TAKEN))
     # As many records as bits: each of them occurs once.
