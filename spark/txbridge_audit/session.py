@@ -186,6 +186,9 @@ def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, sma
             ("spark.ui.showConsoleProgress", "false"),
             ("spark.sql.shuffle.partitions", str(max(4, cores))),
             ("spark.sql.catalogImplementation", "in-memory"),
+            # Both note of each column where in the program it was made, for the texts of errors: as slow as to make it.
+            ("spark.python.sql.dataFrameDebugging.enabled", "false"),
+            ("spark.sql.dataFrameQueryContext.enabled", "false"),
             ("spark.sql.warehouse.dir", str(workdir / "warehouse")),
             ("spark.local.dir", str(workdir)),
         ],
