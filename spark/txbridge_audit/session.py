@@ -30,6 +30,8 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _SEMANTICS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    # Of a name that repeats in a JSON object the last one counts.
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
     # All but `kafka`: Kafka's newer source makes Spark's own rows at once, the older one copies each record twice more.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # What is kept is looked at once or twice: to compress it took a tenth of the time of all tasks.
