@@ -55,7 +55,8 @@ _JAVA = 17
 #: Without it there is less room for code, and when that is full nothing is compiled any more.
 _QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 #: With more to read it pays for what runs once per record. All else, planning above all, runs some ten thousand times:
-#: with HotSpot's own limits, a thirtieth of these, most of what it optimised was that. No pause is too long here.
+#: with HotSpot's own limits, a thirtieth of these, most of what it optimised was that. Nobody waits for
+#: an answer meanwhile, so pauses for garbage collection may be long.
 _LATER_OPTIMISED = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC -XX:Tier4InvocationThreshold=150000 "
     "-XX:Tier4MinInvocationThreshold=20000 -XX:Tier4CompileThreshold=450000 -XX:Tier4BackEdgeThreshold=1200000"
