@@ -270,13 +270,12 @@ def copies(raw: DataFrame) -> DataFrame:
         _text(headers.UNIQ_KEY).alias("id"),
         _content(),
     )
-    where = F.col("where")
     return named.select(
         "topic",
         "copy_partition",
         "copy_at",
-        F.regexp_extract(where, _COORDINATES, 1).try_cast("int").alias("partition"),
-        F.regexp_extract(where, _COORDINATES, 2).try_cast("bigint").alias("half"),
+        F.regexp_extract("where", _COORDINATES, 1).try_cast("int").alias("partition"),
+        F.regexp_extract("where", _COORDINATES, 2).try_cast("bigint").alias("half"),
         "id",
         "content",
     )

@@ -1,7 +1,7 @@
 """The audit against a bare Spark job that only reads and counts the same topics, on the same Spark.
 
 The job is measured twice, and the audit compared with both: as anybody would write it, with the defaults of Spark and
-of Kafka's client (`bare`), and with the settings with which the audit reads (`tuned`), a third of that time.
+of Kafka's client (`bare`), and with the settings with which the audit reads (`tuned`): less than half.
 Both count what is committed, to the same ends. Before that each runs once unmeasured: the first job of a Spark also
 loads and compiles what every job needs. The audit has no such rehearsal.
 """
