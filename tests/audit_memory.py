@@ -75,7 +75,7 @@ class Memory(Log):
             halves=records.halves(self.frame(spark, names.half), names),
             entries=records.entries(ends),
             bad_ends=records.unreadable(ends),
-            outcomes=records.outcomes(self.frame(spark, names.op)),
+            outcomes=records.outcomes(records.op_records(self.frame(spark, names.op))),
             parked=records.parked(self.frame(spark, names.offset), names),
             discards=records.discards(self.frame(spark, names.discard)),
             copies=records.copies(self.frame(spark, *real)),

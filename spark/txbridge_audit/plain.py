@@ -59,41 +59,41 @@ def split(reader: Reader, frames: Frames, topics: Sequence[str], selection: Sele
     frames = dataclasses.replace(
         frames,
         # Each is looked at twice: for the plain story, and for what belongs to another one.
-        outcomes=reader.keep(frames.outcomes),
         copies=reader.keep(frames.copies),
         checks=reader.keep(frames.checks),
     )
-    known = reader.keep(_summed(_told(reader.names, frames, selection)))
-    others = known.where("not plain").select("at_partition", "at_half")
-    number = others.count()
-    if number > _MANY:
-        return Split(Counts(), (), frames)
-    rest = _rest(frames, F.broadcast(others))
-    told = (
-        known.where("plain")
-        # Every anchor's records are in the first row of its group; hashing is cheaper than sorting all for a pair.
-        .groupBy("partition", "committed", "by_check", "taken", "topic", "place", "op_at")
-        .agg(F.count("*").alias("n"), F.min("copy_at").alias("copy_at"))
-        .groupBy("partition", "committed", "by_check", "taken", "topic", "place")
-        .agg(F.sum("n").alias("n"), F.min(F.struct("op_at", "copy_at")).alias("oldest"))
+    groups = reader.keep(_grouped(_summed(_told(reader.names, frames, selection))))
+    sums = (
+        groups.groupBy("at_partition", "story", "topic", "place")
+        .agg(
+            F.sum("n").alias("n"),
+            F.min(F.struct("op_at", "copy_at")).alias("oldest"),
+        )
         .join(F.broadcast(_names(reader.spark, topics)), "topic", "left")
         .collect()
     )
+    number = sum(row.n for row in sums if row.story is None)
+    if number > _MANY:
+        return Split(Counts(), (), frames)
+    rest = _rest(frames, F.broadcast(groups.where(F.col("story").isNull()).select("at_partition", "other_half")))
     # Most have a few records each.
     rest = working.unpacked(reader.cut_off(working.packed(rest), 4 * number), rest)
-    counted = {True: 0, False: 0}
-    for row in told:
-        counted[row.committed] += row.n if row.taken else 0
+    plain = [row for row in sums if row.story is not None]
+    taken = [row for row in plain if row.story & _TAKEN]
+    fates = {
+        verdicts.DELIVERED: sum(row.n for row in taken if row.story & _COMMIT),
+        verdicts.ROLLED_BACK: sum(row.n for row in taken if row.story & _ROLLBACK),
+    }
     return Split(
         counted=dataclasses.replace(
             Counts(),
-            fates={**Counts().fates, verdicts.DELIVERED: counted[True], verdicts.ROLLED_BACK: counted[False]},
-            answered_by_check=sum(row.n for row in told if row.by_check and row.taken),
+            fates={**Counts().fates, **fates},
+            answered_by_check=sum(row.n for row in taken if row.story & _BY_CHECK),
         ),
         anchors=[
-            Anchor(row.partition, row.name, row.place, row.oldest.op_at, row.oldest.copy_at)
-            for row in told
-            if row.committed
+            Anchor(row.at_partition, row.name, row.place, row.oldest.op_at, row.oldest.copy_at)
+            for row in plain
+            if row.story & _COMMIT
         ],
         rest=rest,
     )
@@ -163,30 +163,43 @@ def _coordinates() -> tuple[Column, Column]:
 
 
 def _summed(told: DataFrame) -> DataFrame:
-    """A row per coordinates with `plain`, and what is counted of plain ones."""
-    summed = told.groupBy("at_partition", "at_half").agg(
-        F.count("*").alias("n"),
-        F.bit_or("bits").alias("bits"),
-        *(F.min(name).alias(f"least_{name}") for name in ("end", "delivered")),
-        *(F.max(name).alias(f"most_{name}") for name in ("end", "delivered")),
-        *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+    """A row per coordinates: `story` (the bits) if it is a plain one, else null, and what is counted of plain ones."""
+    # Shuffled first: Spark would else sum up before, too, where hardly two rows belong together.
+    summed = (
+        told.repartition("at_partition", "at_half")
+        .groupBy("at_partition", "at_half")
+        .agg(
+            F.count("*").alias("n"),
+            F.bit_or("bits").alias("bits"),
+            # Of two hashes 0, if they are the same.
+            *(F.bit_xor(name).alias(name) for name in ("end", "delivered")),
+            *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+        )
     )
     story = F.col("bits").bitwiseAND(~(_BY_CHECK | _TAKEN))
-    one_end = F.col("least_end") == F.col("most_end")
-    one_content = F.col("least_delivered") == F.col("most_delivered")
     # As many records as bits: each of them occurs once.
-    delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & one_end & one_content
-    rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count()) & one_end
+    delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & (F.col("delivered") == 0)
+    rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count())
+    plain = (F.col("end") == 0) & (delivered | rolled_back)
     return summed.select(
         "at_partition",
         "at_half",
-        F.coalesce(delivered | rolled_back, F.lit(False)).alias("plain"),
-        F.col("at_partition").alias("partition"),
-        (F.col("bits").bitwiseAND(_COMMIT) != 0).alias("committed"),
-        (F.col("bits").bitwiseAND(_BY_CHECK) != 0).alias("by_check"),
-        (F.col("bits").bitwiseAND(_TAKEN) != 0).alias("taken"),
+        F.when(plain, F.col("bits")).alias("story"),
         *("topic", "place", "op_at", "copy_at"),
     )
+
+
+def _grouped(summed: DataFrame) -> DataFrame:
+    """Plain ones summed up, the others one by one with their `other_half`."""
+    plain = F.col("story").isNotNull()
+    return summed.groupBy(
+        "at_partition",
+        F.when(~plain, F.col("at_half")).alias("other_half"),
+        "story",
+        *(F.when(plain, F.col(name)).alias(name) for name in ("topic", "place")),
+        # Every anchor's records are in the first row of its group; hashing is cheaper than sorting all for a pair.
+        F.when(F.col("story").bitwiseAND(_COMMIT) != 0, F.col("op_at")).alias("op_at"),
+    ).agg(F.count("*").alias("n"), F.min("copy_at").alias("copy_at"))
 
 
 def _names(spark: SparkSession, topics: Sequence[str]) -> DataFrame:
@@ -197,7 +210,7 @@ def _names(spark: SparkSession, topics: Sequence[str]) -> DataFrame:
 
 def _rest(frames: Frames, others: DataFrame) -> Frames:
     """The rows of these coordinates, and those that name none. Records that can not be read, and discards, are few."""
-    others = others.withColumnsRenamed({"at_partition": "other_partition", "at_half": "other_half"})
+    others = others.withColumnRenamed("at_partition", "other_partition")
     partition, half = _coordinates()
 
     def of(rows: DataFrame) -> DataFrame:

@@ -124,7 +124,7 @@ class Reader:
             begin = state.start_of(internal, starts, whole=True)
         spans: dict[TopicPartition, Range] = {}
         told = cluster.high_watermarks(internal)
-        suit(self.spark, sum(told[key] - begin[key] for key in internal))
+        suit(self.spark, _size(begin, told))
         first_look = {key: told[key] for key in half_keys}
         early = self.keep(records.halves(self.read(begin, first_look, READ_UNCOMMITTED), names))
         named = self._named_in(early) | plan.real_topics | (frozenset() if state is None else state.named)
@@ -138,10 +138,14 @@ class Reader:
         self.say("reading progress")
         offset_keys = self.partitions[names.offset]
         cut = cluster.stable_offsets(offset_keys)
+        suit(self.spark, _size(begin, cut))
         read_once = self.keep(self.read(begin, cut, READ_COMMITTED))
         read_once.count()
         later = cluster.stable_offsets(offset_keys)
-        kept = self.keep(read_once.unionByName(self.read(cut, later, READ_COMMITTED)))
+        kept = read_once
+        if later != cut:
+            kept = self.keep(kept.unionByName(self.read(cut, later, READ_COMMITTED)))
+        parked = self.keep(records.parked(kept, names))
         spans |= ranges(begin, later)
         facts.refuse_unknown_versions(kept.where(F.col("key").cast("string").startswith(f"{names.half}@")))
         progress = dict(() if state is None else state.progress) | facts.progress(kept, names, cluster)
@@ -161,9 +165,13 @@ class Reader:
         facts.check_ends(names, progress, end, half)
 
         # Step 9: the real topics again, those named meanwhile included.
-        added = records.halves(self.read(first_look, half, READ_UNCOMMITTED), names)
+        halves = early
+        if half != first_look:
+            suit(self.spark, _size(first_look, half))
+            added = self.keep(records.halves(self.read(first_look, half, READ_UNCOMMITTED), names))
+            named |= self._named_in(added)
+            halves = early.unionByName(added)
         spans |= ranges(begin, half)
-        named |= self._named_in(added)
         real = self._existing(named, plan.selection)
         after = self._settle(plan, real, hidden)
         real_starts = cluster.log_starts(real)
@@ -175,12 +183,15 @@ class Reader:
         self.say("reading decisions, outcomes and real topics")
         spans |= ranges(begin, discard.ends) | ranges(begin, op.ends) | ranges(begin, end)
         spans |= ranges(real_begin, after.ends) | ranges(check_starts, check)
-        raw_op = self.read(begin, op.ends, READ_COMMITTED)
-        # Kept: what can be read of it and what can not are looked at apart.
-        ends = self.keep(records.end_records(self.read(begin, end, READ_UNCOMMITTED)))
+        suit(self.spark, _size(begin, discard.ends))
         discards = self.keep(records.discards(self.read(begin, discard.ends, READ_COMMITTED)))
         # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
         discards.count()
+        suit(self.spark, _size(begin, told))
+        raw_op = self.read(begin, op.ends, READ_COMMITTED)
+        # Kept: each is looked at more than once, and every record names many half messages.
+        ends = self.keep(records.end_records(self.read(begin, end, READ_UNCOMMITTED)))
+        op_records = self.keep(records.op_records(raw_op))
         known = facts.partition_facts(names, cluster, self.partitions, starts, progress, op, begin)
         if state is not None:
             known = [
@@ -193,11 +204,11 @@ class Reader:
             ]
         return Gathered(
             frames=Frames(
-                halves=early.unionByName(added),
+                halves=halves,
                 entries=records.entries(ends),
                 bad_ends=records.unreadable(ends),
-                outcomes=records.outcomes(raw_op),
-                parked=records.parked(kept, names),
+                outcomes=records.outcomes(op_records),
+                parked=parked,
                 discards=discards,
                 copies=records.copies(self.read(real_begin, after.ends, READ_COMMITTED)),
                 checks=records.checks(self.read(check_starts, check, READ_COMMITTED, may_vanish=True)),
@@ -251,6 +262,11 @@ class Reader:
         cut = settle(self.cluster, partitions, timeout=plan.settle_timeout)
         hidden |= {key: (cut.ends[key], target) for key, target in cut.unsettled.items()}
         return cut
+
+
+def _size(starts: Ends, ends: Ends) -> int:
+    """Offsets from one to the other, which is about so many records: what its queries are made to suit."""
+    return sum(end - starts[key] for key, end in ends.items())
 
 
 def _refuse_shorter(begin: Ends, *cuts: Ends) -> None:

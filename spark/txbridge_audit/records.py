@@ -35,9 +35,8 @@ def halves(raw: DataFrame, names: Names) -> DataFrame:
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
     born = F.unix_millis("timestamp").alias("born")
-    named = raw.select("partition", F.col("offset").alias("half"), born, _content(), _headers())
-    # Each header is looked up once: that was most of the time that it took to read HALF.
-    named = named.select("partition", "half", "born", "content", *(_text(own[name]).alias(name) for name in own))
+    texts = (_text(own[name]).alias(name) for name in own)
+    named = raw.select("partition", F.col("offset").alias("half"), born, _content(), *texts)
     version, tran_msg, identity, group, topic, fixed, stamp = (F.col(column) for column in own)
     fault = _first_fault(
         (version == "1", "TXB_V is not 1"),
@@ -72,29 +71,23 @@ def end_records(raw: DataFrame) -> DataFrame:
         F.col("offset").alias("end_at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.split(F.col("value").cast("string"), "\n").alias("lines"),
-        _headers(),
+        _text(headers.VERSION).alias("version"),
+        _text(headers.SOURCE).alias("source"),
+        _text(headers.PGROUP).alias("group"),
+        _text(headers.CLIENT_ID).alias("client"),
     )
-    source, lines = _text(headers.SOURCE), F.col("lines")
+    source, lines = F.col("source"), F.col("lines")
     shape = F.when(source == "resume", F.forall(lines, lambda line: line.rlike(_RESUME_ENTRY))).otherwise(
         F.forall(lines, lambda line: line.rlike(_ENTRY)),
     )
     fault = _first_fault(
-        (_text(headers.VERSION) == "1", "TXB_V is not 1"),
-        (_text(headers.PGROUP).rlike(_GROUP), "PGROUP is not a producer group"),
+        (F.col("version") == "1", "TXB_V is not 1"),
+        (F.col("group").rlike(_GROUP), "PGROUP is not a producer group"),
         (source.isin("client", "check", "operator", "resume"), "SOURCE is unknown"),
         (F.size(lines).between(1, MAX_ENTRIES), "not 1 to 1,000 entries"),
         (shape, "an entry can not be read"),
     )
-    return named.select(
-        "partition",
-        "end_at",
-        "stamp",
-        source.alias("source"),
-        _text(headers.PGROUP).alias("group"),
-        _text(headers.CLIENT_ID).alias("client"),
-        "lines",
-        fault.alias("fault"),
-    )
+    return named.select("partition", "end_at", "stamp", "source", "group", "client", "lines", fault.alias("fault"))
 
 
 def unreadable(records: DataFrame) -> DataFrame:
@@ -133,28 +126,33 @@ def entries(records: DataFrame) -> DataFrame:
     )
 
 
-def outcomes(raw: DataFrame) -> DataFrame:
-    """OP, a row per half message named: partition, op_at (offset), stamp, outcome, half, fault (then half is null).
+def op_records(raw: DataFrame) -> DataFrame:
+    """OP, a row per record: partition, op_at (offset), stamp, outcome, value, fault.
 
-    `stamp` is the append time, ms.
+    `stamp` is the append time (ms), `fault` null when it can be read.
     """
     named = raw.select(
         "partition",
         F.col("offset").alias("op_at"),
         F.unix_millis("timestamp").alias("stamp"),
+        _text(headers.VERSION).alias("version"),
+        _text(headers.TAGS).alias("tags"),
+        _text(headers.OUTCOME).alias("outcome"),
         F.col("value").cast("string").alias("value"),
-        _headers(),
     )
     fault = _first_fault(
-        (_text(headers.VERSION) == "1", "TXB_V is not 1"),
-        (_text(headers.TAGS) == headers.REMOVE_TAG.decode(), "TAGS is not d"),
-        (_text(headers.OUTCOME).isin("commit", "rollback", "discard"), "OUTCOME is unknown"),
+        (F.col("version") == "1", "TXB_V is not 1"),
+        (F.col("tags") == headers.REMOVE_TAG.decode(), "TAGS is not d"),
+        (F.col("outcome").isin("commit", "rollback", "discard"), "OUTCOME is unknown"),
         (F.forall(F.split("value", ","), lambda half: half.rlike(r"\A[0-9]{1,18}\z")), "not a list of half offsets"),
     )
-    outcome = _text(headers.OUTCOME).alias("outcome")
-    rows = named.select("partition", "op_at", "stamp", "value", outcome, fault.alias("fault"))
+    return named.select("partition", "op_at", "stamp", "outcome", "value", fault.alias("fault"))
+
+
+def outcomes(records: DataFrame) -> DataFrame:
+    """A row per half message that OP names: partition, op_at, stamp, outcome, half, fault (then half is null)."""
     named_halves = F.explode_outer(F.when(F.col("fault").isNull(), F.split("value", ","))).alias("half")
-    return rows.select("partition", "op_at", "stamp", "outcome", "fault", named_halves).select(
+    return records.select("partition", "op_at", "stamp", "outcome", "fault", named_halves).select(
         "partition",
         "op_at",
         "stamp",
@@ -175,8 +173,8 @@ def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
         F.col("offset").alias("at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.col("value").cast("string").alias("value"),
-        _headers(),
-    ).where((F.col("partition") == F.col("stored_in")) & (_text(headers.VERSION) == "1"))
+        _text(headers.VERSION).alias("version"),
+    ).where((F.col("partition") == F.col("stored_in")) & (F.col("version") == "1"))
 
 
 def progress(raw: DataFrame, names: Names) -> DataFrame:
@@ -224,10 +222,14 @@ def discards(raw: DataFrame) -> DataFrame:
         F.col("partition").alias("at_partition"),
         F.col("offset").alias("at_offset"),
         F.unix_millis("timestamp").alias("stamp"),
-        _headers(),
+        _text(headers.REASON).alias("reason"),
+        _text(headers.HALF_COORDINATES).alias("where"),
+        _text(headers.RECORD_SOURCE).alias("origin"),
+        _text(headers.ERROR).alias("error"),
+        _text(headers.END_POSITION).alias("end_position"),
+        _text(headers.CHECK_TIMES).alias("check_times"),
     )
-    reason, where = _text(headers.REASON), _text(headers.HALF_COORDINATES)
-    origin = _text(headers.RECORD_SOURCE)
+    reason, where, origin = F.col("reason"), F.col("where"), F.col("origin")
     is_copy = reason.eqNullSafe("COPY")
     malformed = reason.eqNullSafe("MALFORMED") | is_copy
     rows = named.select(
@@ -241,11 +243,11 @@ def discards(raw: DataFrame) -> DataFrame:
         .try_cast("bigint")
         .alias("source_offset"),
         malformed.alias("malformed"),
-        reason.alias("reason"),
-        _text(headers.ERROR).alias("error"),
+        "reason",
+        "error",
         F.when(is_copy, F.regexp_extract(where, _COORDINATES, 2)).try_cast("bigint").alias("first"),
-        _text(headers.END_POSITION).try_cast("bigint").alias("discard_end"),
-        _text(headers.CHECK_TIMES).try_cast("bigint").alias("checks"),
+        F.col("end_position").try_cast("bigint").alias("discard_end"),
+        F.col("check_times").try_cast("bigint").alias("checks"),
         "stamp",
         "at_partition",
         "at_offset",
@@ -259,21 +261,22 @@ def copies(raw: DataFrame) -> DataFrame:
     topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id, content (a
     hash of the user's key, value and headers).
     """
-    named = raw.select(
+    ours = raw.where(F.array_contains("headers.key", headers.HALF_COORDINATES))
+    named = ours.select(
         "topic",
         F.col("partition").alias("copy_partition"),
         F.col("offset").alias("copy_at"),
+        _text(headers.HALF_COORDINATES).alias("where"),
+        _text(headers.UNIQ_KEY).alias("id"),
         _content(),
-        _headers(),
     )
-    where = _text(headers.HALF_COORDINATES)
-    return named.where(F.map_contains_key("headers", F.lit(headers.HALF_COORDINATES))).select(
+    return named.select(
         "topic",
         "copy_partition",
         "copy_at",
-        F.regexp_extract(where, _COORDINATES, 1).try_cast("int").alias("partition"),
-        F.regexp_extract(where, _COORDINATES, 2).try_cast("bigint").alias("half"),
-        _text(headers.UNIQ_KEY).alias("id"),
+        F.regexp_extract("where", _COORDINATES, 1).try_cast("int").alias("partition"),
+        F.regexp_extract("where", _COORDINATES, 2).try_cast("bigint").alias("half"),
+        "id",
         "content",
     )
 
@@ -286,31 +289,29 @@ def checks(raw: DataFrame) -> DataFrame:
         "topic",
         F.col("partition").alias("check_partition"),
         F.col("offset").alias("check_at"),
-        _headers(),
+        _text(headers.HALF_COORDINATES).alias("where"),
+        _text(headers.UNIQ_KEY).alias("id"),
+        _text(headers.CHECK_TIMES).try_cast("bigint").alias("checks"),
+        _text(headers.END_POSITION).try_cast("bigint").alias("end_position"),
     )
-    where = _text(headers.HALF_COORDINATES)
+    where = F.col("where")
     return named.where(where.rlike(_COORDINATES)).select(
         "topic",
         "check_partition",
         "check_at",
         F.regexp_extract(where, _COORDINATES, 1).try_cast("int").alias("partition"),
         F.regexp_extract(where, _COORDINATES, 2).try_cast("bigint").alias("half"),
-        _text(headers.UNIQ_KEY).alias("id"),
-        _text(headers.CHECK_TIMES).try_cast("bigint").alias("checks"),
-        _text(headers.END_POSITION).try_cast("bigint").alias("end_position"),
+        "id",
+        "checks",
+        "end_position",
     )
 
 
 def unknown_versions(raw: DataFrame) -> DataFrame:
     """Of records that only workers write those of another version than ours: topic, partition, offset, version."""
-    version = _text(headers.VERSION)
-    rows = raw.select("topic", "partition", "offset", _headers())
-    return rows.where(version.rlike(_DIGITS) & (version != headers.PROTOCOL_VERSION.decode())).select(
-        "topic",
-        "partition",
-        "offset",
-        version.alias("version"),
-    )
+    version = F.col("version")
+    rows = raw.select("topic", "partition", "offset", _text(headers.VERSION).alias("version"))
+    return rows.where(version.rlike(_DIGITS) & (version != headers.PROTOCOL_VERSION.decode()))
 
 
 def _content() -> Column:
@@ -329,13 +330,13 @@ def _content() -> Column:
     return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told).alias("content")
 
 
-def _headers() -> Column:
-    """The headers as a map. Of a repeated name the last one counts (session: mapKeyDedupPolicy=LAST_WIN)."""
-    return F.map_from_arrays("headers.key", "headers.value").alias("headers")
-
-
 def _text(name: str) -> Column:
-    return F.col("headers")[name].cast("string")
+    """A header of a raw record by its name; of a repeated one the last; null when there is none.
+
+    To build a map of the headers took as long as to read the record; the names are turned round once for all lookups.
+    """
+    place = F.size("headers") - F.array_position(F.reverse("headers.key"), name)
+    return F.get("headers", place)["value"].cast("string")
 
 
 def _forbidden(topic: Column, names: Names) -> Column:

@@ -30,8 +30,14 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _SEMANTICS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # Of a header name that repeats the last one counts.
+    # Of a name that repeats in a JSON object the last one counts.
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",
+    # All but `kafka`: Kafka's newer source makes Spark's own rows at once, the older one copies each record twice more.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+    # What is kept is looked at once or twice: to compress it took a tenth of the time of all tasks.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # A small map before the large one helps when keys repeat within a task; those of transactions do not.
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     # HotSpot never compiles a method of more than 8,000 bytes. The rules make long ones; above this Spark splits them.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # The ledger is summed up in the order of its key; hashing it would sort it once more.
@@ -48,6 +54,13 @@ _JAVA = 17
 #: HotSpot's optimising compiler took 40 % of all processor time of an audit of 337,000 transactions.
 #: Without it there is less room for code, and when that is full nothing is compiled any more.
 _QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+#: With more to read it pays for what runs once per record. All else, planning above all, runs some ten thousand times:
+#: with HotSpot's own limits, a thirtieth of these, most of what it optimised was that. Nobody waits for
+#: an answer meanwhile, so pauses for garbage collection may be long.
+_LATER_OPTIMISED = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC -XX:Tier4InvocationThreshold=150000 "
+    "-XX:Tier4MinInvocationThreshold=20000 -XX:Tier4CompileThreshold=450000 -XX:Tier4BackEdgeThreshold=1200000"
+)
 #: For the JVM to end after its session has: it has nothing left to do but delete its temporary files.
 _JVM_EXIT_TIMEOUT = 10.0
 
@@ -176,12 +189,14 @@ def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, sma
             ("spark.ui.showConsoleProgress", "false"),
             ("spark.sql.shuffle.partitions", str(max(4, cores))),
             ("spark.sql.catalogImplementation", "in-memory"),
+            # Both note of each column where in the program it was made, for the texts of errors: as slow as to make it.
+            ("spark.python.sql.dataFrameDebugging.enabled", "false"),
+            ("spark.sql.dataFrameQueryContext.enabled", "false"),
             ("spark.sql.warehouse.dir", str(workdir / "warehouse")),
             ("spark.local.dir", str(workdir)),
         ],
     )
-    if small:
-        conf.set("spark.driver.extraJavaOptions", _QUICK_START)
+    conf.set("spark.driver.extraJavaOptions", _QUICK_START if small else _LATER_OPTIMISED)
     if connector:
         conf.set("spark.jars.packages", CONNECTOR)
         if not _fetched():

@@ -26,7 +26,13 @@ POLL_TIMEOUT_MS = 20_000
 
 #: Spark asks for the first and the last offset after every poll: at Kafka's 500 records a poll that costs more than the
 #: records. A poll is bounded by bytes, so large records make it smaller.
-_BIG_POLLS = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024)}
+#: Kafka's client asks for what comes next before it is needed; at the end of a partition the broker would keep that
+#: request, and those behind it, for 500 ms: in each task.
+_POLLS = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    "kafka.fetch.max.wait.ms": "20",
+}
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
@@ -54,7 +60,7 @@ def read(
         partitions[topic].append(partition)
         starts[topic][str(partition)] = span.start
         ends[topic][str(partition)] = span.end
-    reader = spark.read.format("kafka").options(**_BIG_POLLS).options(**dict(settings.spark))
+    reader = spark.read.format("kafka").options(**_POLLS).options(**dict(settings.spark))
     return (
         reader.option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))
