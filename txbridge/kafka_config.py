@@ -199,7 +199,7 @@ def admin_config(user: Mapping[str, Any]) -> dict[str, Any]:
     return _derive(user, _PRODUCER_ONLY | _CONSUMER_ONLY, {}, None)
 
 
-def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, linger_ms: int = 0) -> dict[str, Any]:
+def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, linger_ms: float = 0) -> dict[str, Any]:
     """Settings of a producer of half messages; `max_message_bytes` is max.message.bytes of the half topic.
 
     No linger where the application waits for each half message. `message.timeout.ms` is 3 s as RocketMQ's send

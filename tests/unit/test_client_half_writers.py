@@ -44,7 +44,7 @@ def test_a_lone_caller_waits_for_nobody_and_needs_one_connection(writers, made):
 
 
 def test_company_gets_writers_of_its_own_when_there_is_some(writers, made):
-    assert [writers.of(company).linger for company in (Company.CALLERS, Company.MANY, Company.CALLERS)] == [1, 5, 1]
+    assert [writers.of(company).linger for company in (Company.CALLERS, Company.MANY, Company.CALLERS)] == [0.5, 5, 0.5]
     assert [(writer.thread, writer.log) for writer in made[1:]] == [
         ("half-callers", ["start"]),
         ("half-many", ["start"]),
@@ -82,10 +82,10 @@ def test_who_does_not_wait_gets_another_one_until_it_is_connected(made):
     assert time.monotonic() - started < 5
     threading.Timer(0.05, connected.set).start()
     # Who waits gets the one that is being made, and no second one is.
-    assert writers.of(Company.CALLERS).linger == 1
-    assert writers.of(Company.CALLERS, waits=False).linger == 1
+    assert writers.of(Company.CALLERS).linger == 0.5
+    assert writers.of(Company.CALLERS, waits=False).linger == 0.5
     writers.close()
-    assert [(writer.linger, writer.log) for writer in made] == [(0, ["start", "close"]), (1, ["start", "close"])]
+    assert [(writer.linger, writer.log) for writer in made] == [(0, ["start", "close"]), (0.5, ["start", "close"])]
     assert not [thread for thread in threading.enumerate() if thread.name == "txbridge-half-new"]
     assert writers.of(Company.MANY, waits=False) is made[0]
 

@@ -22,9 +22,9 @@ class Company(Enum):
 
     #: One caller waits for its own: nobody would come.
     NOBODY = 0
-    #: Several callers wait, each for its own: about the time that Kafka takes, so that those whose messages were
+    #: Many callers wait, each for its own: half of the time that Kafka takes, so that those whose messages were
     #: acknowledged together meet again.
-    CALLERS = 1
+    CALLERS = 0.5
     #: Nobody waits for a single one: the default of Kafka's own producer (KIP-1030).
     MANY = 5
 
@@ -35,7 +35,7 @@ class HalfWriters:
     `new` makes one from its linger (ms) and the name of its thread.
     """
 
-    def __init__(self, new: Callable[[int, str], HalfWriter]) -> None:
+    def __init__(self, new: Callable[[float, str], HalfWriter]) -> None:
         self._new = new
         #: Held while a writer is made.
         self._lock = threading.Lock()

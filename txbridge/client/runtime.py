@@ -37,8 +37,10 @@ Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]
 #: The consumer of checks leaves its group in milliseconds, unless Kafka is away: then the group notices by itself
 #: after the session time-out, and nobody should wait for that.
 _LEAVE_GROUP_S = 3.0
-#: With so many transactions under way, half messages wait a moment for company: below, hardly any would come.
-_COMPANY_FROM = 4
+#: With so many transactions under way, half messages wait a moment for company. Fewer would only wait: eight blocking
+#: threads do 3,800 transactions a second with a linger of 1 ms, 5,200 without; 32 threads 9,600 with 0.5 ms, 7,200
+#: without.
+_COMPANY_FROM = 16
 
 
 class Runtime:
@@ -47,7 +49,7 @@ class Runtime:
     def __init__(self, options: ClientOptions, layout: Layout, connection: Connection, ask: Ask) -> None:
         names, group, settings = options.names, options.group, options.settings
 
-        def half_config(linger_ms: int) -> dict[str, Any]:
+        def half_config(linger_ms: float) -> dict[str, Any]:
             room = layout.half_max_message_bytes
             return kafka_config.half_producer_config(settings, max_message_bytes=room, linger_ms=linger_ms)
 
