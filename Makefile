@@ -96,8 +96,8 @@ build/image/demo/ivy:
 compose: images
 	docker compose --file compose/compose.yaml up --exit-code-from demo
 
-# All measurements, as a table and build/bench/report.json: 25 minutes on two quiet cores, a JDK, and 98 MB of RocketMQ's jars the
-# first time. One of them: `make bench ARGS=pending`.
+# All measurements, as a table and build/bench/report.json: a JDK, and 98 MB of RocketMQ's jars the first time. Shorter:
+# `make bench ARGS="--rounds 2"`; one of them: `make bench ARGS=pending`.
 bench: setup
 	$(BIN)/python -m tests.bench $(ARGS)
 
