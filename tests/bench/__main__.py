@@ -24,6 +24,7 @@ BENCHES = (
     "prepare",
     "latency",
     "worker",
+    "steps",
     "check_back",
     "end_to_end",
     "log_cost",
@@ -34,7 +35,9 @@ BENCHES = (
     "audit",
 )
 #: Those that take medians over rounds.
-_IN_ROUNDS = frozenset({"prepare", "latency", "worker", "check_back", "end_to_end", "client", "matrix", "pending"})
+_IN_ROUNDS = frozenset(
+    {"prepare", "latency", "worker", "steps", "check_back", "end_to_end", "client", "matrix", "pending"}
+)
 _FOLDER = Path("build/bench")
 
 

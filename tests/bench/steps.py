@@ -1,0 +1,150 @@
+"""Where a worker's time goes: processor time of each step of a delivered message, in one thread, one step at a time.
+
+The steps are those of the worker, done by its own code on records that a real Kafka holds, 10,000 at a time as in its
+Kafka transactions. What confluent-kafka and librdkafka take (`library`) is the floor for a worker in Python: a bare
+loop does nothing else. The rest is ours. What the steps leave out is small or not Python: the threads of librdkafka,
+committing, Faust's events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import Producer
+
+from tests.bench.feed import Feed
+from tests.bench.measure import Rounds
+from tests.harness import COMMIT, Bridge
+from txbridge.broker.payloads import PayloadStore, to_half
+from txbridge.broker.reader import PartitionReader
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import Draft
+from txbridge.core.end_transaction import parse_end
+from txbridge.core.half_message import HalfMessage, delivered_headers, delivered_timestamp
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.progress import encode_ops
+from txbridge.embedded import EmbeddedKafka
+from txbridge.record_headers import headers_of
+
+_T = TypeVar("_T")
+
+#: Steps of confluent-kafka and librdkafka, and the one of ours that contains the second of them.
+_CONSUME, _HEADERS, _PRODUCE = (f"library: {what}, us" for what in ("consume", "headers of a record", "produce"))
+_READ = "read a half message, us"
+_TOGETHER = 10_000
+#: As many as a client puts into one END record under load.
+_ENTRIES = 200
+_BUDGET = 64 * 1024 * 1024
+_PATIENCE_S = 10.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--transactions", type=int, default=100_000, help="per round (default 100,000)")
+    parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
+    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    with (
+        EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
+        Bridge(kafka.bootstrap_servers, "bench steps", partitions=1) as bridge,
+    ):
+        real = bridge.create_topic("real", partitions=1)
+        Feed(bridge).prepare(real, options.transactions, options.size, b"committed")
+        # As the worker's process has it: the garbage collector seldom looks (broker/faust_app.py).
+        gc.set_threshold(200_000, 20, 20)
+        found = Rounds()
+        for number in range(options.rounds + 1):
+            steps = _Steps(bridge, options.transactions)
+            steps.run()
+            if number:
+                found.add("a delivered message", steps.figures())
+    return {"transactions": options.transactions, "bytes_each": options.size, "figures": found.report(), "ratios": {}}
+
+
+class _Steps:
+    """All transactions once, and the seconds of processor time of this thread that each step took."""
+
+    def __init__(self, bridge: Bridge, count: int) -> None:
+        self._bridge = bridge
+        self._count = count
+        self._seconds: dict[str, float] = {}
+
+    def figures(self) -> dict[str, float]:
+        """Microseconds for each transaction, of each step and in sum."""
+        each = {name: seconds / self._count * 1e6 for name, seconds in self._seconds.items()}
+        each[_READ] -= each[_HEADERS]
+        library = sum(each[name] for name in (_CONSUME, _HEADERS, _PRODUCE))
+        return {**each, "library in sum, us": library, "ours in sum, us": sum(each.values()) - library}
+
+    def _step(self, name: str, work: Callable[[], _T]) -> _T:
+        since = time.thread_time()
+        result = work()
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.thread_time() - since
+        return result
+
+    def run(self) -> None:
+        servers = {"bootstrap.servers": self._bridge.bootstrap_servers}
+        reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False)
+        reader.start(0)
+        queue = HalfQueue(CheckPolicy())
+        bodies = PayloadStore(_BUDGET, self._bridge.names, reader)
+        producer = Producer({**servers, "linger.ms": 100, "queue.buffering.max.messages": self._count + 1})
+        done = 0
+        while done < self._count:
+            halves = self._read(reader, queue, bodies)
+            if halves:
+                self._deliver(queue, bodies, producer, halves)
+            done += len(halves)
+        producer.flush()
+        producer.close()
+        reader.close()
+
+    def _read(self, reader: PartitionReader, queue: HalfQueue, bodies: PayloadStore) -> list[HalfMessage]:
+        names, step = self._bridge.names, self._step
+        messages = step(_CONSUME, lambda: reader.poll(_TOGETHER, _PATIENCE_S))
+        step(_HEADERS, lambda: [headers_of(message) for message in messages])
+        halves = step(_READ, lambda: [to_half(message, names) for message in messages])
+        step("look for copies, us", lambda: [queue.note_id(half) for half in halves])
+        step("take it in, us", lambda: [queue.read(half) for half in halves])
+        step("keep its body, us", lambda: [bodies.put(half) for half in halves])
+        return halves
+
+    def _deliver(
+        self, queue: HalfQueue, bodies: PayloadStore, producer: Producer, halves: Sequence[HalfMessage]
+    ) -> None:
+        step, headers = self._step, self._bridge.end_headers()
+        values = [
+            "\n".join(f"{half.offset},{half.transaction_id},{COMMIT}" for half in halves[start : start + _ENTRIES])
+            for start in range(0, len(halves), _ENTRIES)
+        ]
+        first = queue.next_end
+        ends = step(
+            "read its END, us",
+            lambda: [parse_end(first + number, value.encode(), headers, 0) for number, value in enumerate(values)],
+        )
+        draft = Draft(queue, halves[-1].born, 2 * _BUDGET)
+        step("decide, us", lambda: [draft.apply_end(end, lambda _: None) for end in ends])
+        draft.park(_TOGETHER, grown_old=False)
+        offsets = [entry.offset for entry in draft.deliver]
+        found = step("look up bodies, us", lambda: bodies.load(offsets))
+        copies: list[Any] = step(
+            "headers of its copy, us",
+            lambda: [(delivered_headers(found[offset], 0), delivered_timestamp(found[offset])) for offset in offsets],
+        )
+        reports: dict[object, object] = {}
+        report, produce = reports.__setitem__, producer.produce
+
+        def produce_all() -> None:
+            for offset, (its_headers, timestamp) in zip(offsets, copies, strict=True):
+                half = found[offset]
+                produce(half.real_topic, half.value, half.key, 0, report, None, timestamp, its_headers)
+
+        step(_PRODUCE, produce_all)
+        step("name it in OP, us", lambda: [encode_ops(named) for _, named in draft.ops()])
+        step("make it the state, us", draft.apply)
+        step("forget its body, us", lambda: bodies.drop(offsets))
