@@ -75,7 +75,7 @@ def _end(setting: Setting, rng: Random) -> Raw:
 
 
 def _op(setting: Setting, rng: Random) -> Raw:
-    [(value, _)] = encode_ops([rng.randrange(setting.half_end) for _ in range(rng.randint(1, 5))])
+    [value] = encode_ops(rng.randrange(setting.half_end) for _ in range(rng.randint(1, 5)))
     return Raw(None, value, op_headers(rng.choice(list(Outcome))))
 
 

@@ -34,16 +34,17 @@ BENCHES = (
     "pending",
     "audit",
 )
-#: Those that take medians over rounds.
-_IN_ROUNDS = frozenset(
-    {"prepare", "latency", "worker", "steps", "check_back", "end_to_end", "client", "matrix", "pending"}
-)
 _FOLDER = Path("build/bench")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, help="of each bench of a whole run (default: what each has, mostly 5)")
+    parser.add_argument(
+        "--rounds",
+        dest="all_rounds",
+        type=int,
+        help="of each bench of a whole run that has rounds (default: what each has, mostly 5)",
+    )
     kinds = parser.add_subparsers(dest="name", title="benches")
     # Only the one that is wanted is imported: the audit's needs Spark, which the others do not.
     wanted = next((argument for argument in sys.argv[1:] if argument in BENCHES), None)
@@ -54,8 +55,13 @@ def main() -> int:
             kind.description = module.__doc__
             module.add_options(kind)
     options = parser.parse_args()
+    rounds = vars(options).pop("all_rounds")
     _FOLDER.mkdir(parents=True, exist_ok=True)
-    return _all(options.rounds) if options.name is None else _one(options)
+    if options.name is None:
+        return _all(rounds)
+    if rounds is not None and "rounds" in options:
+        options.rounds = rounds
+    return _one(options)
 
 
 def _one(options: argparse.Namespace) -> int:
@@ -75,13 +81,13 @@ def _one(options: argparse.Namespace) -> int:
 def _all(rounds: int | None) -> int:
     """Run each bench in a process of its own: none inherits another's memory, and one that dies takes none along."""
     reports: dict[str, Any] = {}
+    shared = [] if rounds is None else ["--rounds", str(rounds)]
     for number, name in enumerate(BENCHES, 1):
         say(f"--- {name}: {number} of {len(BENCHES)} ---")
         path = _FOLDER / f"{name}.json"
         path.unlink(missing_ok=True)
-        more = ["--rounds", str(rounds)] if rounds is not None and name in _IN_ROUNDS else []
         done = subprocess.run(
-            [sys.executable, "-m", "tests.bench", name, *more], stdout=subprocess.DEVNULL, check=False
+            [sys.executable, "-m", "tests.bench", *shared, name], stdout=subprocess.DEVNULL, check=False
         )
         if path.exists():
             reports[name] = json.loads(path.read_text())["benches"][name]

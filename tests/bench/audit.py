@@ -129,7 +129,7 @@ def _measured(name: str, count: Callable[[], int]) -> _Counted:
 
 def _bare(spark: SparkSession, servers: str) -> int:
     """Records in all topics of the cluster that are not Kafka's own; `spark` has Spark's defaults."""
-    topics = sorted({topic for topic, _ in _spans(kafka_settings(servers))})
+    topics = _topics(Cluster(kafka_settings(servers)))
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", ",".join(topics))
     return reader.option("kafka.isolation.level", READ_COMMITTED).load().count()
 
@@ -142,9 +142,13 @@ def _tuned(spark: SparkSession, servers: str) -> int:
 
 def _spans(settings: KafkaSettings) -> dict[TopicPartition, Range]:
     cluster = Cluster(settings)
-    topics = {name: count for name, count in cluster.partition_counts().items() if not name.startswith("__")}
-    keys = [key for topic, count in topics.items() for key in partitions_of(topic, count)]
+    keys = [key for topic, count in _topics(cluster).items() for key in partitions_of(topic, count)]
     return ranges(cluster.log_starts(keys), cluster.stable_offsets(keys))
+
+
+def _topics(cluster: Cluster) -> dict[str, int]:
+    """With the numbers of their partitions."""
+    return {name: count for name, count in cluster.partition_counts().items() if not name.startswith("__")}
 
 
 def _cpu_seconds() -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -16,6 +16,8 @@ from tests.harness import COMMIT, Bridge, WorkerProcess
 PATIENCE_S = 600.0
 #: As many as a client puts into one END record under load.
 _ENTRIES = 200
+#: As many as a worker puts into one Kafka transaction (broker/cycle.py).
+MOST_ENTRIES = 10_000
 
 
 def say(text: str) -> None:
@@ -70,11 +72,16 @@ class Feed:
     def commit(self, prepared: Sequence[tuple[int, str]]) -> None:
         """END records for all of them, in their order; returns when Kafka has them."""
         headers = self._bridge.end_headers()
-        for start in range(0, len(prepared), _ENTRIES):
-            entries = "\n".join(f"{offset},{name},{COMMIT}" for offset, name in prepared[start : start + _ENTRIES])
-            self._producer.produce(self._bridge.names.end, value=entries.encode(), headers=headers, partition=0)
+        for value in end_values(prepared):
+            self._producer.produce(self._bridge.names.end, value=value, headers=headers, partition=0)
             self._producer.poll(0)
         assert self._producer.flush(PATIENCE_S) == 0
+
+
+def end_values(prepared: Sequence[tuple[int, str]]) -> Iterator[bytes]:
+    """Values of END records that commit these, by offset and id."""
+    for start in range(0, len(prepared), _ENTRIES):
+        yield "\n".join(f"{offset},{name},{COMMIT}" for offset, name in prepared[start : start + _ENTRIES]).encode()
 
 
 class EndOfTopic:

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Producer
 
-from tests.bench.feed import Feed
-from tests.bench.measure import Rounds
-from tests.harness import COMMIT, Bridge
+from tests.bench.feed import MOST_ENTRIES, PATIENCE_S, Feed, end_values
+from tests.bench.measure import Found, by_turns
+from tests.harness import Bridge
+from txbridge.broker.faust_app import COLLECT_SELDOM
 from txbridge.broker.payloads import PayloadStore, to_half
 from txbridge.broker.reader import PartitionReader
 from txbridge.core.check_policy import CheckPolicy
@@ -35,11 +36,7 @@ _T = TypeVar("_T")
 #: Steps of confluent-kafka and librdkafka, and the one of ours that contains the second of them.
 _CONSUME, _HEADERS, _PRODUCE = (f"library: {what}, us" for what in ("consume", "headers of a record", "produce"))
 _READ = "read a half message, us"
-_TOGETHER = 10_000
-#: As many as a client puts into one END record under load.
-_ENTRIES = 200
 _BUDGET = 64 * 1024 * 1024
-_PATIENCE_S = 10.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,14 +52,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ):
         real = bridge.create_topic("real", partitions=1)
         Feed(bridge).prepare(real, options.transactions, options.size, b"committed")
-        # As the worker's process has it: the garbage collector seldom looks (broker/faust_app.py).
-        gc.set_threshold(200_000, 20, 20)
-        found = Rounds()
-        for number in range(options.rounds + 1):
-            steps = _Steps(bridge, options.transactions)
-            steps.run()
-            if number:
-                found.add("a delivered message", steps.figures())
+        gc.set_threshold(*COLLECT_SELDOM)
+        found = by_turns(options.rounds, {"a delivered message": lambda: _Steps(bridge, options.transactions).run()})
     return {"transactions": options.transactions, "bytes_each": options.size, "figures": found.report(), "ratios": {}}
 
 
@@ -74,20 +65,14 @@ class _Steps:
         self._count = count
         self._seconds: dict[str, float] = {}
 
-    def figures(self) -> dict[str, float]:
-        """Microseconds for each transaction, of each step and in sum."""
-        each = {name: seconds / self._count * 1e6 for name, seconds in self._seconds.items()}
-        each[_READ] -= each[_HEADERS]
-        library = sum(each[name] for name in (_CONSUME, _HEADERS, _PRODUCE))
-        return {**each, "library in sum, us": library, "ours in sum, us": sum(each.values()) - library}
-
     def _step(self, name: str, work: Callable[[], _T]) -> _T:
         since = time.thread_time()
         result = work()
         self._seconds[name] = self._seconds.get(name, 0.0) + time.thread_time() - since
         return result
 
-    def run(self) -> None:
+    def run(self) -> Found:
+        """Microseconds for each transaction, of each step and in sum."""
         servers = {"bootstrap.servers": self._bridge.bootstrap_servers}
         reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False)
         reader.start(0)
@@ -103,10 +88,14 @@ class _Steps:
         producer.flush()
         producer.close()
         reader.close()
+        each = {name: seconds / self._count * 1e6 for name, seconds in self._seconds.items()}
+        each[_READ] -= each[_HEADERS]
+        library = sum(each[name] for name in (_CONSUME, _HEADERS, _PRODUCE))
+        return {**each, "library in sum, us": library, "ours in sum, us": sum(each.values()) - library}
 
     def _read(self, reader: PartitionReader, queue: HalfQueue, bodies: PayloadStore) -> list[HalfMessage]:
         names, step = self._bridge.names, self._step
-        messages = step(_CONSUME, lambda: reader.poll(_TOGETHER, _PATIENCE_S))
+        messages = step(_CONSUME, lambda: reader.poll(MOST_ENTRIES, PATIENCE_S))
         step(_HEADERS, lambda: [headers_of(message) for message in messages])
         halves = step(_READ, lambda: [to_half(message, names) for message in messages])
         step("look for copies, us", lambda: [queue.note_id(half) for half in halves])
@@ -118,18 +107,15 @@ class _Steps:
         self, queue: HalfQueue, bodies: PayloadStore, producer: Producer, halves: Sequence[HalfMessage]
     ) -> None:
         step, headers = self._step, self._bridge.end_headers()
-        values = [
-            "\n".join(f"{half.offset},{half.transaction_id},{COMMIT}" for half in halves[start : start + _ENTRIES])
-            for start in range(0, len(halves), _ENTRIES)
-        ]
+        values = list(end_values([(half.offset, half.transaction_id) for half in halves]))
         first = queue.next_end
         ends = step(
             "read its END, us",
-            lambda: [parse_end(first + number, value.encode(), headers, 0) for number, value in enumerate(values)],
+            lambda: [parse_end(first + number, value, headers, 0) for number, value in enumerate(values)],
         )
         draft = Draft(queue, halves[-1].born, 2 * _BUDGET)
         step("decide, us", lambda: [draft.apply_end(end, lambda _: None) for end in ends])
-        draft.park(_TOGETHER, grown_old=False)
+        draft.park(MOST_ENTRIES, grown_old=False)
         offsets = [entry.offset for entry in draft.deliver]
         found = step("look up bodies, us", lambda: bodies.load(offsets))
         copies: list[Any] = step(

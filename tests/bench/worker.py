@@ -14,15 +14,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.bench.feed import Feed
+from tests.bench.feed import MOST_ENTRIES, Feed
 from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
 from tests.harness import Bridge
 from txbridge.embedded import EmbeddedKafka
 
-#: As many as a worker puts into one Kafka transaction (broker/cycle.py).
-_MOST_ENTRIES = 10_000
 #: What was prepared and decided waits for the worker, so nothing must grow due (ms).
 _NEVER = 3_600_000
 #: Far longer than the worker is stopped, so that its group does not think it dead (ms); Faust takes up to 90 s.
@@ -97,7 +95,7 @@ class _Bench:
         done = 0
         while done < self._count:
             producer.begin_transaction()
-            end = min(done + _MOST_ENTRIES, self._count)
+            end = min(done + MOST_ENTRIES, self._count)
             while done < end:
                 for message in consumer.consume(end - done, 1.0):
                     producer.produce(

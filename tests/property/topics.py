@@ -66,7 +66,7 @@ class Topics:
         """One Kafka transaction; returns where its OP records landed. Aborted, it only uses up offsets."""
         landed: list[tuple[int, list[int]]] = []
         for outcome, offsets in draft.ops():
-            for value, _ in encode_ops(offsets):
+            for value in encode_ops(offsets):
                 if commit:
                     self.op[self.op_end] = (value, op_headers(outcome))
                     landed.append((self.op_end, offsets))

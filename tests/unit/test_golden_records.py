@@ -80,8 +80,7 @@ def test_an_end() -> None:
 def test_an_op() -> None:
     golden = Golden("op")
     assert parse_op(golden.value, golden.headers) == (Outcome.COMMIT, [7, 9, 15])
-    assert encode_ops([7, 9, 15]) == [(golden.value, [7, 9, 15])]
-    assert op_headers(Outcome.COMMIT) == golden.headers
+    assert (encode_ops([7, 9, 15]), op_headers(Outcome.COMMIT)) == ([golden.value], golden.headers)
 
 
 def test_the_progress() -> None:

@@ -59,7 +59,7 @@ _REQUEST_TIMEOUT_S = 90.0
 #: Python looks for cycles among the youngest objects whenever there are 700 more of them: after 100 messages or so, and
 #: no message is part of a cycle. The 10,000 of one Kafka transaction are some 130,000 objects, which should come and go
 #: without being looked at; what Faust leaves behind may as well wait for 200,000, some forty megabytes.
-_COLLECT_SELDOM = 200_000, 20, 20
+COLLECT_SELDOM = 200_000, 20, 20
 
 _log = get_logger("txbridge.broker")
 
@@ -95,7 +95,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
 
     def prepare(self) -> None:
         """Wait for Kafka, check topics and rights. Raises LayoutError, EnvironmentProblemError: not as they must be."""
-        gc.set_threshold(*_COLLECT_SELDOM)
+        gc.set_threshold(*COLLECT_SELDOM)
         settings = self.settings
         names = Names(settings.namespace)
 

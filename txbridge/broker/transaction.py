@@ -87,7 +87,7 @@ class Receipt:
     """Where the records of a committed transaction landed."""
 
     #: OP offset and the half offsets named there.
-    ops: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    ops: list[tuple[int, list[int]]] = field(default_factory=list)
     progress: Progress | None = None
     progress_offset: int = -1
 
@@ -273,7 +273,8 @@ class Transaction:
         names, partition, receipt = self._names, self._partition, self._receipt
         for outcome, offsets in draft.ops():
             headers = op_headers(outcome)
-            for value, half_offsets in encode_ops(offsets):
+            for value in encode_ops(offsets):
+                half_offsets = [int(offset) for offset in value.split(b",")]
                 self._record(names.op, value, None, headers, partial(_note_op, receipt, half_offsets))
         fault_point("commit.ops")
         headers = offset_headers()
@@ -362,7 +363,7 @@ class Transaction:
             raise TransactionFailedError
 
 
-def _note_op(receipt: Receipt, half_offsets: Sequence[int], message: Message) -> None:
+def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:
     offset = message.offset()
     assert offset is not None
     receipt.ops.append((offset, half_offsets))

@@ -33,8 +33,7 @@ class Census:
     def add(self, group: str, state: TransactionState, since: int) -> None:
         """One more; `since` is when its age began (ms)."""
         if state is TransactionState.PENDING:
-            key = group, since // SLOT_MS
-            self._pending[key] = self._pending.get(key, 0) + 1
+            self.add_pending(group, since // SLOT_MS, 1)
         else:
             self._others[group, state] = self._others.get((group, state), 0) + 1
 

@@ -81,8 +81,6 @@ class Draft:
         self.malformed: list[int] = []
         self.refused: list[Refusal] = []
         self.entries = 0
-        #: Half offsets whose parked record must be removed.
-        self.tombstones: list[int] = []
         #: END entries with effect, by who decided; with UNKNOWN the effect is none, but nothing was wrong with it.
         self.decisions: dict[Source, Decisions] = {}
         #: By when ENDs were appended (ms): how many messages they deliver.
@@ -159,7 +157,7 @@ class Draft:
         if state is TransactionState.COMMITTED:
             self._deliver(entry)
         elif state is TransactionState.ROLLED_BACK:
-            self._finish(entry, state)
+            self._final[entry.offset] = state
             self.rolled_back.append(entry)
         elif state is TransactionState.HELD:
             changed = self._change(entry, state, next_due=self._now)
@@ -174,14 +172,9 @@ class Draft:
             self.resumed.append(changed)
 
     def _deliver(self, entry: HalfEntry) -> None:
-        self._finish(entry, TransactionState.COMMITTED)
+        self._final[entry.offset] = TransactionState.COMMITTED
         self.deliver.append(entry)
         self.bytes += entry.size
-
-    def _finish(self, entry: HalfEntry, state: TransactionState) -> None:
-        self._final[entry.offset] = state
-        if entry.parked:
-            self.tombstones.append(entry.offset)
 
     # --- what falls due ---------------------------------------------------------------------------------------------
 
@@ -189,7 +182,7 @@ class Draft:
         """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed."""
         for entry in self._take(self._queue.due.take_timers_due(self._now, limit)):
             if entry.state is TransactionState.DISCARDED:
-                self._finish(entry, TransactionState.DISCARDED)
+                self._final[entry.offset] = TransactionState.DISCARDED
                 self.forgotten.append(entry)
                 continue
             why = self._why_not(entry, obstacle)
@@ -311,6 +304,11 @@ class Draft:
     def changed(self) -> Iterable[HalfEntry]:
         """Open entries whose parked record must be written, as they will be."""
         return [entry for offset, entry in self._changed.items() if offset not in self._final]
+
+    @property
+    def tombstones(self) -> list[int]:
+        """Half offsets whose parked record must be removed."""
+        return [entry.offset for entry in (*self.deliver, *self.rolled_back, *self.forgotten) if entry.parked]
 
     @property
     def is_empty(self) -> bool:

@@ -187,15 +187,11 @@ def _parse_plain(
     envelope = _envelope(topic, group, topic_names.namespace)
     if envelope is None:
         return None
-    real_group, real_topic, size = envelope
-    for name, text in users:
+    for name, _ in users:
         if len(name) > _LONGEST_NAME or _is_reserved(name):
             return None
-        size += len(name) if text is None else len(name) + len(text)
-    if key is not None:
-        size += len(key)
-    if value is not None:
-        size += len(value)
+    real_group, real_topic, size = envelope
+    size += len(key or b"") + len(value or b"") + _size_of(users)
     transaction = transaction_id.decode()
     return tuple.__new__(
         HalfMessage,

@@ -8,7 +8,7 @@ transaction leaves no trace, as in Kafka's own transaction coordinator (prepare,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from txbridge.core.census import Count
 from txbridge.core.check_policy import CheckPolicy
@@ -226,7 +226,7 @@ class HalfQueue:
 
     # --- applying what Kafka has committed --------------------------------------------------------------------------
 
-    def finish(self, offsets: Iterable[int], outcome: Outcome) -> None:
+    def finish(self, offsets: Collection[int], outcome: Outcome) -> None:
         """Messages are finished for good (or discarded without a way back: malformed ones). `advance` comes after."""
         watermark, outcomes, remove = self.watermark, self._outcomes, self._entries.remove
         for offset in offsets:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -21,12 +21,21 @@ from txbridge.core.states import Outcome, TransactionState
 MAX_OP_BYTES = 100_000
 
 
-def encode_ops(offsets: Sequence[int]) -> list[tuple[bytes, Sequence[int]]]:
-    """Values of the OP records that name these half offsets, none above MAX_OP_BYTES, and what each of them names."""
-    # As many as would fit if all were as long as the longest; the last one has no comma.
-    most = (MAX_OP_BYTES + 1) // (len(str(max(offsets, default=0))) + 1)
-    parts = (offsets[start : start + most] for start in range(0, len(offsets), most))
-    return [(",".join(map(str, part)).encode(), part) for part in parts]
+def encode_ops(offsets: Iterable[int]) -> list[bytes]:
+    """Values of the OP records that name these half offsets, split at MAX_OP_BYTES."""
+    values: list[bytes] = []
+    texts: list[str] = []
+    size = 0
+    for offset in offsets:
+        text = str(offset)
+        if size + len(text) > MAX_OP_BYTES:
+            values.append(",".join(texts).encode())
+            texts, size = [], 0
+        texts.append(text)
+        size += len(text) + 1
+    if texts:
+        values.append(",".join(texts).encode())
+    return values
 
 
 def op_headers(outcome: Outcome) -> list[tuple[str, bytes | None]]:

@@ -55,8 +55,8 @@ def variant(**kwargs) -> ParkedEntry:
 
 
 def test_op_records():
-    assert encode_ops([7, 3, 12345678901]) == [(b"7,3,12345678901", [7, 3, 12345678901])]
-    assert encode_ops([0]) == [(b"0", [0])]
+    assert encode_ops([7, 3, 12345678901]) == [b"7,3,12345678901"]
+    assert encode_ops([0]) == [b"0"]
     assert encode_ops([]) == []
     assert op_headers(Outcome.COMMIT) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")]
     assert op_headers(Outcome.ROLLBACK) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"rollback")]
@@ -64,25 +64,18 @@ def test_op_records():
 
 
 def test_an_op_record_is_split_before_it_passes_100000_bytes():
-    def lengths(offsets):
-        return [len(value) for value, _ in encode_ops(offsets)]
-
     # 5 bytes each with its comma: 20,000 of them take 99,999 bytes.
-    assert lengths([1_234] * 20_000) == [99_999]
-    assert lengths([1_234] * 20_001) == [99_999, 4]
-    # 7 bytes each: 14,286 of them would take 100,001.
-    assert lengths([123_456] * 14_285) == [99_994]
-    assert lengths([123_456] * 14_286) == [99_994, 6]
-    # 100,000 bytes in all is the most that is allowed: 9,091 times 11, less one comma.
-    assert lengths([1_234_567_890] * 9_091) == [100_000]
-    # The longest one decides: 16,666 with 6 bytes each, wherever it stands.
-    assert lengths([12_345] + [1_234] * 19_999) == [83_330, 16_669]
-    assert lengths([1_234] * 19_999 + [12_345]) == [83_329, 16_670]
+    assert [len(value) for value in encode_ops([1_234] * 20_000)] == [99_999]
+    values = encode_ops([1_234] * 20_001)
+    assert [len(value) for value in values] == [99_999, 4]
+    # With one digit more in front the value is 100,000 bytes long: the most that is allowed.
+    assert [len(value) for value in encode_ops([12_345] + [1_234] * 19_999)] == [100_000]
+    assert [len(value) for value in encode_ops([123_456] + [1_234] * 19_999)] == [99_996, 4]
+    # The second record may be as long as the first.
+    assert [len(value) for value in encode_ops([1_234] * 20_000 + [12_345] + [1_234] * 19_999)] == [99_999, 100_000]
     offsets = list(range(10**9, 10**9 + 20_000))
     values = encode_ops(offsets)
     assert len(values) == 3
-    assert [offset for _, named in values for offset in named] == offsets
-    values = [value for value, _ in values]
     assert [int(text) for value in values for text in value.split(b",")] == offsets
 
 
