@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 
 from tests.harness import COMMIT, Bridge, eventually
 from tests.log_bytes import batches, growth, log_bytes, records
+from txbridge.broker.reader import PartitionReader
 from txbridge.embedded import EmbeddedKafka
 
 #: Nothing shall fall due meanwhile (ms).
@@ -65,6 +67,29 @@ def test_a_round_of_checks_leaves_little_behind(kafka):
         written = growth(log_bytes(kafka, durable), before)
         assert written[names.half] == halves
         assert (sum(written.values()) - halves) / 500 <= 300
+
+
+def test_messages_that_come_one_by_one_are_fetched_together(bridge):
+    requests = []
+
+    def note(statistics: str) -> None:
+        brokers = json.loads(statistics)["brokers"].values()
+        requests.append(sum(broker["req"]["Fetch"] for broker in brokers))
+
+    kafka = {"bootstrap.servers": bridge.bootstrap_servers, "statistics.interval.ms": 100, "stats_cb": note}
+    reader = PartitionReader(kafka, bridge.names.half, 0, committed=False, on_demand=True)
+    reader.start(0)
+    real = bridge.create_topic("real", partitions=1)
+    bridge.prepare(real, b"the first", partition=0)
+    eventually(lambda: reader.poll(10, 0.1), 20)
+    for number in range(200):
+        bridge.prepare(real, b"%d" % number, partition=0)
+    eventually(lambda: reader.poll(1_000, 0.1) and reader.position == 201, 20)
+    requests.clear()
+    eventually(lambda: not reader.poll(1, 0.1) and requests, 20)
+    reader.close()
+    # The first one, the first of the many, the others, and one in every half second of waiting.
+    assert requests[-1] <= 20
 
 
 def test_an_idle_worker_is_idle(bridge):

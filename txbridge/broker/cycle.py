@@ -11,6 +11,7 @@ from txbridge.broker.groups import GroupDirectory
 from txbridge.broker.real_topics import RealTopics
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.transaction import MalformedRecord
+from txbridge.core.commit_pace import CommitPace
 from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import Decision, EndRecord
 from txbridge.core.open_entries import HalfEntry
@@ -24,6 +25,10 @@ _MAX_BYTES = 16 * 1024 * 1024
 _HALF_BATCH = 10_000
 #: Waiting for work: HALF is looked at this often, which bounds how late a check can be noticed.
 _IDLE_S = 0.1
+#: Beside decisions, which say themselves what of HALF they need, HALF is looked at this often: at rest each time.
+_READ_AHEAD_S = 0.05
+#: So many records at once, and HALF is behind: it is read on without a pause.
+_BEHIND = 1_000
 #: Least time between two rounds that ask Kafka whether checks may be sent; a round that was full is followed at once.
 _ROUND_S = 0.1
 #: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
@@ -61,11 +66,14 @@ class Cycle:
         self._more = False
         # Until then END counts as applied to its end, after it was found to be.
         self._level_until = 0.0
+        self._read_ahead_at = 0.0
+        self._pace = CommitPace()
+        self._rests_until = 0.0
 
     @property
     def pause(self) -> float:
         """Seconds for which the owner should leave Kafka alone."""
-        return self._committer.pause
+        return max(self._committer.pause, self._rests_until - self._outside.monotonic())
 
     @property
     def idle(self) -> float:
@@ -85,9 +93,8 @@ class Cycle:
         `end_position` is the END offset behind the last of `waiting`. Raises FencedError, LogGoneError, TimeoutError,
         and KafkaException when Kafka can not be asked.
         """
-        self._more = False
-        if self._may_read_on(waiting, end_position):
-            self._state.take_in_half(_HALF_BATCH, 0)
+        started = self._outside.monotonic()
+        self._more = started >= self._read_ahead_at and self._read_ahead(waiting, end_position)
         batch = _first_entries(waiting)
         self._read_half_for(batch)
         self._note_what_is_due(end_position)
@@ -100,12 +107,25 @@ class Cycle:
             return
         malformed = [*self._state.load_malformed(draft.malformed), *malformed]
         if self._committer.commit(draft, malformed):
-            self._written_at = self._outside.monotonic()
+            self._written_at = now = self._outside.monotonic()
+            self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
             self._more = True
             for _ in range(taken):
                 waiting.popleft()
 
     # --- before the draft -------------------------------------------------------------------------------------------
+
+    def _read_ahead(self, waiting: Waiting, end_position: int) -> bool:
+        """Read HALF further than decisions ask for: what is undecided must be known before it is due.
+
+        Returns whether there is probably more. Not with every decision: its messages are fetched together then.
+        """
+        if not self._may_read_on(waiting, end_position):
+            return False
+        behind = self._state.take_in_half(_HALF_BATCH, 0) >= _BEHIND
+        if not behind:
+            self._read_ahead_at = self._outside.monotonic() + _READ_AHEAD_S
+        return behind
 
     def _may_read_on(self, waiting: Waiting, end_position: int) -> bool:
         """Whether to read HALF further than decisions ask for.
@@ -124,17 +144,22 @@ class Cycle:
         return True
 
     def _read_half_for(self, batch: Sequence[EndRecord | MalformedRecord]) -> None:
-        """Read HALF to min(highest offset named + 1, its end fetched after the END was read)."""
+        """Read HALF to min(highest offset named + 1, its end fetched after the END was read).
+
+        Its end is asked for when nothing comes: what an END of a client's names is stored, and is on its way.
+        """
         state = self._state
         named = [entry.half_offset for record in batch if isinstance(record, EndRecord) for entry in record.entries]
         target = max(named, default=-1) + 1
         if target <= state.queue.half_position:
             return
-        target = min(target, state.half_reader.watermarks()[1])
+        is_there = False
         deadline = self._outside.monotonic() + _HALF_TIMEOUT_S
         while state.queue.half_position < target:
             if state.take_in_half(_HALF_BATCH, 0.05):
                 deadline = self._outside.monotonic() + _HALF_TIMEOUT_S
+            elif not is_there:
+                target, is_there = min(target, state.half_reader.watermarks()[1]), True
             elif self._outside.monotonic() > deadline:
                 raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {target}")
 

@@ -24,13 +24,23 @@ _FETCH_AHEAD_KIB = 16_384
 #: With so much fetched, librdkafka waits before it fetches on: 1,000 ms by default, in which a reader that takes what
 #: is there has long run dry.
 _FETCH_ON_MS = 10
+#: A reader on demand fetches on when all that it fetched is taken, and looks so often whether it is: the longest that a
+#: message can wait for it. Only while something fetched waits; an idle reader waits for Kafka's answer.
+_FETCH_ON_DEMAND_MS = 1
+#: What one fetch of it may bring: thousands of messages, as many as a large Kafka transaction has. 1 MiB by default.
+_FETCH_ON_DEMAND_BYTES = 4 * 1024 * 1024
 #: Readers of committed records read to the end, once. Only an empty answer tells that the end is reached, and a broker
 #: keeps that back for so long, in case that records come (500 ms by default).
 _END_WAIT_MS = 10
 
 
 class PartitionReader:
-    """A consumer of one partition; `committed` hides records of open and aborted transactions. Not thread-safe."""
+    """A consumer of one partition; `committed` hides records of open and aborted transactions. Not thread-safe.
+
+    `on_demand` is for whoever takes records now and then, many at a time: Kafka is not asked for each of them as it
+    comes. A fetch that is answered with the first of many is a request for every message; it costs Kafka about as much
+    as storing the message did.
+    """
 
     def __init__(
         self,
@@ -39,6 +49,7 @@ class PartitionReader:
         partition: int,
         *,
         committed: bool,
+        on_demand: bool = False,
         outside: Outside = OUTSIDE,
     ) -> None:
         self.topic = topic
@@ -46,7 +57,12 @@ class PartitionReader:
         self._outside = outside
         config = reader_config(kafka, group=READER_GROUP, read_committed=committed)
         config.setdefault("queued.max.messages.kbytes", _FETCH_AHEAD_KIB)
-        config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)
+        if on_demand:
+            config.setdefault("queued.min.messages", 1)
+            config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_DEMAND_MS)
+            config.setdefault("max.partition.fetch.bytes", _FETCH_ON_DEMAND_BYTES)
+        else:
+            config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)
         config.setdefault("logger", librdkafka_logger())
         if committed:
             config["fetch.wait.max.ms"] = _END_WAIT_MS

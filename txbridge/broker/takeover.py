@@ -54,8 +54,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     readers: list[PartitionReader] = []
     ledger: OffsetLedger | None = None
 
-    def reader(topic: str) -> PartitionReader:
-        readers.append(PartitionReader(kafka, topic, partition, committed=False, outside=outside))
+    def reader(topic: str, *, on_demand: bool = False) -> PartitionReader:
+        readers.append(PartitionReader(kafka, topic, partition, committed=False, on_demand=on_demand, outside=outside))
         return readers[-1]
 
     try:
@@ -67,7 +67,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         ledger = read_offset_topic(context, partition, stopping)
         if ledger.newer is not None:
             _refuse_newer(names.offset, partition, *ledger.newer)
-        half_reader, end_reader = reader(names.half), reader(names.end)
+        half_reader, end_reader = reader(names.half, on_demand=True), reader(names.end)
         bounds = {
             "half": half_reader.watermarks(),
             "end": end_reader.watermarks(),

@@ -311,6 +311,11 @@ class Draft:
         return [entry.offset for entry in (*self.deliver, *self.rolled_back, *self.forgotten) if entry.parked]
 
     @property
+    def size(self) -> int:
+        """How many messages it changes."""
+        return len(self._final) + len(self._changed) + len(self.malformed)
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write: no effect, no END passed."""
         return not (self._final or self._changed or self.malformed or self.next_end != self._queue.next_end)

@@ -1,0 +1,47 @@
+"""Small Kafka transactions leave Kafka alone for a while when it is slower than it was; large ones never do."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.core.commit_pace import CommitPace
+
+
+def test_no_rest_while_kafka_is_as_fast_as_ever():
+    pace = CommitPace()
+    assert pace.rest_after(0.0, 0.003, 6) == 0.0
+    assert pace.rest_after(0.1, 0.003, 6) == 0.0
+    assert pace.rest_after(0.2, 0.0045, 6) == 0.0
+
+
+def test_a_rest_of_twice_the_time_that_it_took_longer_than_half_as_long_again():
+    pace = CommitPace()
+    pace.rest_after(0.0, 0.004, 6)
+    assert pace.rest_after(0.1, 0.010, 20) == pytest.approx(0.008)
+
+
+def test_the_rest_is_bounded():
+    pace = CommitPace()
+    pace.rest_after(0.0, 0.003, 6)
+    assert pace.rest_after(1.0, 5.0, 20) == 0.025
+
+
+def test_a_large_one_is_followed_at_once():
+    pace = CommitPace()
+    pace.rest_after(0.0, 0.003, 6)
+    assert pace.rest_after(0.1, 0.2, 1_000) == 0.0
+    assert pace.rest_after(0.2, 0.2, 999) == 0.025
+
+
+def test_a_faster_one_is_the_new_measure():
+    pace = CommitPace()
+    assert pace.rest_after(0.0, 0.010, 6) == 0.0
+    assert pace.rest_after(0.1, 0.004, 6) == 0.0
+    assert pace.rest_after(0.2, 0.010, 6) == pytest.approx(0.008)
+
+
+def test_the_measure_is_kept_from_one_window_to_the_next_and_forgotten_after_two():
+    pace = CommitPace()
+    pace.rest_after(0.0, 0.004, 6)
+    assert pace.rest_after(10.0, 0.010, 6) == pytest.approx(0.008)
+    assert pace.rest_after(20.0, 0.010, 6) == 0.0
