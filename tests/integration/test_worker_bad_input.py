@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import signal
+import threading
 from collections import Counter
 
 import pytest
@@ -206,3 +207,32 @@ def test_p8_what_is_too_large_for_the_discard_topic_is_set_aside_without_its_bod
             assert len(member.checks(one)) == 3
         malformed = Counter(record["value"] for record in records if record["TXB_REASON"] == b"MALFORMED")
         assert malformed == {b"bad": 1, b"worse": 1, b"odd": 1, None: 2}
+
+
+def test_p8_an_end_that_names_what_is_not_stored_stops_nothing_while_messages_come(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    bridge.worker()
+    applied = bridge.bounds(bridge.names.op, 0)[1]
+    over = threading.Event()
+    producer = Producer({"bootstrap.servers": bridge.bootstrap_servers, "linger.ms": 0})
+
+    def prepare_more() -> None:
+        while not over.wait(0.001):
+            headers = bridge.half_headers(topic)
+            producer.produce(bridge.names.half, value=b"undecided", partition=0, headers=headers)
+            producer.poll(0)
+
+    others = threading.Thread(target=prepare_more)
+    others.start()
+    try:
+        good = bridge.prepare(topic, b"good", partition=0)
+        invented = f"{10**12},{secrets.token_hex(16).upper()},{COMMIT}".encode()
+        bridge.produce(bridge.names.end, value=invented, headers=bridge.end_headers(), partition=0)
+        bridge.decide(good, COMMIT)
+        # A look at a log end: reading the topic would take the time from the other thread.
+        eventually(lambda: bridge.bounds(bridge.names.op, 0)[1] > applied, 10)
+    finally:
+        over.set()
+        others.join()
+        producer.flush()
+    assert bridge.visible(topic) == {b"good": 1}

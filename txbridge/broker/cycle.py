@@ -40,6 +40,9 @@ _PARK_LIMIT = _HALF_BATCH
 _CAREFUL_LIMIT = 50
 #: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction.
 _STEP = 10
+#: Reading HALF up to an offset that an END names: a fetch takes milliseconds. After so long, Kafka is asked whether it
+#: goes there at all.
+_HALF_SOON_S = 0.05
 #: Reading HALF up to an offset that Kafka says is there: without a record for this long, something is wrong.
 _HALF_TIMEOUT_S = 10.0
 #: When nothing has been written for so long, the progress is brought level with the ends of the logs.
@@ -146,21 +149,21 @@ class Cycle:
     def _read_half_for(self, batch: Sequence[EndRecord | MalformedRecord]) -> None:
         """Read HALF to min(highest offset named + 1, its end fetched after the END was read).
 
-        Its end is asked for when nothing comes: what an END of a client's names is stored, and is on its way.
+        Its end is asked for only when it does not come up to there soon: what an END of a client's names is stored,
+        and is on its way. Beyond it there is nothing to wait for, however many messages come meanwhile.
         """
-        state = self._state
+        state, monotonic = self._state, self._outside.monotonic
         named = [entry.half_offset for record in batch if isinstance(record, EndRecord) for entry in record.entries]
         target = max(named, default=-1) + 1
-        if target <= state.queue.half_position:
-            return
-        is_there = False
-        deadline = self._outside.monotonic() + _HALF_TIMEOUT_S
+        started = monotonic()
+        deadline, is_stored = started + _HALF_TIMEOUT_S, False
         while state.queue.half_position < target:
-            if state.take_in_half(_HALF_BATCH, 0.05):
-                deadline = self._outside.monotonic() + _HALF_TIMEOUT_S
-            elif not is_there:
-                target, is_there = min(target, state.half_reader.watermarks()[1]), True
-            elif self._outside.monotonic() > deadline:
+            came = state.take_in_half(_HALF_BATCH, _HALF_SOON_S)
+            if not is_stored and monotonic() >= started + _HALF_SOON_S:
+                target, is_stored = min(target, state.half_reader.watermarks()[1]), True
+            elif came:
+                deadline = monotonic() + _HALF_TIMEOUT_S
+            elif monotonic() > deadline:
                 raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {target}")
 
     def _note_what_is_due(self, end_position: int) -> None:
