@@ -74,7 +74,7 @@ class _Steps:
     def run(self) -> Found:
         """Microseconds for each transaction, of each step and in sum."""
         servers = {"bootstrap.servers": self._bridge.bootstrap_servers}
-        reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False)
+        reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False, on_demand=True)
         reader.start(0)
         queue = HalfQueue(CheckPolicy())
         bodies = PayloadStore(_BUDGET, self._bridge.names, reader)

@@ -23,12 +23,12 @@ _MAX_ENTRIES = 10_000
 _MAX_BYTES = 16 * 1024 * 1024
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
 _HALF_BATCH = 10_000
-#: Waiting for work: HALF is looked at this often, which bounds how late a check can be noticed.
+#: Waiting for work: HALF is looked at this often, and two looks bound how late a check can be noticed.
 _IDLE_S = 0.1
-#: Beside decisions, which say themselves what of HALF they need, HALF is looked at this often: at rest each time.
+#: Beside decisions, which say themselves what of HALF they need, HALF is looked at this often.
 _READ_AHEAD_S = 0.05
-#: So many records at once, and HALF is behind: it is read on without a pause.
-_BEHIND = 1_000
+#: What one fetch brought was not all: the next one answers within milliseconds.
+_NEXT_FETCH_S = 0.01
 #: Least time between two rounds that ask Kafka whether checks may be sent; a round that was full is followed at once.
 _ROUND_S = 0.1
 #: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
@@ -70,6 +70,8 @@ class Cycle:
         # Until then END counts as applied to its end, after it was found to be.
         self._level_until = 0.0
         self._read_ahead_at = 0.0
+        # Whether the last fetch of HALF did not reach its end.
+        self._is_behind = False
         self._pace = CommitPace()
         self._rests_until = 0.0
 
@@ -96,39 +98,43 @@ class Cycle:
         `end_position` is the END offset behind the last of `waiting`. Raises FencedError, LogGoneError, TimeoutError,
         and KafkaException when Kafka can not be asked.
         """
-        started = self._outside.monotonic()
-        self._more = started >= self._read_ahead_at and self._read_ahead(waiting, end_position)
+        self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(waiting, end_position)
         batch = _first_entries(waiting)
         self._read_half_for(batch)
         self._note_what_is_due(end_position)
         as_of = self._round_as_of(end_position if len(batch) == len(waiting) else batch[-1].offset + 1)
         self._look_up(batch, as_of)
+        started = self._outside.monotonic()
         draft, taken, malformed = self._draft(batch, as_of)
         if draft.is_empty:
+            assert not taken, "an END that was applied waits again"
             draft.abandon()
             self._settle(end_position)
             return
         malformed = [*self._state.load_malformed(draft.malformed), *malformed]
         if self._committer.commit(draft, malformed):
             self._written_at = now = self._outside.monotonic()
-            self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
             self._more = True
             for _ in range(taken):
                 waiting.popleft()
+            if not waiting and draft.bytes < _MAX_BYTES:
+                self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
 
     # --- before the draft -------------------------------------------------------------------------------------------
 
     def _read_ahead(self, waiting: Waiting, end_position: int) -> bool:
         """Read HALF further than decisions ask for: what is undecided must be known before it is due.
 
-        Returns whether there is probably more. Not with every decision: its messages are fetched together then.
+        Returns whether there is more. Not with every decision: so the messages of many are fetched together.
         """
         if not self._may_read_on(waiting, end_position):
             return False
-        behind = self._state.take_in_half(_HALF_BATCH, 0) >= _BEHIND
-        if not behind:
+        state = self._state
+        came = state.take_in_half(_HALF_BATCH, _NEXT_FETCH_S if self._is_behind else 0)
+        self._is_behind = came > 0 and state.half_reader.position < state.half_reader.fetched_end()
+        if not self._is_behind:
             self._read_ahead_at = self._outside.monotonic() + _READ_AHEAD_S
-        return behind
+        return self._is_behind
 
     def _may_read_on(self, waiting: Waiting, end_position: int) -> bool:
         """Whether to read HALF further than decisions ask for.

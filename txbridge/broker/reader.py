@@ -58,8 +58,8 @@ class PartitionReader:
         config = reader_config(kafka, group=READER_GROUP, read_committed=committed)
         config.setdefault("queued.max.messages.kbytes", _FETCH_AHEAD_KIB)
         if on_demand:
-            config.setdefault("queued.min.messages", 1)
-            config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_DEMAND_MS)
+            config["queued.min.messages"] = 1
+            config["fetch.queue.backoff.ms"] = _FETCH_ON_DEMAND_MS
             config.setdefault("max.partition.fetch.bytes", _FETCH_ON_DEMAND_BYTES)
         else:
             config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)

@@ -312,8 +312,8 @@ class Draft:
 
     @property
     def size(self) -> int:
-        """How many messages it changes."""
-        return len(self._final) + len(self._changed) + len(self.malformed)
+        """How much there is to do: messages that it changes, and decisions that it refuses."""
+        return len(self._final) + len(self._changed) + len(self.malformed) + len(self.refused)
 
     @property
     def is_empty(self) -> bool:

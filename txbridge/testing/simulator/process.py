@@ -47,7 +47,8 @@ class _SimulatedOutside(Outside):
         return self._process.now()
 
     def wait(self, event: threading.Event, seconds: float) -> None:
-        self._world.starts_anew(self._process.name)
+        if not self._process.owner.status.serving:
+            self._world.starts_anew(self._process.name)
         if not event.is_set():
             self._process.actor.wait(max(1, int(seconds * 1000)), event.is_set)
 

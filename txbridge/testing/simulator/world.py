@@ -66,7 +66,7 @@ class World:
             self.histories[actor] = hash(("rests", timeout, *sorted(self.positions.get(actor, {}).items())))
 
     def starts_anew(self, actor: str) -> None:
-        """An owner pauses before it takes over again: what it has seen is of no importance any more."""
+        """An owner will take over again: what it has seen is of no importance any more."""
         if self.histories is not None:
             self.histories[actor] = 0
 
