@@ -117,7 +117,8 @@ class Cycle:
             self._more = True
             for _ in range(taken):
                 waiting.popleft()
-            if not waiting and draft.bytes < _MAX_BYTES:
+            # A round of checks goes on, and so does what waits.
+            if not waiting and draft.bytes < _MAX_BYTES and not draft.checks and self._due is None:
                 self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
 
     # --- before the draft -------------------------------------------------------------------------------------------
