@@ -226,8 +226,7 @@ def test_p8_an_end_that_names_what_is_not_stored_stops_nothing_while_messages_co
     others.start()
     try:
         good = bridge.prepare(topic, b"good", partition=0)
-        invented = f"{10**12},{secrets.token_hex(16).upper()},{COMMIT}".encode()
-        bridge.produce(bridge.names.end, value=invented, headers=bridge.end_headers(), partition=0)
+        bridge.end([f"{10**12},{secrets.token_hex(16).upper()},{COMMIT}"], 0)
         bridge.decide(good, COMMIT)
         # A look at a log end: reading the topic would take the time from the other thread.
         eventually(lambda: bridge.bounds(bridge.names.op, 0)[1] > applied, 10)

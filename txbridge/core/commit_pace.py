@@ -35,8 +35,9 @@ class CommitPace:
     def rest_after(self, now: float, seconds: float, messages: int) -> float:
         """Seconds to rest at `now` (s), after one that took `seconds` and was about so many messages."""
         if now >= self._window_ends:
-            before_last = now >= self._window_ends + _WINDOW_S
-            self._fastest_before, self._fastest = math.inf if before_last else self._fastest, math.inf
+            was_silent = now >= self._window_ends + _WINDOW_S
+            self._fastest_before = math.inf if was_silent else self._fastest
+            self._fastest = math.inf
             self._window_ends = now + _WINDOW_S
         self._fastest = min(self._fastest, seconds)
         if messages >= _LARGE:

@@ -7,6 +7,13 @@ import pytest
 from txbridge.core.commit_pace import CommitPace
 
 
+def _measured(fastest: float) -> CommitPace:
+    """One that has seen a transaction take so long (s), at 0."""
+    pace = CommitPace()
+    pace.rest_after(0.0, fastest, 0)
+    return pace
+
+
 def test_no_rest_while_kafka_is_as_fast_as_ever():
     pace = CommitPace()
     assert pace.rest_after(0.0, 0.003, 0) == 0.0
@@ -15,27 +22,23 @@ def test_no_rest_while_kafka_is_as_fast_as_ever():
 
 
 def test_messages_may_take_their_time():
-    pace = CommitPace()
-    pace.rest_after(0.0, 0.004, 0)
+    pace = _measured(0.004)
     assert pace.rest_after(0.1, 0.010, 160) == 0.0
     assert pace.rest_after(0.2, 0.010, 80) == pytest.approx(0.004)
 
 
 def test_a_rest_of_twice_the_time_that_it_took_longer_than_half_as_long_again():
-    pace = CommitPace()
-    pace.rest_after(0.0, 0.004, 0)
+    pace = _measured(0.004)
     assert pace.rest_after(0.1, 0.010, 0) == pytest.approx(0.008)
 
 
 def test_the_rest_is_bounded():
-    pace = CommitPace()
-    pace.rest_after(0.0, 0.003, 0)
+    pace = _measured(0.003)
     assert pace.rest_after(1.0, 5.0, 0) == 0.025
 
 
 def test_a_large_one_is_followed_at_once():
-    pace = CommitPace()
-    pace.rest_after(0.0, 0.003, 0)
+    pace = _measured(0.003)
     assert pace.rest_after(0.1, 0.2, 1_000) == 0.0
     assert pace.rest_after(0.2, 0.2, 999) == 0.025
 
@@ -48,13 +51,11 @@ def test_a_faster_one_is_the_new_measure():
 
 
 def test_the_measure_is_kept_from_one_window_to_the_next_and_forgotten_after_two():
-    pace = CommitPace()
-    pace.rest_after(0.0, 0.004, 0)
+    pace = _measured(0.004)
     assert pace.rest_after(10.0, 0.010, 0) == pytest.approx(0.008)
     assert pace.rest_after(20.0, 0.010, 0) == 0.0
 
 
 def test_after_an_hour_of_silence_there_is_no_measure():
-    pace = CommitPace()
-    pace.rest_after(0.0, 0.004, 0)
+    pace = _measured(0.004)
     assert pace.rest_after(3_600.0, 0.010, 0) == 0.0
