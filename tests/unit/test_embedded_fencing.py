@@ -11,7 +11,9 @@ CAUGHT_UP = "BrokerRegistrationChangeRecord(brokerId=1, brokerEpoch=11, fenced=-
 SERVING = "BrokerRegistrationChangeRecord(brokerId=1, brokerEpoch=11, fenced=0, inControlledShutdown=0)\n"
 FENCED = "BrokerRegistrationChangeRecord(brokerId=1, brokerEpoch=11, fenced=1, inControlledShutdown=0)\n"
 ACTIVE = "Performing controller activation. (org.apache.kafka.controller.QuorumController)\n"
-COMMITTED = "Processed maybeFenceStaleBroker in 31415 us (org.apache.kafka.controller.QuorumController)\n"
+WRITTEN = "Read-write operation maybeFenceStaleBroker(12) will be completed when the log reaches offset 17.\n"
+LOOKED = "Processed maybeFenceStaleBroker(1) in 271 us (org.apache.kafka.controller.QuorumController)\n"
+COMMITTED = "Processed maybeFenceStaleBroker(12) in 31415 us (org.apache.kafka.controller.QuorumController)\n"
 
 
 @pytest.mark.parametrize(
@@ -20,19 +22,23 @@ COMMITTED = "Processed maybeFenceStaleBroker in 31415 us (org.apache.kafka.contr
         ("", False),
         (REGISTERED + CAUGHT_UP + SERVING, False),
         (REGISTERED + CAUGHT_UP + SERVING + ACTIVE, False),
-        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + COMMITTED, False),
-        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + COMMITTED + FENCED, False),
-        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + COMMITTED + FENCED + COMMITTED, True),
+        (REGISTERED + CAUGHT_UP + ACTIVE, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED + FENCED, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED + FENCED + WRITTEN, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + FENCED + WRITTEN + LOOKED, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED + FENCED + WRITTEN + LOOKED + COMMITTED, True),
         (REGISTERED + CAUGHT_UP + SERVING + FENCED, False),
         (REGISTERED + CAUGHT_UP + SERVING + FENCED + ACTIVE, True),
-        (REGISTERED + CAUGHT_UP + SERVING + FENCED + REGISTERED + SERVING + ACTIVE, False),
+        (REGISTERED + CAUGHT_UP + SERVING + FENCED + REGISTERED + CAUGHT_UP + SERVING + ACTIVE, False),
         (REGISTERED + ACTIVE, True),
         (REGISTERED.replace("fenced=true", "fenced=false") + ACTIVE, False),
         (ACTIVE, True),
     ],
     ids=[
-        "nothing yet", "loading", "in charge, session open", "looked, session open", "not on disk", "on disk",
-        "not in charge", "fenced before", "came back since", "never served", "from a snapshot", "never registered",
+        "nothing yet", "loading", "in charge, session open", "session open, killed early", "looked, session open",
+        "decided", "not on disk", "not on disk, an earlier look ended", "on disk", "not in charge",
+        "fenced before", "came back since", "never served", "from a snapshot", "never registered",
     ],
 )  # fmt: skip
 def test_fenced_once_it_is_on_disk(log: str, fenced: bool) -> None:

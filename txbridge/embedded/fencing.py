@@ -31,19 +31,26 @@ _POLL_S = 0.02
 _END_TIMEOUT_S = 5.0
 
 _ACTIVE = "Performing controller activation"
-_SESSION = re.compile(r"Broker(?:RegistrationChange)?Record\(brokerId=1,.*?\bfenced=(true|false|[01])")  # -1: unchanged
-# A record counts when it is on disk, 25 ms after the controller has acted on it.
-_COMMITTED = "Processed maybeFenceStaleBroker"
+_SESSION = re.compile(r"Broker(?:RegistrationChange)?Record\(brokerId=1,.*?\bfenced=(true|false|-?[01])")
+# A registration says true or false, a change of it 1 (fenced), -1 (no longer fenced) or 0 (as before).
+_FENCED = {"true": True, "1": True, "false": False, "-1": False}
+# A record counts when it is on disk, 25 ms and more after the controller has acted on it: a controller that ends before
+# that loses it. Many looks at the sessions are under way then; only the one that wrote the record tells of it.
+_WRITTEN = re.compile(r"Read-write operation (maybeFenceStaleBroker\(\d+\)) will be completed")
 
 
 def is_fenced(log: str) -> bool:
     """Whether the log of a controller says that it is in charge, and its metadata that no broker has a session."""
     loaded, active, since = log.partition(_ACTIVE)
-    now = list(_SESSION.finditer(since))
-    if now:
-        return now[-1][1] in {"true", "1"} and _COMMITTED in since[now[-1].end() :]
-    before = _SESSION.findall(loaded)
-    return bool(active) and (not before or before[-1] in {"true", "1"})
+    if not active:
+        return False
+    changed = [(change.end(), _FENCED[change[1]]) for change in _SESSION.finditer(since) if change[1] in _FENCED]
+    if changed:
+        end, fenced = changed[-1]
+        written = _WRITTEN.search(since, end)
+        return fenced and written is not None and f"Processed {written[1]} " in since[written.end() :]
+    before = [_FENCED[state] for state in _SESSION.findall(loaded) if state in _FENCED]
+    return not before or before[-1]
 
 
 def fence_former_broker(
