@@ -20,7 +20,8 @@ MIXES = {_USUAL: Mix(), "90/5/5": Mix(rollback=5, unknown=5)}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--transactions", type=int, default=40_000, help="pipelined and asyncio (default 40,000)")
-    parser.add_argument("--blocking", type=int, default=5_000, help="of blocking clients and bare (default 5,000)")
+    # As many as RocketMQ has: what start and end of a round take counts the same for both.
+    parser.add_argument("--blocking", type=int, default=15_000, help="of blocking clients and bare (default 15,000)")
     parser.add_argument(
         "--peer", type=int, default=15_000, help="of RocketMQ; a third with one thread (default 15,000)"
     )

@@ -30,7 +30,9 @@ _READ_AHEAD_S = 0.05
 #: What one fetch brought was not all: the next one answers within milliseconds.
 _NEXT_FETCH_S = 0.01
 #: Least time between two rounds that ask Kafka whether checks may be sent; a round that was full is followed at once.
-_ROUND_S = 0.1
+#: With a steady stream of checks a message waits for its round twice, to be asked about and for what came before its
+#: answer: with 0.1 the one in the middle took 189 ms, with 0.05 135 ms, and processors had as much to do.
+_ROUND_S = 0.05
 #: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
 _ROUND_LIMIT = 1_000
 #: Messages that are parked with one Kafka transaction, 2 MB of records: as many as are read in the same turn, so that
