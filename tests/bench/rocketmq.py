@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,8 +13,6 @@ from tests.peer.server import Peer, peer
 #: A measurement of 5.5.0 at a few hundred a second, which a loaded machine has shown, ends within it.
 _TIMEOUT_S = 600.0
 _QUEUES = 8
-#: Servers and clients say every 30 s that they live, and forget each other after two minutes.
-_LONG_PAUSE_S = 60.0
 
 
 class RocketMQ:
@@ -27,17 +24,14 @@ class RocketMQ:
     def __init__(self, running: Peer, client: PeerClient) -> None:
         self._running = running
         self._client = client
-        self._paused_at = time.monotonic()
 
     def measure(self, count: int, threads: int, size: int, **more: object) -> Mapping[str, Any]:
         """Transactions of values of `size` bytes by so many threads; see PeerBench.java for more."""
         with self._running.going():
-            if time.monotonic() - self._paused_at > _LONG_PAUSE_S:
-                # Its consumer gets nothing until it has been heard of again; that is no part of a measurement.
-                self.warm_up()
-            found = self._ask(count, threads, size, **more)
-        self._paused_at = time.monotonic()
-        return found
+            # After a pause of its servers a consumer may wait for an answer that is lost, or has to be heard of again:
+            # that is no part of a measurement.
+            self.warm_up()
+            return self._ask(count, threads, size, **more)
 
     def warm_up(self) -> None:
         """A few transactions, until they are seen: whoever can do that is ready."""
