@@ -159,6 +159,7 @@ class Committer:
         state.progress, state.progress_offset = receipt.progress, receipt.progress_offset
         for _, half_offsets in draft.ops():
             state.payloads.drop(half_offsets)
+        state.payloads.yield_room(entry.offset for entry in draft.parked)
         state.drop_malformed(draft.malformed)
         for entry in draft.held:
             self._topics.held(entry)

@@ -33,6 +33,9 @@ _NEXT_FETCH_S = 0.01
 #: With a steady stream of checks a message waits for its round twice, to be asked about and for what came before its
 #: answer: with 0.1 the one in the middle took 189 ms, with 0.05 135 ms, and processors had as much to do.
 _ROUND_S = 0.05
+#: The same after a round that found nothing to do: all that is due waits for groups of which nobody is alive, which may
+#: be for days. Each round asks Kafka where END ends, and the commits of all others wait for that.
+_VAIN_ROUND_S = 0.25
 #: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
 _ROUND_LIMIT = 1_000
 #: Messages that are parked with one Kafka transaction, 2 MB of records: as many as are read in the same turn, so that
@@ -252,6 +255,8 @@ class Cycle:
             self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
         draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
         draft.park(_PARK_LIMIT, grown_old=as_of is not None)
+        if as_of is not None and not (draft.checks or draft.discards or draft.forgotten or draft.parked):
+            self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
         return draft, taken, malformed
 
     def _draft_round(self, draft: Draft, as_of: int, most_discards: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -16,6 +17,8 @@ from txbridge.record_headers import headers_of
 
 #: A wanted offset this near is reached sooner by reading on than by a new fetch position.
 _READ_ON = 1_000
+#: So many offsets of bodies that are gone may stand beside the others before they are looked for.
+_FEW = 1_024
 #: One wanted record: a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
 
@@ -41,13 +44,29 @@ class PayloadStore:
         self._names = names
         self._reader = reader
         self._bodies: dict[int, HalfMessage] = {}
+        #: What is kept only as long as nothing else wants its room, oldest first, and some that are kept no more.
+        self._yielding: deque[int] = deque()
         self.bytes = 0
 
     def put(self, half: HalfMessage) -> None:
         """Keep a body, unless the budget is used up: then it is read back when it is needed."""
-        if self.bytes + half.size <= self._budget and half.offset not in self._bodies:
+        if half.offset in self._bodies:
+            return
+        while self.bytes + half.size > self._budget and self._yielding:
+            self.drop([self._yielding.popleft()])
+        if self.bytes + half.size <= self._budget:
             self._bodies[half.offset] = half
             self.bytes += half.size
+
+    def yield_room(self, offsets: Iterable[int]) -> None:
+        """The bodies of these make room for others: nobody has decided them for so long that they were parked.
+
+        Otherwise those that are never decided would fill the budget, and each new one, which is decided in a moment,
+        would have to be read back by itself.
+        """
+        self._yielding += (offset for offset in offsets if offset in self._bodies)
+        if len(self._yielding) > 2 * len(self._bodies) + _FEW:
+            self._yielding = deque(offset for offset in self._yielding if offset in self._bodies)
 
     def close(self) -> None:
         self._reader.close()
