@@ -66,6 +66,10 @@ def test_what_is_larger_than_all_that_may_be_kept_is_not(store):
     store.put(half(1))
     store.put(half(2, 300))
     assert kept(store, 1, 2) == [1]
+    # Nor does it drive out what it could not replace.
+    store.yield_room([1])
+    store.put(half(3, 300))
+    assert kept(store, 1, 3) == [1]
 
 
 def test_one_that_was_decided_after_it_was_parked_makes_room_once(store):

@@ -34,7 +34,8 @@ _NEXT_FETCH_S = 0.01
 #: answer: with 0.1 the one in the middle took 189 ms, with 0.05 135 ms, and processors had as much to do.
 _ROUND_S = 0.05
 #: The same after a round that found nothing to do: all that is due waits for groups of which nobody is alive, which may
-#: be for days. Each round asks Kafka where END ends, and the commits of all others wait for that.
+#: be for days, or for its turn at transaction_check_rate. Each round asks Kafka where END ends, and the commits of all
+#: others wait for that.
 _VAIN_ROUND_S = 0.25
 #: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
 _ROUND_LIMIT = 1_000

@@ -50,7 +50,7 @@ class PayloadStore:
 
     def put(self, half: HalfMessage) -> None:
         """Keep a body, unless the budget is used up: then it is read back when it is needed."""
-        if half.offset in self._bodies:
+        if half.offset in self._bodies or half.size > self._budget:
             return
         while self.bytes + half.size > self._budget and self._yielding:
             self.drop([self._yielding.popleft()])
