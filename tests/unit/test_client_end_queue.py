@@ -64,7 +64,38 @@ def test_records_of_a_lane_leave_5_ms_apart_and_the_first_after_a_quiet_time_at_
     assert offsets(queue.take(101.0)) == [5]
 
 
-def test_sixteen_commands_are_enough_and_do_not_wait_for_more():
+def test_while_commands_come_fast_the_records_of_a_lane_leave_15_ms_apart():
+    queue = EndQueue()
+
+    def send(at, count):
+        """Commands that came since the last record, and the record with them."""
+        add(queue, *range(count))
+        batch = queue.take(at)
+        assert batch is not None
+        assert len(batch.tickets) == count
+        queue.settle(batch)
+
+    def next_leaves():
+        add(queue, 1_000)
+        due = queue.next_due
+        queue.abandon()
+        return due
+
+    # The first after a quiet time says nothing, however many it has.
+    send(100.0, 40)
+    assert next_leaves() == pytest.approx(100.005)
+    # 8 in 10 ms: 800 a second.
+    send(100.01, 8)
+    assert next_leaves() == pytest.approx(100.015)
+    # 20 in 10 ms: 2,000 a second.
+    send(100.02, 20)
+    assert next_leaves() == pytest.approx(100.035)
+    # 20 in 15 ms, 1,300 a second: as many, but not as fast.
+    send(100.035, 20)
+    assert next_leaves() == pytest.approx(100.04)
+
+
+def test_forty_eight_commands_are_enough_and_do_not_wait_for_more():
     queue = EndQueue()
     news = []
 
@@ -77,17 +108,17 @@ def test_sixteen_commands_are_enough_and_do_not_wait_for_more():
     first = queue.take(100.0)
     give(*range(1, 9))
     queue.settle(first)
-    give(*range(9, 16))
+    give(*range(9, 48))
     assert queue.take(100.001) is None
-    give(16, 17)
+    give(48, 49)
     # Who sends has to be told of the first one, and when there are enough.
-    assert [number for number, told in enumerate(news) if told] == [0, 16]
+    assert [number for number, told in enumerate(news) if told] == [0, 48]
     assert queue.next_due == 0
     second = queue.take(100.001)
-    assert offsets(second) == list(range(1, 18))
-    give(*range(18, 34))
+    assert offsets(second) == list(range(1, 50))
+    give(*range(50, 98))
     queue.settle(second)
-    assert offsets(queue.take(100.002)) == list(range(18, 34))
+    assert offsets(queue.take(100.002)) == list(range(50, 98))
 
 
 def test_who_waits_for_a_command_does_not_wait_for_company():
