@@ -19,11 +19,11 @@ MIXES = {_USUAL: Mix(), "90/5/5": Mix(rollback=5, unknown=5)}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--transactions", type=int, default=40_000, help="pipelined and asyncio (default 40,000)")
-    # As many as RocketMQ has: what start and end of a round take counts the same for both.
-    parser.add_argument("--blocking", type=int, default=15_000, help="of blocking clients and bare (default 15,000)")
+    # As many as take some four seconds, here and there: what start and end of a round take counts the same for both.
+    parser.add_argument("--transactions", type=int, default=120_000, help="pipelined and asyncio (default 120,000)")
+    parser.add_argument("--blocking", type=int, default=30_000, help="of blocking clients and bare; a third with one thread (default 30,000)")
     parser.add_argument(
-        "--peer", type=int, default=15_000, help="of RocketMQ; a third with one thread (default 15,000)"
+        "--peer", type=int, default=30_000, help="of RocketMQ; a third with one thread (default 30,000)"
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000], help="bytes of values (default 100 1000)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 32, 64], help="of blocking clients")
@@ -51,7 +51,7 @@ def _measures(options: argparse.Namespace, size: int, stand: Stand, peer: Rocket
     rollback = mix.rollback + mix.unknown
 
     def by_peer(threads: int) -> Found:
-        count = options.peer // 3 if threads == 1 else options.peer
+        count = _of_threads(options.peer, threads)
         before = peer.cpu_seconds()
         done = peer.measure(count, threads, size, rollback=rollback)
         return {PER_SECOND: count / done["seconds"], **cpu_us_each(before, peer.cpu_seconds(), count)}
@@ -61,7 +61,7 @@ def _measures(options: argparse.Namespace, size: int, stand: Stand, peer: Rocket
         "asyncio": partial(stand.measure, clients.asyncio, options.transactions, size, mix),
     }
     for threads in options.threads:
-        count = options.blocking
+        count = _of_threads(options.blocking, threads)
         measures[_blocking(threads)] = partial(stand.measure, clients.blocking(threads), count, size, mix)
         measures[_bare(threads)] = partial(produce_and_wait, stand.bridge, 1, threads, count, size)
         measures[_peer(threads)] = partial(by_peer, threads)
@@ -80,6 +80,11 @@ def _ratios(options: argparse.Namespace, found: Rounds) -> dict[str, Ratio]:
             of(_blocking(threads)) / wanted, 1
         )
     return ratios
+
+
+def _of_threads(count: int, threads: int) -> int:
+    """One thread is slower by about so much."""
+    return count // 3 if threads == 1 else count
 
 
 def _named(threads: int) -> str:

@@ -25,7 +25,7 @@ from txbridge.client.calling import Calling, is_called_by
 from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import Prepared
-from txbridge.client.hand_over import HandOver, resolve
+from txbridge.client.hand_over import HandOver, Resolving
 from txbridge.client.listener import TransactionListener, check_failed, execution_failed
 from txbridge.client.message import Message
 from txbridge.client.metrics import ClientMetrics
@@ -266,7 +266,7 @@ class AsyncTransactionProducer:
         """Store the half message; PrepareError if Kafka does not acknowledge it."""
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
-            await self._write(runtime, message, transaction_id, partial(hand_over.call, resolve, reported))
+            await self._write(runtime, message, transaction_id, Resolving(hand_over, reported))
             prepared = await reported
         except BaseException:
             # Cancelled: Kafka may store it, but there will be no local transaction.

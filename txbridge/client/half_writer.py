@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
@@ -43,6 +42,31 @@ Report = Callable[[Prepared | PrepareError], None]
 AfterReports = Callable[[], None]
 
 
+class _Delivery:
+    """The delivery report of one half message.
+
+    Not functools.partial of a method, which is four objects of those that make Python look for cycles: while thousands
+    are in flight that was a good part of all work.
+    """
+
+    __slots__ = ("_on_delivery", "_on_done", "_size", "_transaction_id")
+
+    def __init__(
+        self,
+        on_delivery: Callable[[str, int, Report, KafkaError | None, Record], None],
+        transaction_id: str,
+        size: int,
+        on_done: Report,
+    ) -> None:
+        self._on_delivery = on_delivery
+        self._transaction_id = transaction_id
+        self._size = size
+        self._on_done = on_done
+
+    def __call__(self, error: KafkaError | None, record: Record) -> None:
+        self._on_delivery(self._transaction_id, self._size, self._on_done, error, record)
+
+
 class HalfWriter:
     """Writes half messages; thread-safe."""
 
@@ -54,6 +78,8 @@ class HalfWriter:
         self._room = threading.Condition()
         self._waiting_for_room = 0
         self._after_reports: AfterReports | None = None
+        #: Once: each time it is looked up, a method is an object of its own.
+        self._on_delivery = self._delivered
         self._serving = Serving(self._serve, f"txbridge-{thread}")
 
     def start(self) -> None:
@@ -89,7 +115,7 @@ class HalfWriter:
                 message.value,
                 message.key,
                 headers,
-                partial(self._delivered, transaction_id, size, on_done),
+                _Delivery(self._on_delivery, transaction_id, size, on_done),
             )
         except KafkaException as failure:
             on_done(self._failed(transaction_id, failure.args[0]))

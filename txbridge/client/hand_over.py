@@ -53,6 +53,19 @@ class HandOver:
             function(*arguments)
 
 
+class Resolving:
+    """Resolves a future on its loop when it is called, in any thread; one object for each that is in flight."""
+
+    __slots__ = ("_future", "_hand_over")
+
+    def __init__(self, hand_over: HandOver, future: asyncio.Future[Any]) -> None:
+        self._hand_over = hand_over
+        self._future = future
+
+    def __call__(self, result: object) -> None:
+        self._hand_over.call(resolve, self._future, result)
+
+
 def resolve(future: asyncio.Future[_T], result: _T) -> None:
     """Set the result, unless whoever waited has been cancelled."""
     if not future.done():

@@ -15,6 +15,15 @@ _Read = TypeVar("_Read")
 class SharedCondition(threading.Condition):
     """For futures that are mostly not waited for: then to notify costs nothing."""
 
+    # `with` looks for these on the class, and finds the lock's own in the instance. A Condition's are functions that
+    # call the lock's, twice for each of the five times that a transaction needs it.
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__enter__ = self._lock.__enter__  # type: ignore[attr-defined, method-assign]  # the standard library's own
+        self.__exit__ = self._lock.__exit__  # type: ignore[attr-defined, method-assign]
+
     def notify_all(self) -> None:
         """As any Condition's; its lock must be held."""
         if self._waiters:  # type: ignore[attr-defined]  # the standard library's own

@@ -7,8 +7,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from txbridge.client.attempt import decide, write
@@ -36,6 +35,12 @@ _REFUSED = (
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
+    """One transaction on its way.
+
+    It takes the report of its half message itself, and is then ready: every object for each that is in flight counts.
+    """
+
+    ready: deque[_Attempt]
     runtime: Runtime
     transaction_id: str
     message: Message
@@ -43,7 +48,13 @@ class _Attempt:
     future: Future[TransactionSendResult]
     size: int
     epoch: int
+    prepared: Prepared | PrepareError = field(init=False)
     is_over: bool = False
+
+    def __call__(self, prepared: Prepared | PrepareError) -> None:
+        """The half message is stored or not; this is the thread of the delivery reports, or of a call that failed."""
+        self.prepared = prepared
+        self.ready.append(self)
 
 
 class Pipeline:
@@ -66,8 +77,10 @@ class Pipeline:
         #: Of all futures.
         self._resolved = SharedCondition()
         self._in_flight = InFlight()
-        self._ready: deque[tuple[_Attempt, Prepared | PrepareError]] = deque()
+        self._ready: deque[_Attempt] = deque()
         self._jobs = 0
+        #: Once: each time it is looked up, a method is an object of its own.
+        self._after_reports = self._start_jobs
         #: No further calls; and no further local transactions.
         self._stopped = self._closed = False
 
@@ -77,13 +90,12 @@ class Pipeline:
         """Hand the half message over; blocks while too much is in flight. UsageError after close."""
         size = len(message.value or b"")
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
-        attempt = _Attempt(runtime, transaction_id, message, arg, future, size, self._enter(size))
+        attempt = _Attempt(self._ready, runtime, transaction_id, message, arg, future, size, self._enter(size))
         try:
             # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
             runtime.begin(transaction_id)
-            reported = partial(self._reported, attempt)
             writer = runtime.half_writer(gathers=True, in_order=True)
-            write(runtime, writer, message, transaction_id, reported, self._start_jobs)
+            write(runtime, writer, message, transaction_id, attempt, self._after_reports)
         except PrepareError as error:
             with Calling(self):
                 self._settle(attempt, error)
@@ -142,10 +154,6 @@ class Pipeline:
                 if self._in_flight.remove(attempt.epoch, attempt.size):
                     self._news.notify_all()
 
-    def _reported(self, attempt: _Attempt, prepared: Prepared | PrepareError) -> None:
-        """The half message is stored or not; this is the thread of the delivery reports, or of a call that failed."""
-        self._ready.append((attempt, prepared))
-
     def _start_jobs(self) -> None:
         """Some were reported. Not one by one: threads would take the interpreter's lock from each other each time."""
         # Both are looked at after they were appended, and without the lock: whoever closes, or ends a job, changes the
@@ -176,12 +184,12 @@ class Pipeline:
         with Calling(self):
             while not self._closed:
                 try:
-                    attempt, prepared = self._ready.popleft()
+                    attempt = self._ready.popleft()
                 except IndexError:
                     if self._job_may_end():
                         return
                 else:
-                    self._settle(attempt, prepared)
+                    self._settle(attempt, attempt.prepared)
 
     def _job_may_end(self) -> bool:
         with self._lock:
@@ -196,9 +204,10 @@ class Pipeline:
         """Settle everything that is ready without running it; returns how many."""
         for number in itertools.count():
             try:
-                attempt, prepared = self._ready.popleft()
+                attempt = self._ready.popleft()
             except IndexError:
                 return number
+            prepared = attempt.prepared
             with Calling(self):
                 self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(why))
         raise AssertionError
