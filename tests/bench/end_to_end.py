@@ -21,7 +21,12 @@ MIXES = {_USUAL: Mix(), "90/5/5": Mix(rollback=5, unknown=5)}
 def add_options(parser: argparse.ArgumentParser) -> None:
     # As many as take some four seconds, here and there: what start and end of a round take counts the same for both.
     parser.add_argument("--transactions", type=int, default=120_000, help="pipelined and asyncio (default 120,000)")
-    parser.add_argument("--blocking", type=int, default=30_000, help="of blocking clients and bare; a third with one thread (default 30,000)")
+    parser.add_argument(
+        "--blocking",
+        type=int,
+        default=30_000,
+        help="of blocking clients and bare; a third with one thread (default 30,000)",
+    )
     parser.add_argument(
         "--peer", type=int, default=30_000, help="of RocketMQ; a third with one thread (default 30,000)"
     )
