@@ -79,8 +79,6 @@ class Pipeline:
         self._in_flight = InFlight()
         self._ready: deque[_Attempt] = deque()
         self._jobs = 0
-        #: Once: each time it is looked up, a method is an object of its own.
-        self._after_reports = self._start_jobs
         #: No further calls; and no further local transactions.
         self._stopped = self._closed = False
 
@@ -95,7 +93,7 @@ class Pipeline:
             # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
             runtime.begin(transaction_id)
             writer = runtime.half_writer(gathers=True, in_order=True)
-            write(runtime, writer, message, transaction_id, attempt, self._after_reports)
+            write(runtime, writer, message, transaction_id, attempt, self._start_jobs)
         except PrepareError as error:
             with Calling(self):
                 self._settle(attempt, error)

@@ -52,8 +52,8 @@ class Schedule:
         self._count = 0
         self._clean_at = _SMALL
         self._to_clean: list[int] = []
-        #: Items looked at, without those that pushes have paid for since.
-        self._unpaid = 0
+        #: Items looked at, without those that pushes have paid for since. Of each cleaning the first few are free.
+        self._unpaid = -_SMALL
 
     def __len__(self) -> int:
         return self._count
@@ -146,24 +146,26 @@ class Schedule:
 
     def _clean_some(self) -> None:
         self._unpaid -= _LOOKS
-        if self._unpaid > 0:
-            return
-        if not self._to_clean:
+        if self._unpaid <= 0 and not self._to_clean:
             self._to_clean = [*self._later]
-            self._unpaid = len(self._heap)
+            before = len(self._heap)
             self._heap = [item for item in set(self._heap) if self._is_current(*item)]
             heapq.heapify(self._heap)
-            self._count += len(self._heap) - self._unpaid
-        else:
+            self._looked_at(before, len(self._heap))
+        if self._unpaid <= 0 and self._to_clean:
             self._clean_day(self._to_clean.pop())
         if not self._to_clean:
             self._clean_at = max(_SMALL, 2 * self._count)
+            self._unpaid = -_SMALL
 
     def _clean_day(self, number: int) -> None:
         day = self._later.get(number)
         if day is not None:
-            self._unpaid = len(day) // 2
             kept = array("q", [value for item in self._current(day) for value in item])
             # An empty day stays until its time comes: its number stands in the middle of a heap.
             self._later[number] = kept
-            self._count += len(kept) // 2 - self._unpaid
+            self._looked_at(len(day) // 2, len(kept) // 2)
+
+    def _looked_at(self, items: int, kept: int) -> None:
+        self._unpaid += items
+        self._count += kept - items
