@@ -74,7 +74,7 @@ class Topics:
         if draft.ops():
             self.op_end += 1
         for number, entry in enumerate(draft.discards):
-            entry.discarded_at = (0, len(self.discards) + number)
+            draft.note_discarded(entry.offset, 0, len(self.discards) + number)
         if not commit:
             return landed
         self.delivered += [entry.offset for entry in draft.deliver]

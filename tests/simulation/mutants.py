@@ -20,6 +20,7 @@ from txbridge.broker.errors import AbortedError, IndefiniteError
 from txbridge.broker.groups import GroupDirectory, _Group
 from txbridge.broker.inbox import EndInbox
 from txbridge.broker.reader import PartitionReader
+from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.trouble import EndTxnWatch
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.draft import Draft
@@ -184,6 +185,11 @@ def parked_entries_forgotten() -> None:
     HalfQueue.restore_parked = lambda _self, _parked: None
 
 
+def a_refused_check_has_no_back_off() -> None:
+    """The defect that every parked message had: what its check topic refuses is offered again at once, for ever."""
+    RefusedChecks.obstacle = lambda _self, _entry, _topic: None
+
+
 def copies_are_messages() -> None:
     """A half message that its producer has sent twice is two."""
     HalfQueue.note_id = lambda _self, _half: None
@@ -213,6 +219,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
         op_replayed_from_its_end,
         dirty_reads_at_take_over,
         parked_entries_forgotten,
+        a_refused_check_has_no_back_off,
         copies_are_messages,
         copies_across_a_take_over_are_messages,
     )

@@ -17,6 +17,7 @@ from txbridge.broker.errors import (
 )
 from txbridge.broker.faults import fault_point
 from txbridge.broker.real_topics import RealTopics
+from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.takeover import read_offset_topic
 from txbridge.broker.transaction import Contents, MalformedRecord, Receipt
@@ -40,10 +41,13 @@ _log = get_logger("txbridge.broker")
 class Committer:
     """Writes drafts of one partition, each in one Kafka transaction, and makes those that Kafka committed the state."""
 
-    def __init__(self, context: PartitionContext, state: PartitionState, topics: RealTopics) -> None:
+    def __init__(
+        self, context: PartitionContext, state: PartitionState, topics: RealTopics, refused_checks: RefusedChecks
+    ) -> None:
         self._context = context
         self._state = state
         self._topics = topics
+        self._refused_checks = refused_checks
         self._outside = context.outside
         self._metrics = context.metrics
         self._pause = _FIRST_PAUSE_S
@@ -167,8 +171,14 @@ class Committer:
             self._bodiless.difference_update(entry.offset for entry in draft.discards)
             self._bodiless.difference_update((record.topic, record.offset) for record in contents.malformed)
         self._topics.delivered(draft.deliver)
+        self._refused_checks.noted(draft.unchecked)
+        for _, half_offsets in draft.ops():
+            self._refused_checks.finished(half_offsets)
         if draft.checks:
-            self._topics.worked({self._context.names.check(entry.group) for entry in draft.checks})
+            check = self._context.names.check
+            self._topics.worked({check(entry.group) for entry in draft.checks})
+            for entry in draft.checks:
+                self._refused_checks.sent(entry, check(entry.group))
         if draft.discards or contents.malformed:
             self._topics.worked([self._context.names.discard])
         self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
@@ -215,24 +225,23 @@ class Committer:
                 self._blame(draft, topic, failures)
 
     def _blame(self, draft: Draft, topic: str, failures: Sequence[RecordFailure]) -> None:
-        """Hold, or check later, the records that a topic refused."""
-        queue, guilty = self._state.queue, self._topics.guilty(topic, failures)
+        """Have the next draft hold, or check later, the records that a topic refused."""
+        guilty = self._topics.guilty(topic, failures)
         first = failures[0]
         reason = f"topic {topic}: {first.reason}"
         if first.kind is RecordKind.CHECK:
             offsets = {failure.which for failure in (failures if guilty is None else guilty)}
+            too_large = {failure.which for failure in guilty or () if failure.too_large and failure.alone}
             checks = [entry for entry in draft.checks if entry.offset in offsets]
             for entry in checks:
-                current = queue.entry(entry.offset)
-                assert current is not None
-                queue.due.postpone_held(current, self._outside.now(), reason)
+                self._refused_checks.refuse(entry, topic, reason, too_large=entry.offset in too_large)
             if checks:
                 self._metrics.failed("check_refused")
                 _log.warning(
                     "check_refused",
                     **_fields(self._state.partition, checks[0]),
                     count=len(checks),
-                    error=first.reason,
+                    error=reason,
                 )
             return
         offsets = {failure.which for failure in guilty or ()}

@@ -9,6 +9,7 @@ from txbridge.broker.committer import Committer
 from txbridge.broker.errors import AbortedError, LogGoneError
 from txbridge.broker.groups import GroupDirectory
 from txbridge.broker.real_topics import RealTopics
+from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.core.commit_pace import CommitPace
@@ -66,7 +67,8 @@ class Cycle:
         self._outside = context.outside
         self._topics = RealTopics(context.admin, context.outside)
         self._groups = GroupDirectory(context.membership, context.names, context.outside)
-        self._committer = Committer(context, state, self._topics)
+        self._refused_checks = RefusedChecks(context.outside)
+        self._committer = Committer(context, state, self._topics, self._refused_checks)
         self._next_round = 0.0
         # A time at which something was due, and where END ended after it.
         self._due: tuple[int, int] | None = None
@@ -256,7 +258,9 @@ class Cycle:
             self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
         draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
         draft.park(_PARK_LIMIT, grown_old=as_of is not None)
-        if as_of is not None and not (draft.checks or draft.discards or draft.forgotten or draft.parked):
+        if as_of is not None and not (
+            draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked
+        ):
             self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
         return draft, taken, malformed
 
@@ -264,13 +268,20 @@ class Cycle:
         """Checks and discards, as many as may be."""
         _in_steps(lambda step: draft.discard(as_of, step), draft.discards, most_discards)
         most_checks = min(_ROUND_LIMIT, self._check_tokens())
-        _in_steps(lambda step: draft.send_checks(as_of, self._may_check, step), draft.checks, most_checks)
+        _in_steps(
+            lambda step: draft.send_checks(as_of, self._may_check, step, self._why_not_check),
+            draft.checks,
+            most_checks,
+        )
         self._tokens -= len(draft.checks)
         if len(draft.discards) >= most_discards or len(draft.checks) >= most_checks > 0:
             self._next_round = 0.0
 
     def _may_check(self, group: str) -> bool:
         return self._groups.is_alive(group) and self._topics.problem_of(self._context.names.check(group)) is None
+
+    def _why_not_check(self, entry: HalfEntry) -> str | None:
+        return self._refused_checks.obstacle(entry, self._context.names.check(entry.group))
 
     def _check_tokens(self) -> int:
         now = self._outside.monotonic()
@@ -303,12 +314,18 @@ class Cycle:
         self._committer.commit(draft, [])
 
 
-def _in_steps(draft: Callable[[int], None], drafted: list[HalfEntry], limit: int) -> None:
-    """Draft up to `limit` messages of _MAX_BYTES together: their bodies are all in memory at once."""
-    before, size = -1, 0
-    while before < len(drafted) < limit and size < _MAX_BYTES:
+def _in_steps(draft: Callable[[int], int], drafted: list[HalfEntry], limit: int) -> None:
+    """Look at up to `limit` messages and draft those that can be, of _MAX_BYTES together.
+
+    Their bodies are all in memory at once. `draft` returns how many of so many it has looked at.
+    """
+    looked_at = size = 0
+    while looked_at < limit and size < _MAX_BYTES:
         before = len(drafted)
-        draft(min(_STEP, limit - before))
+        found = draft(min(_STEP, limit - looked_at))
+        if not found:
+            break
+        looked_at += found
         size += sum(entry.size for entry in drafted[before:])
 
 

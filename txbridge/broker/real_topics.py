@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 
 from txbridge.broker.errors import RecordFailure
 from txbridge.broker.outside import OUTSIDE, Outside
-from txbridge.core.draft import FULL
+from txbridge.core.draft import FULL, InTurn
 from txbridge.core.names import CHECK_TOPIC
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TransactionState
@@ -158,8 +158,7 @@ class RealTopics:
                 del self._resting[topic]
                 why = None
             elif entry.offset not in self._proven:
-                # It waits for others: its own back-off begins anew.
-                entry.attempts = 0
+                why = InTurn(why)
         if why is None and (wall := self._walls.get(topic)) is not None and entry.size >= wall.size:
             if now < wall.next_probe:
                 why = wall.reason

@@ -257,13 +257,10 @@ class Transaction:
                 topic,
                 None if bare else half.value,
                 None if bare else half.key,
-                [
-                    *copy_headers(half, self._partition, entry.checks, draft.next_end),
-                    (header_names.REASON, (entry.reason or "").encode()),
-                ],
+                _discard_headers(half, entry, self._partition, draft.next_end),
                 which=entry.offset,
                 limit=limit,
-                on_stored=partial(_note_discard, entry),
+                on_stored=partial(_note_discard, draft, entry.offset),
             )
         if draft.discards:
             # Their coordinates go into the parked entries of this same transaction.
@@ -363,6 +360,14 @@ class Transaction:
             raise TransactionFailedError
 
 
+def _discard_headers(half: HalfMessage, entry: HalfEntry, partition: int, end: int) -> Headers:
+    headers = copy_headers(half, partition, entry.checks, end)
+    headers.append((header_names.REASON, (entry.reason or "").encode()))
+    if entry.error is not None:
+        headers.append((header_names.ERROR, entry.error[:_MAX_ERROR].encode(errors="replace")))
+    return headers
+
+
 def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:
     offset = message.offset()
     assert offset is not None
@@ -375,8 +380,8 @@ def _note_progress(receipt: Receipt, message: Message) -> None:
     receipt.progress_offset = offset
 
 
-def _note_discard(entry: HalfEntry, message: Message) -> None:
+def _note_discard(draft: Draft, half_offset: int, message: Message) -> None:
     partition, offset = message.partition(), message.offset()
     assert partition is not None
     assert offset is not None
-    entry.discarded_at = (partition, offset)
+    draft.note_discarded(half_offset, partition, offset)

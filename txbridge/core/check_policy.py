@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Back-off of a delivery that the real topic does not take: from one second, doubled up to a minute. A topic that was
-#: just created is found within a second; one that stays away costs one attempt a minute.
+#: Back-off of a record that its topic does not take, a delivery or a check: from one second, doubled up to a minute. A
+#: topic that was just created is found within a second; one that stays away costs one attempt a minute.
 _FIRST_RETRY_MS = 1_000
 _LONGEST_RETRY_MS = 60_000
 
@@ -60,6 +60,6 @@ class CheckPolicy:
     def expires(self, born: int) -> int:
         return born + self.transaction_max_age
 
-    def retry_held(self, now: int, attempts: int) -> int:
-        """When to try again to deliver a held message, after this many attempts (1 or more)."""
+    def retry_refused(self, now: int, attempts: int) -> int:
+        """When to offer a topic again what it refused, after this many attempts (1 or more)."""
         return now + min(_FIRST_RETRY_MS << min(attempts - 1, 10), _LONGEST_RETRY_MS)

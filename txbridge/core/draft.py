@@ -6,9 +6,9 @@ puts back what was taken from the schedules.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from txbridge.core.end_transaction import EndEntry, EndRecord, Source
 from txbridge.core.half_queue import HalfQueue
@@ -17,6 +17,13 @@ from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, Tra
 
 #: Why a message can not be delivered now, or None: asked once for every commit.
 Obstacle = Callable[[HalfEntry], str | None]
+
+
+class InTurn(str):
+    """An obstacle that is none of its own: it was not offered, but waits for others. Its back-off begins anew."""
+
+    __slots__ = ()
+
 
 #: Why a commit is held that would make one Kafka transaction too large: it goes into the next.
 FULL = "this Kafka transaction is full"
@@ -74,6 +81,8 @@ class Draft:
         self.rolled_back: list[HalfEntry] = []
         self.held: list[HalfEntry] = []
         self.checks: list[HalfEntry] = []
+        #: Those whose check the topic has refused for the first time: why is written down.
+        self.unchecked: list[HalfEntry] = []
         self.discards: list[HalfEntry] = []
         self.resumed: list[HalfEntry] = []
         self.parked: list[HalfEntry] = []
@@ -160,16 +169,13 @@ class Draft:
             self._final[entry.offset] = state
             self.rolled_back.append(entry)
         elif state is TransactionState.HELD:
-            changed = self._change(entry, state, next_due=self._now)
-            changed.decided, changed.error = record.offset, why
+            due, attempts = self._now, 0
             if why != FULL:
-                changed.attempts = 1
-                changed.next_due = self._queue.policy.retry_held(self._now, changed.attempts)
-            self.held.append(changed)
+                due, attempts = self._queue.policy.retry_refused(self._now, 1), 1
+            self.held.append(self._change(entry, state, due, decided=record.offset, error=why, attempts=attempts))
         else:
-            changed = self._change(entry, state, next_due=self._now)
-            changed.checks, changed.resumed, changed.reason, changed.discarded_at = 0, self._now, None, None
-            self.resumed.append(changed)
+            anew = {"checks": 0, "resumed": self._now, "reason": None, "discarded_at": None, "error": None}
+            self.resumed.append(self._change(entry, state, self._now, attempts=0, **anew))
 
     def _deliver(self, entry: HalfEntry) -> None:
         self._final[entry.offset] = TransactionState.COMMITTED
@@ -194,43 +200,74 @@ class Draft:
             if why == FULL:
                 self._queue.due.put_back((entry,))
             else:
-                self._queue.due.postpone_held(entry, self._now, why)
+                self._queue.due.postpone(entry, self._now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
 
-    def send_checks(self, as_of: int, alive: Callable[[str], bool], limit: int) -> None:
+    def send_checks(
+        self, as_of: int, alive: Callable[[str], bool], limit: int, obstacle: Obstacle = lambda _: None
+    ) -> int:
         """Check what was due at `as_of`; END must have been applied up to the high watermark read after that time.
+
+        Returns how many were looked at. `obstacle` tells why a check topic does not take this one.
 
         A group with nobody alive keeps its checks: none is sent, none is counted. The others share the limit equally,
         and what one leaves the next may use: the backlog of one group does not hold up the others.
         """
+        looked_at = 0
         groups = [group for group in self._queue.due.groups_with_checks_due(as_of) if alive(group)]
         for turn, group in enumerate(groups):
             share = -(-limit // (len(groups) - turn))
-            for entry in self._take(self._queue.due.take_checks_due(group, as_of, share)):
+            taken = self._queue.due.take_checks_due(group, as_of, share)
+            looked_at += len(taken)
+            for entry in self._take(taken):
                 limit -= 1
-                changed = self._change(entry, TransactionState.PENDING, self._queue.policy.next_check(self._now))
-                changed.checks += 1
-                self.checks.append(changed)
+                why = obstacle(entry)
+                if why is None:
+                    self._check(entry)
+                else:
+                    self._put_off(entry, why)
+        return looked_at
 
-    def discard(self, as_of: int, limit: int) -> None:
+    def _check(self, entry: HalfEntry) -> None:
+        due, checks = self._queue.policy.next_check(self._now), entry.checks + 1
+        changed = self._change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
+        # Once it has been refused, the shell writes it apart from others.
+        self.checks.append(changed._replace(attempts=entry.attempts))
+
+    def _put_off(self, entry: HalfEntry, why: str) -> None:
+        """The check topic does not take its check: not counted, and tried later. OFFSET tells why, from now on."""
+        if entry.error is None:
+            due = self._queue.policy.retry_refused(self._now, 1)
+            self.unchecked.append(self._change(entry, entry.state, due, error=why, attempts=1))
+            return
+        # OFFSET tells already. Back into the schedule at once, whatever becomes of this transaction.
+        del self._taken[entry.offset]
+        self._queue.due.postpone(
+            entry, self._now, why, entry.attempts if isinstance(why, InTurn) else entry.attempts + 1
+        )
+
+    def discard(self, as_of: int, limit: int) -> int:
         """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
 
-        Best called before `send_checks`: what is too old need not be checked once more.
+        Best called before `send_checks`: what is too old need not be checked once more. Returns how many were looked
+        at.
         """
-        for entry in self._take(self._queue.due.take_exhausted(as_of, limit)):
+        exhausted = self._queue.due.take_exhausted(as_of, limit)
+        for entry in self._take(exhausted):
             self._give_up(entry, MAX_CHECKS)
-        for entry in self._queue.due.take_expired(as_of, limit):
+        expired = self._queue.due.take_expired(as_of, limit)
+        for entry in expired:
             if self._is_touched(entry.offset):
                 # Whatever else this transaction does to it, its age goes on counting.
                 self._queue.due.put_back_expired((entry,))
             else:
                 self._taken_for_age.append(entry)
                 self._give_up(entry, EXPIRED)
+        return len(exhausted) + len(expired)
 
     def _give_up(self, entry: HalfEntry, reason: str) -> None:
         state = TRANSITIONS[entry.state, Event.GIVE_UP].state
-        changed = self._change(entry, state, self._now + self._queue.policy.discard_retention)
-        changed.reason = reason
-        self.discards.append(changed)
+        due = self._now + self._queue.policy.discard_retention
+        self.discards.append(self._change(entry, state, due, reason=reason))
 
     def set_aside_malformed(self, limit: int | None = None) -> None:
         """Copy malformed records of HALF, the first `limit` of them, to the discard topic.
@@ -292,11 +329,15 @@ class Draft:
         late = offset < self._queue.watermark
         return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE
 
-    def _change(self, entry: HalfEntry, state: TransactionState, next_due: int) -> HalfEntry:
-        changed = copy.copy(entry)
-        changed.state, changed.next_due = state, next_due
+    def _change(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
+        """Note what it will be; this transaction parks it."""
+        changed = entry._replace(state=state, next_due=next_due, parked=True, **other)
         self._changed[entry.offset] = changed
         return changed
+
+    def note_discarded(self, offset: int, partition: int, discard_offset: int) -> None:
+        """Where the discard record of a message landed: its parked record, which comes after, tells it."""
+        self._changed[offset] = self._changed[offset]._replace(discarded_at=(partition, discard_offset))
 
     # --- for the shell ----------------------------------------------------------------------------------------------
 

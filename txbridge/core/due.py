@@ -151,9 +151,12 @@ class DueTimes:
         entries = map(self._entries.known, self._timers.peek(now, limit))
         return {entry.real_topic for entry in entries if entry.state is TransactionState.HELD}
 
-    def postpone_held(self, entry: HalfEntry, now: int, error: str) -> None:
-        """A held message is still not deliverable: try later. Only this process needs to know; nothing is written."""
-        entry.attempts += 1
-        entry.error = error
-        entry.next_due = self._policy.retry_held(now, entry.attempts)
-        self.schedule(entry)
+    def postpone(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
+        """Its real topic, or check topic, still does not take it: try later, after so many attempts (1 or more).
+
+        Only this process needs to know; nothing is written.
+        """
+        due = self._policy.retry_refused(now, attempts)
+        changed = entry._replace(attempts=attempts, error=error, next_due=due)
+        self._entries.put(changed)
+        self.schedule(changed)

@@ -240,7 +240,6 @@ class HalfQueue:
     def update(self, entry: HalfEntry) -> None:
         """An open entry has changed and is scheduled anew. It was parked by the same Kafka transaction."""
         before = self._entries.known(entry.offset)
-        entry.parked = True
         self._entries.put(entry)
         if not before.parked or before.state is not entry.state:
             self.due.schedule_expiry(entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from txbridge.core.census import SLOT_MS, Census, Count
 from txbridge.core.parked_table import ParkedRow, ParkedTable
@@ -11,10 +11,7 @@ from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import TransactionState
 
 
-@dataclass(slots=True, eq=False)
-class HalfEntry:
-    """One open half message: pending, held, or discarded and resumable. Its body lives elsewhere (PayloadStore)."""
-
+class _Fields(NamedTuple):
     offset: int
     transaction_id: str
     group: str
@@ -27,8 +24,9 @@ class HalfEntry:
     checks: int = 0
     #: Whether a parked entry for it stands in OFFSET.
     parked: bool = False
-    #: Of a held one: END offset of its decision, why it can not be delivered, and attempts so far.
+    #: Of a held one: END offset of its decision.
     decided: int | None = None
+    #: Why it can not be delivered, or why it could not be checked, and attempts so far.
     error: str | None = None
     attempts: int = 0
     #: Of a discarded one: why, and where it lies in the discard topic.
@@ -36,6 +34,16 @@ class HalfEntry:
     discarded_at: tuple[int, int] | None = None
     #: When it was resumed; its age counts from then.
     resumed: int | None = None
+
+
+class HalfEntry(_Fields):
+    """One open half message: pending, held, or discarded and resumable. Its body lives elsewhere (PayloadStore).
+
+    It can not be changed: many are made out of a row whenever they are asked for, and a change of such a one would be
+    lost. Another one takes its place (`OpenEntries.put`). A tuple, which is made as quickly as an object with slots.
+    """
+
+    __slots__ = ()
 
     @property
     def since(self) -> int:
@@ -69,6 +77,7 @@ class HalfEntry:
             self.state is TransactionState.PENDING
             and self.parked
             and self.resumed is None
+            and self.error is None
             and ParkedTable.takes(self.transaction_id, self.size, self.checks)
         )
 
@@ -120,10 +129,11 @@ class HalfEntry:
 
 
 class OpenEntries:
-    """Open messages by half offset. An entry that comes out of it is a snapshot: to change one, `put` it.
+    """Open messages by half offset. An entry that comes out of it is a snapshot: to change one, `put` another.
 
     One that is pending and parked becomes a row when the low watermark passes it (`settle`): watermark after watermark,
-    so that rows come in the order of offsets. What is held, discarded or was resumed stays an object.
+    so that rows come in the order of offsets. What is held, discarded, was resumed or can not be checked stays an
+    object.
     """
 
     def __init__(self) -> None:

@@ -149,9 +149,11 @@ class ParkedEntry:
             "end": self.end,
         }
         if self.state is TransactionState.HELD:
-            data |= {"decision": 8, "decided": self.decided, "error": self.error}
+            data |= {"decision": 8, "decided": self.decided}
         if self.state is TransactionState.DISCARDED:
             data |= {"reason": self.reason, "at": self.discarded_at}
+        if self.error is not None:
+            data["error"] = self.error
         if self.resumed is not None:
             data["resumed"] = self.resumed
         return _dump(data)

@@ -62,7 +62,8 @@ class OpenMessage:
     next_due: int | None
     #: Whether a parked entry for it stands in OFFSET.
     parked: bool = False
-    #: Of a held one why it can not be delivered; of others the remark of the last "unknown", if one was found.
+    #: Why it can not be delivered (held) or not be checked (pending); of others the remark of the last "unknown", if
+    #: one was found.
     error: str | None = None
     #: Of a held one: END offset of its decision.
     decided: int | None = None

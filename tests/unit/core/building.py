@@ -62,6 +62,8 @@ class Partition:
         self.dead: set[str] = set()
         #: Real topics that can not be written, and why.
         self.obstacles: dict[str, str] = {}
+        #: Groups whose check topic refuses what it is offered, and why.
+        self.unasked: dict[str, str] = {}
         self.max_bytes = EVERYTHING
         self.next_op = start.get("next_op", 0)
 
@@ -84,7 +86,7 @@ class Partition:
             draft.apply_end(record, self.obstacle)
         draft.retry_held(self.obstacle, retries)
         draft.discard(now, discards)
-        draft.send_checks(now, lambda group: group not in self.dead, checks)
+        draft.send_checks(now, lambda group: group not in self.dead, checks, lambda one: self.unasked.get(one.group))
         draft.set_aside_malformed()
         draft.park(parks)
         return draft

@@ -78,7 +78,7 @@ def test_an_entry_is_parked_before_it_can_expire():
 
 
 def test_retries_of_a_held_delivery_back_off_from_a_second_to_a_minute():
-    waits = [POLICY.retry_held(5_000, attempts) - 5_000 for attempts in (1, 2, 3, 4, 5, 6, 7, 8, 1_000_000)]
+    waits = [POLICY.retry_refused(5_000, attempts) - 5_000 for attempts in (1, 2, 3, 4, 5, 6, 7, 8, 1_000_000)]
     assert waits == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.core.building import COMMIT, POLICY, ROLLBACK, UNKNOWN, Partition, end, entry, half, offsets, resume
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.draft import EXPIRED, MAX_CHECKS
+from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
 from txbridge.core.states import Outcome, TransactionState
 
 MAX_AGE = 72 * 3_600_000
@@ -454,3 +454,70 @@ def test_nothing_is_ever_due_without_next_due_saying_so():
         draft = partition.draft(now)
         assert draft.is_empty or (announced is not None and announced <= now)
         partition.commit(draft)
+
+
+# --- what a check topic refuses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_parked", [False, True], ids=["young", "parked"])
+def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked):
+    partition = Partition().prepare(0, immunity="60" if is_parked else None)
+    if is_parked:
+        # Nothing of it is an object any more.
+        partition.step(40_000)
+    first = 61_000 if is_parked else 7_000
+    partition.unasked["orders"] = "too large"
+    (changed,) = partition.step(first).changed
+    assert (changed.state, changed.checks, changed.error) == (TransactionState.PENDING, 0, "too large")
+    tried = []
+
+    def refuse(entry):
+        tried.append((now - first, entry.offset))
+        return "too large"
+
+    for now in range(first, first + 130_000, 500):
+        draft = Draft(partition.queue, now, 1_000_000)
+        draft.send_checks(now, lambda _: True, 10, refuse)
+        # OFFSET tells why since the first time.
+        assert (draft.checks, draft.unchecked, draft.is_empty) == ([], [], True)
+        draft.abandon()
+    assert tried == [(seconds * 1_000, 0) for seconds in (1, 3, 7, 15, 31, 63, 123)]
+    partition.unasked.clear()
+    now = first + 190_000
+    (changed,) = partition.step(now).checks
+    assert (changed.offset, changed.checks, changed.next_due, changed.error) == (0, 1, now + 30_000, None)
+
+
+def test_p8_what_the_transaction_that_notes_a_refused_check_did_not_commit_is_noted_again():
+    partition = Partition().prepare(0, immunity="60")
+    partition.step(40_000)
+    partition.unasked["orders"] = "too large"
+    draft = partition.draft(61_000)
+    assert offsets(draft.unchecked) == [0]
+    draft.abandon()
+    assert offsets(partition.step(61_001).unchecked) == [0]
+    assert partition.queue.entry(0).error == "too large"
+
+
+def test_a_message_that_could_not_be_checked_expires_and_says_why():
+    partition = Partition().prepare(0)
+    partition.unasked["orders"] = "too large"
+    partition.step(40_000)
+    (discarded,) = partition.step(1_000 + MAX_AGE).discards
+    assert (discarded.reason, discarded.checks, discarded.error) == (EXPIRED, 0, "too large")
+
+
+def test_a_message_that_could_not_be_checked_is_decided_like_any_other():
+    partition = Partition().prepare(0, 1)
+    partition.unasked["orders"] = "too large"
+    partition.step(40_000)
+    partition.obstacles["orders.placed"] = "gone"
+    (held,) = partition.step(41_000, end(0, entry(0, COMMIT), entry(1, ROLLBACK))).held
+    assert (held.error, held.state) == ("gone", TransactionState.HELD)
+
+
+def test_an_entry_can_not_be_changed_in_place():
+    # A change of one that was made out of a row would be lost, which nobody would notice with one that was not.
+    partition = Partition().prepare(0)
+    with pytest.raises(AttributeError):
+        partition.queue.entry(0).next_due = 5

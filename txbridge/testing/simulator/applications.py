@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from txbridge.core.names import Headers, Names
-from txbridge.testing.simulator.cluster import NewRecord, Place
+from txbridge.testing.simulator.cluster import WANTS_KEYS, NewRecord, Place
 from txbridge.testing.simulator.kafka_writer import POISON
 from txbridge.testing.simulator.world import World
 
@@ -46,6 +46,7 @@ class Application:
         self.outgoing: deque[tuple[Place, NewRecord, Callable[[int], None]]] = deque()
         self.dies_for_the_group_at: int | None = None
         self._world, self._names, self._partitions = world, names, partitions
+        self._side = world.side(name)
         self._check_position = 0
         self._prepared = 0
 
@@ -82,8 +83,13 @@ class Application:
         def acknowledged(offset: int) -> None:
             transaction.offset = offset
 
+        key: bytes | None = b"key%d" % self._prepared
+        picky = self._world.cluster.picky.get(self._names.check(self.group))
+        if picky is not None and self._side.random() < 0.2:
+            # Of the kind that can be delivered and not checked, or neither.
+            key, value = (None, value) if picky == WANTS_KEYS else (key, value + b"x" * 200)
         place = (self._names.half, transaction.partition)
-        self.outgoing.append((place, (b"key%d" % self._prepared, value, headers, 0), acknowledged))
+        self.outgoing.append((place, (key, value, headers, 0), acknowledged))
         self._world.trace(f"{self.name}: prepare {transaction_id[-4:]} for {topic}")
 
     def decide(self) -> None:

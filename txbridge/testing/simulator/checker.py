@@ -9,12 +9,15 @@ import json
 from typing import Any
 
 from txbridge.core.names import Names
-from txbridge.testing.simulator.cluster import Cluster, Finished, Place
+from txbridge.testing.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, Finished, Place
 from txbridge.testing.simulator.kafka_writer import MAX_BATCH, POISON
 from txbridge.testing.simulator.model import Half, PartitionModel, Times, text_headers
 from txbridge.testing.simulator.partition_log import Stored
 from txbridge.testing.simulator.witness import Witness
 from txbridge.testing.simulator.world import World
+
+#: A greatest age that a run outlasts (ms).
+_SHORT = 60_000
 
 
 class Violation(Exception):  # noqa: N818 - what was found is no error of the simulator's
@@ -303,6 +306,9 @@ class Checker:
             self._require(data["state"] == half.state, "P10", f"{name} is parked as {data['state']}, is {half.state}")
             if half.state == "discarded":
                 half.due = data["next"]
+            if half.state == "pending" and "error" in data:
+                self._world.count("parked with why it is not checked")
+                half.due = data["next"]
             if half.resumed_by is not None and half.state == "pending":
                 # Its age counts from when the owner drafted this: after the command was stored, by the owner's clock.
                 half.since, least = data["resumed"], half.resumed_by + witness.least_skew
@@ -355,9 +361,18 @@ class Checker:
                 elif half.state == "held":
                     if not self._is_undeliverable(half, undeliverable):
                         waiting.append(f"P2: {name} was committed at END {half.decided} and is not delivered")
-                elif half.state == "pending" and half.headers["PGROUP"] not in dead_groups:
+                elif half.state == "pending" and half.headers["PGROUP"] not in dead_groups | self._uncheckable(half):
                     waiting.append(f"P7: {name} is neither decided nor discarded")
         return waiting
+
+    def _uncheckable(self, half: Half) -> set[str]:
+        """Its group, when the check topic takes no check of this message. Then it waits for its greatest age."""
+        if self._times.max_age <= _SHORT:
+            return set()
+        group = half.headers["PGROUP"]
+        picky = self._cluster.picky.get(self._names.check(group))
+        too_large = picky == TOO_SMALL and len(half.stored.value or b"") > MAX_BATCH
+        return {group} if too_large or (picky == WANTS_KEYS and half.stored.key is None) else set()
 
     @staticmethod
     def _is_undeliverable(half: Half, undeliverable: set[str]) -> bool:

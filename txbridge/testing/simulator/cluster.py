@@ -18,6 +18,9 @@ Place = tuple[str, int]
 #: Key, value, headers and timestamp (ms; 0 is the broker's) of a record to append.
 NewRecord = tuple[bytes | None, bytes | None, Headers, int]
 
+#: Its max.message.bytes is below what HALF takes; or it is compacted and refuses records without a key.
+TOO_SMALL, WANTS_KEYS = "too small", "wants keys"
+
 OK = 0
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = (
     "Empty",
@@ -71,6 +74,8 @@ class Cluster:
         #: Topics that exist no more for the moment: their logs come back with them.
         self.hidden: set[str] = set()
         self.coordinated: dict[str, Coordinated] = {}
+        #: Topics that refuse a batch for one of its records, for good, and why (`TOO_SMALL`, `WANTS_KEYS`).
+        self.picky: dict[str, str] = {}
         #: Consumer group to the number of its members, as the coordinator sees it.
         self.members: dict[str, int] = {}
         self.on_finished: Callable[[Finished], None] = lambda _: None

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.core.names import Headers
 from txbridge.testing.simulator.actors import EFFECT, Actor
-from txbridge.testing.simulator.cluster import ONGOING, NewRecord, Place
+from txbridge.testing.simulator.cluster import ONGOING, TOO_SMALL, WANTS_KEYS, NewRecord, Place
 from txbridge.testing.simulator.kafka_readers import SimulatedMessage, kafka_exception
 from txbridge.testing.simulator.partition_log import Stored
 from txbridge.testing.simulator.world import World
@@ -248,6 +248,15 @@ class SimulatedProducer:
                 world.count("fault batch too large")
                 self._fail(place, KafkaError.MSG_SIZE_TOO_LARGE)
                 return
+        picky = self._cluster.picky.get(place[0])
+        if picky == TOO_SMALL and sum(len(record[1] or b"") for record in records) > MAX_BATCH:
+            world.count("fault check too large")
+            self._fail(place, KafkaError.MSG_SIZE_TOO_LARGE)
+            return
+        if picky == WANTS_KEYS and any(record[0] is None for record in records):
+            world.count("fault check without key")
+            self._fail(place, KafkaError.INVALID_RECORD)
+            return
         if world.strikes("records timed out"):
             if world.random.random() < 0.5:
                 self._cluster.produce(place, self._name, self._epoch, sequence, records)

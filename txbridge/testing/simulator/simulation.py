@@ -16,7 +16,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.testing.simulator.applications import FLAKY_TOPIC, MISSING_TOPIC, REAL_TOPICS, Application
 from txbridge.testing.simulator.checker import Checker, Violation
-from txbridge.testing.simulator.cluster import Cluster
+from txbridge.testing.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster
 from txbridge.testing.simulator.faults import choose_faults
 from txbridge.testing.simulator.model import Times
 from txbridge.testing.simulator.process import Process
@@ -100,6 +100,9 @@ class Simulation:
             cluster.create_topic(topic, partitions)
         for group in ("group0", "group1"):
             cluster.create_topic(names.check(group), 1)
+        chance = self.world.side("check topics")
+        if chance.random() < 0.3:
+            cluster.picky[names.check("group0")] = chance.choice((TOO_SMALL, WANTS_KEYS))
 
     # --- the run ----------------------------------------------------------------------------------------------------
 

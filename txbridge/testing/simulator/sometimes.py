@@ -23,6 +23,8 @@ FAULT_COUNTERS = (
     "fault zombie goes on with its take-over",
     "fault record refused",
     "fault batch too large",
+    "fault check too large",
+    "fault check without key",
 )
 #: Kinds of late requests, ways of clients and of the worker.
 OTHER_COUNTERS = (
@@ -40,6 +42,7 @@ OTHER_COUNTERS = (
     "discard EXPIRED",
     "discard MAX_CHECKS",
     "discard forgotten",
+    "parked with why it is not checked",
     "progress settled at the ends of the logs",
     "log check_refused",
     "log fenced",

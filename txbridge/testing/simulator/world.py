@@ -39,6 +39,10 @@ class World:
         #: Requests that are on their way and may arrive whenever they like: what they are, and their effect.
         self.late_requests: list[tuple[str, Callable[[], None]]] = []
 
+    def side(self, what: str) -> random.Random:
+        """Chance of its own for one matter: what it draws leaves all else in a seed as it is."""
+        return random.Random(f"{self.seed} {what}")  # noqa: S311 - as above
+
     def trace(self, line: str) -> None:
         """Something happened. Neither addresses of objects nor times of the real clock may be in it."""
         text = f"{self.now - _START:>7} {line}"
