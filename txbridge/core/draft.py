@@ -241,9 +241,8 @@ class Draft:
             return
         # OFFSET tells already. Back into the schedule at once, whatever becomes of this transaction.
         del self._taken[entry.offset]
-        self._queue.due.postpone(
-            entry, self._now, why, entry.attempts if isinstance(why, InTurn) else entry.attempts + 1
-        )
+        attempts = 1 if isinstance(why, InTurn) else entry.attempts + 1
+        self._queue.due.postpone(entry, self._now, why, attempts)
 
     def discard(self, as_of: int, limit: int) -> int:
         """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
