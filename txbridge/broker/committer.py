@@ -231,10 +231,10 @@ class Committer:
         reason = f"topic {topic}: {first.reason}"
         if first.kind is RecordKind.CHECK:
             offsets = {failure.which for failure in (failures if guilty is None else guilty)}
-            too_large = {failure.which for failure in guilty or () if failure.too_large and failure.alone}
+            alone = {failure.which: failure.too_large for failure in guilty or () if failure.alone}
             checks = [entry for entry in draft.checks if entry.offset in offsets]
             for entry in checks:
-                self._refused_checks.refuse(entry, topic, reason, too_large=entry.offset in too_large)
+                self._refused_checks.refuse(entry, topic, reason, too_large=alone.get(entry.offset))
             if checks:
                 self._metrics.failed("check_refused")
                 _log.warning(

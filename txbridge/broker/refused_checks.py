@@ -1,7 +1,8 @@
 """Check requests that a check topic refuses one by one: too large for it, or without the key that compaction wants.
 
-Each attempt aborts a Kafka transaction with the messages of others in it. So what was refused once is offered again
-seldom: per topic one message at a time, after a pause that doubles up to a minute.
+Each attempt aborts a Kafka transaction with the messages of others in it. So what was refused by itself is offered
+again seldom: per topic one message at a time, after a pause that doubles up to a minute. What was only in the same batch
+goes alone the next time, and soon.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from txbridge.core.open_entries import HalfEntry
 #: the effect within a minute, and each attempt costs the others about 20 ms.
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
+#: After one that went alone was refused, those that are to follow leave the others this time.
+_REST_S = 0.5
 
 
 @dataclass(slots=True)
@@ -28,6 +31,7 @@ class _Refusing:
     size: int | None
     next_probe: float
     pause: float
+    rests_until: float = 0.0
 
 
 class RefusedChecks:
@@ -38,6 +42,8 @@ class RefusedChecks:
         self._topics: dict[str, _Refusing] = {}
         #: Messages whose check was refused in a transaction that was aborted, until the next one says so.
         self._refused: dict[int, str] = {}
+        #: Those that were refused when they went alone.
+        self._proven: set[int] = set()
 
     def obstacle(self, entry: HalfEntry, topic: str) -> str | None:
         """Why this message can not be checked now."""
@@ -51,23 +57,26 @@ class RefusedChecks:
                 del self._refused[entry.offset]
             return why
         refusing = self._topics.get(topic)
-        if refusing is None or not (entry.error is not None or _is_too_large(entry, refusing)):
+        if refusing is None:
             return None
         now = self._outside.monotonic()
+        if not self._is_hopeless(entry, refusing):
+            return None if entry.error is None or now >= refusing.rests_until else InTurn(refusing.reason)
         if now < refusing.next_probe:
             return InTurn(refusing.reason)
         refusing.next_probe = now + refusing.pause
         refusing.pause = min(2 * refusing.pause, _LONGEST_PAUSE_S)
         return None
 
-    def refuse(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool) -> None:
-        """The topic has refused this check; `entry` as it was before."""
+    def refuse(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool | None) -> None:
+        """The topic has refused this check: for its size or another reason, or (None) perhaps for one of its batch."""
         self._refused[entry.offset] = reason
-        known = self._topics.get(topic)
+        known, now = self._topics.get(topic), self._outside.monotonic()
         if known is None:
-            now = self._outside.monotonic()
             known = self._topics[topic] = _Refusing(reason, None, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
-        known.reason = reason
+        known.reason, known.rests_until = reason, now + _REST_S
+        if too_large is not None:
+            self._proven.add(entry.offset)
         if too_large:
             known.size = entry.size if known.size is None else min(known.size, entry.size)
 
@@ -79,15 +88,17 @@ class RefusedChecks:
     def sent(self, entry: HalfEntry, topic: str) -> None:
         """Its check was committed: the topic takes what it refused before, or it was none of that kind."""
         refusing = self._topics.get(topic)
-        if refusing is not None and (entry.attempts or _is_too_large(entry, refusing)):
+        if refusing is not None and self._is_hopeless(entry, refusing):
             del self._topics[topic]
+        self._proven.discard(entry.offset)
 
     def finished(self, offsets: Iterable[int]) -> None:
         """These are not checked any more."""
-        if self._refused:
+        if self._refused or self._proven:
             for offset in offsets:
                 self._refused.pop(offset, None)
+                self._proven.discard(offset)
 
-
-def _is_too_large(entry: HalfEntry, refusing: _Refusing) -> bool:
-    return refusing.size is not None and entry.size >= refusing.size
+    def _is_hopeless(self, entry: HalfEntry, refusing: _Refusing) -> bool:
+        """Whether it would be refused again, as far as is known."""
+        return entry.offset in self._proven or (refusing.size is not None and entry.size >= refusing.size)

@@ -20,7 +20,7 @@ Obstacle = Callable[[HalfEntry], str | None]
 
 
 class InTurn(str):
-    """An obstacle that is none of its own: it was not offered, but waits for others. Its back-off begins anew."""
+    """An obstacle that is none of its own: it was not offered, but waits for others."""
 
     __slots__ = ()
 
@@ -197,6 +197,7 @@ class Draft:
                 continue
             # Back into the schedule at once, whatever becomes of this transaction.
             del self._taken[entry.offset]
+            # The back-off of one that waits for others begins anew.
             if why == FULL:
                 self._queue.due.put_back((entry,))
             else:
@@ -241,8 +242,8 @@ class Draft:
             return
         # OFFSET tells already. Back into the schedule at once, whatever becomes of this transaction.
         del self._taken[entry.offset]
-        attempts = 1 if isinstance(why, InTurn) else entry.attempts + 1
-        self._queue.due.postpone(entry, self._now, why, attempts)
+        attempts = entry.attempts + (not isinstance(why, InTurn))
+        self._queue.due.postpone(entry, self._now, why, max(1, attempts))
 
     def discard(self, as_of: int, limit: int) -> int:
         """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
