@@ -17,6 +17,9 @@ from confluent_kafka import KafkaException, Producer
 from txbridge.errors import UsageError
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
+#: Properties of the Java consumer in the audit's Spark, for which librdkafka has no name. In a file that worker and
+#: audit share, only the audit reads them.
+JAVA_PREFIX = "java."
 
 _Client = TypeVar("_Client")
 

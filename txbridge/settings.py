@@ -177,7 +177,8 @@ class WorkerSettings(BaseSettings):
     @property
     def librdkafka(self) -> dict[str, Any]:
         """The properties for the functions of `txbridge.kafka_config`, bootstrap.servers included."""
-        return {**self.kafka, kafka_config.BOOTSTRAP_SERVERS: self.bootstrap_servers}
+        native = {name: value for name, value in self.kafka.items() if not name.startswith(kafka_config.JAVA_PREFIX)}
+        return {**native, kafka_config.BOOTSTRAP_SERVERS: self.bootstrap_servers}
 
     @property
     def check_policy(self) -> CheckPolicy:

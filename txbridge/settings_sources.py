@@ -102,6 +102,12 @@ def load_settings(
     return WorkerSettings(**loaded.model_dump())
 
 
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which no option is given: for a worker that is told all of them by flags."""
+    options = {CONFIG_FILE_VARIABLE, *(option.variable for option in OPTIONS)}
+    return {name: value for name, value in environ.items() if name not in options}
+
+
 def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
     """An empty variable counts as absent: that is what an unset one becomes in a compose file."""
     values: dict[str, Any] = {

@@ -20,3 +20,8 @@ def plain(text: str, limit: int) -> str:
     """Text of users on one line, without what would steer a terminal."""
     clean = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun in the right form, as `1 message` or `1,200 messages`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

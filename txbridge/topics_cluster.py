@@ -127,8 +127,14 @@ class Cluster:
         return self._admin
 
     def broker_count(self) -> int:
-        future = self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)
-        return len(self._result(future, "describe the cluster").nodes)
+        return len(self._described().nodes)
+
+    def cluster_id(self) -> str:
+        """Kafka's own name of the cluster."""
+        return str(self._described().cluster_id)
+
+    def _described(self) -> Any:
+        return self._result(self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S), "describe the cluster")
 
     def topics_with_prefix(self, prefix: str) -> list[str]:
         """Names of the topics that begin so, as far as this user may see them."""

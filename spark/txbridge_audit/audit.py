@@ -74,7 +74,13 @@ def run_audit(
             if ledger_path is not None:
                 parquet.refuse_existing(session, ledger_path)
             report = _audit(reader, plan, ledger_path, with_overview=with_overview)
-        report = replace(report, started_at=plan.now, seconds=time.time() - started)
+        report = replace(
+            report,
+            started_at=plan.now,
+            seconds=time.time() - started,
+            bootstrap_servers=bootstrap_servers,
+            cluster_id=cluster.cluster_id,
+        )
         if ledger_path is not None:
             parquet.write_summary(session, report.to_json(), ledger_path)
     return report

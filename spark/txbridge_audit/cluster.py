@@ -62,6 +62,8 @@ class Cluster:
         self._last_error = ""
         #: A cluster that has never answered is more likely misspelt than busy: that is said at once.
         self._answered = False
+        #: Kafka's own name of the cluster; empty until it has answered `partition_counts`.
+        self.cluster_id = ""
         config: dict[str, Any] = {
             **settings.librdkafka,
             "error_cb": self._remember,
@@ -80,7 +82,7 @@ class Cluster:
         """Number of partitions of every topic that we may see. Asks for all: naming one could create it."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT).topics
+                seen = self._admin.list_topics(timeout=REQUEST_TIMEOUT)
                 break
             except KafkaException as error:
                 if self._answered and attempt < _ATTEMPTS and error.args[0].code() in _TRANSIENT:
@@ -90,8 +92,8 @@ class Cluster:
                 raise CouldNotAuditError(
                     f"Kafka at {self._servers} can not be reached ({reason}): check --bootstrap-servers and --kafka",
                 ) from error
-        self._answered = True
-        return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
+        self._answered, self.cluster_id = True, str(seen.cluster_id)
+        return {name: len(topic.partitions) for name, topic in seen.topics.items() if topic.error is None}
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that retention has left in each partition."""

@@ -87,7 +87,14 @@ def follow(
             began = now
             plan = Plan(int(now * 1000), limits or Limits(), Selection(), frozenset(real_topics), SETTLE_TIMEOUT)
             step = increments.step(plan, closing=closing, alarm=alarms.send if alarms else None)
-            step = replace(step, report=replace(step.report, started_at=plan.now, seconds=time.time() - now))
+            report = replace(
+                step.report,
+                started_at=plan.now,
+                seconds=time.time() - now,
+                bootstrap_servers=bootstrap_servers,
+                cluster_id=cluster.cluster_id,
+            )
+            step = replace(step, report=report)
             on_step(step)
             if last:
                 return step.report

@@ -24,13 +24,16 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from txbridge.errors import UsageError
+from txbridge.settings_sources import load_settings
+from txbridge.subject import Subject
 from txbridge_audit.alarms import default_topic
 from txbridge_audit.audit import refuse_to_continue, run_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.facts import Limits
 from txbridge_audit.follow import INTERVAL
 from txbridge_audit.follow import follow as follow_ledger
-from txbridge_audit.given import kafka_options
+from txbridge_audit.given import kafka_options, limits_of
 from txbridge_audit.increments import Step
 from txbridge_audit.report import AuditReport
 from txbridge_audit.selection import Selection, selection_of
@@ -182,11 +185,11 @@ def _write(options: Options, report: AuditReport) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments and audit. Returns the exit code: 0 clean, 1 violations, 2 could not audit."""
     parser = argparse.ArgumentParser(prog="txbridge_audit", description="Audit every transaction from Kafka alone.")
-    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
-    parser.add_argument("--namespace", default="", help="prefix of the internal topics")
+    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,...", help="or TXBRIDGE_BOOTSTRAP_SERVERS")
+    parser.add_argument("--namespace", help="prefix of the internal topics; or TXBRIDGE_NAMESPACE")
     parser.add_argument("--format", choices=FORMATS, default="table", dest="output")
-    parser.add_argument("--kafka", action="append", default=[], metavar="KEY=VALUE", help="librdkafka's names")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file whose table [kafka] has such options")
+    parser.add_argument("--kafka", action="append", default=[], metavar="KEY=VALUE", help="or TXBRIDGE_KAFKA, as JSON")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file, the worker's; or TXBRIDGE_CONFIG")
     parser.add_argument("--real-topic", action="append", default=[], metavar="TOPIC", help="look for phantoms here too")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here as well")
     parser.add_argument("--ledger", metavar="FOLDER", help="write one row per transaction here, as Parquet")
@@ -204,15 +207,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page here")
     parser.add_argument("--prometheus", type=Path, metavar="FILE", help="write the counts for Prometheus here")
     parser.add_argument("--strict", action="store_true", help="findings are errors, too")
-    parser.add_argument("--transaction-check-max", type=int, default=Limits().transaction_check_max, metavar="N")
-    parser.add_argument("--transaction-max-age", type=int, default=Limits().transaction_max_age, metavar="MS")
+    parser.add_argument("--transaction-check-max", type=int, metavar="N")
+    parser.add_argument("--transaction-max-age", type=int, metavar="MS")
     given = parser.parse_args(arguments)
+    flags = {"bootstrap_servers": given.bootstrap_servers, "namespace": given.namespace, "kafka": given.kafka or None}
+    try:
+        settings = load_settings(flags, given.config)
+    except UsageError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return COULD_NOT_AUDIT
     try:
         options = Options(
-            given.bootstrap_servers,
-            given.namespace,
+            settings.bootstrap_servers,
+            settings.namespace,
             given.output,
-            kafka_options(given.kafka, given.config),
+            kafka_options(settings),
             given.real_topic,
             given.report,
             given.ledger,
@@ -220,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.html,
             given.prometheus,
             selection_of(given.since, given.until, given.only_topic),
-            Limits(given.transaction_check_max, given.transaction_max_age),
+            limits_of(settings, given.transaction_check_max, given.transaction_max_age),
             given.continued,
             given.follow,
             given.interval,
@@ -228,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return run(options)
     except CouldNotAuditError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {error}\n({Subject(settings.namespace, settings.bootstrap_servers)})\n")
         return COULD_NOT_AUDIT
 
 

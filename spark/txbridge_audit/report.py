@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from txbridge.subject import Subject
 from txbridge_audit.overview import Overview
 from txbridge_audit.selection import Selection
 
@@ -81,6 +82,14 @@ class AuditReport:
     selection: Selection = field(default_factory=Selection)
     #: Summaries for the page; None unless they were asked for. Not in the JSON form.
     overview: Overview | None = None
+    #: The cluster that was audited.
+    bootstrap_servers: str = ""
+    cluster_id: str = ""
+
+    @property
+    def subject(self) -> Subject:
+        """What the report is about."""
+        return Subject(self.namespace, self.bootstrap_servers, self.cluster_id)
 
     @property
     def clean(self) -> bool:
@@ -127,7 +136,7 @@ class AuditReport:
         return {
             "format": FORMAT,
             "clean": self.clean,
-            "namespace": self.namespace,
+            **self.subject.as_record(),
             "transactions": self.transactions,
             "fates": dict(self.fates),
             "delivered": self.delivered,

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from txbridge.text import counted
 from txbridge_audit import breaches, verdicts
 from txbridge_audit.collect import VIOLATIONS
 from txbridge_audit.findings import SAYS
@@ -36,6 +37,7 @@ _MEANING = {
 def print_report(report: AuditReport, console: Console) -> None:
     """Print the report."""
     console.print(_verdict(report))
+    console.print(str(report.subject), highlight=False, markup=False, soft_wrap=True)
     console.print(_fates(report))
     if report.pending:
         waiting = ", ".join(f"{state} {count:,}" for state, count in report.pending_states.items() if count)
@@ -50,10 +52,10 @@ def print_report(report: AuditReport, console: Console) -> None:
 
 
 def _verdict(report: AuditReport) -> Text:
-    scope = f"{report.transactions:,} transactions in {report.seconds:.1f} s"
+    scope = f"{counted(report.transactions, 'transaction')} in {report.seconds:.1f} s"
     if report.clean:
         return Text.assemble(("clean", "bold green"), f": {scope}")
-    return Text.assemble((f"{report.violations.total:,} violations", "bold red"), f": {scope}")
+    return Text.assemble((counted(report.violations.total, "violation"), "bold red"), f": {scope}")
 
 
 def _fates(report: AuditReport) -> Table:

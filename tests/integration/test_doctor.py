@@ -102,6 +102,8 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
         assert code == 0, output
         found = json.loads(output)
         assert (found["namespace"], found["healthy"], found["complete"]) == (bridge.namespace, True, True)
+        assert found["bootstrap_servers"] == bridge.bootstrap_servers
+        assert f"cluster {found['cluster_id']}, " in found["findings"][0]["text"]
         assert {one["check"] for one in found["findings"]} == EVERY
         assert {one["level"] for one in found["findings"]} == {"ok", "note"}
         text = {one["check"]: one["text"] for one in found["findings"]}
@@ -116,7 +118,9 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
         # The same for a person: one line each.
         code, output = run(bridge)
         assert code == 0
-        assert [line.split()[1] for line in output.splitlines()] == [one["check"] for one in found["findings"]]
+        about, *lines = output.splitlines()
+        assert about == f"namespace {bridge.namespace} on cluster {found['cluster_id']} at {bridge.bootstrap_servers}"
+        assert [line.split()[1] for line in lines] == [one["check"] for one in found["findings"]]
 
 
 def test_an_unreachable_kafka_is_exit_code_2_in_text_and_json() -> None:

@@ -501,6 +501,8 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     assert prepared.transaction_id not in table.stdout
     listed = json.loads(run(bridge, "pending", "--format", "json", "--show-ids", "--group", "dead").stdout)
     assert (listed["namespace"], listed["total"], listed["warnings"]) == (bridge.namespace, 1, [])
+    about = f"namespace {bridge.namespace} on cluster {listed['cluster_id']} at {bridge.bootstrap_servers}\n"
+    assert table.stdout.startswith(about)
     [message] = listed["messages"]
     assert (message["transaction_id"], message["key"], message["topic"]) == (
         prepared.transaction_id,
@@ -523,17 +525,17 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     refused = run(bridge, "resolve", where(prepared), "rollback", "--reason", "oops")
     assert (refused.returncode, refused.stdout) == (
         1,
-        f"refused: {where(prepared)} is finished: it was committed and delivered. Nothing was written\n",
+        f"{about}refused: {where(prepared)} is finished: it was committed and delivered. Nothing was written\n",
     )
     resumed = run(bridge, "resume", where(prepared), "--reason", "oops", "--format", "json")
     assert (resumed.returncode, json.loads(resumed.stdout)["answers"]) == (1, [])
     nothing = run(bridge, "resume", "--group", "dead", "--yes", "--reason", "oops")
-    assert (nothing.returncode, nothing.stdout) == (0, "nothing is discarded in this group\n")
-    assert run(bridge, "pending").stdout == "nothing open that fits\n"
+    assert (nothing.returncode, nothing.stdout) == (0, f"{about}nothing is discarded in this group\n")
+    assert run(bridge, "pending").stdout == f"{about}nothing open that fits\n"
     held = bridge.prepare(f"{bridge.namespace}.missing", b"value", partition=0)
     done = run(bridge, "resolve", where(held), "commit", "--reason", "it was paid", "--operator", "bob")
     assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith(f"held  {where(held)} ({held.transaction_id[:8]}, group group, topic ")
+    assert done.stdout.startswith(f"{about}held  {where(held)} ({held.transaction_id[:8]}, group group, topic ")
 
 
 def test_mistakes_on_the_command_line_are_one_line_and_exit_code_2(bridge: Bridge) -> None:

@@ -121,7 +121,7 @@ class Broken:
     def list_topics(self, **_: object) -> SimpleNamespace:
         if code := self._code():
             raise KafkaException(KafkaError(code))
-        return SimpleNamespace(topics={"orders": Told()})
+        return SimpleNamespace(cluster_id="C1", topics={"orders": Told()})
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[Cluster, Broken]:
@@ -357,8 +357,16 @@ def shown(of: AuditReport) -> str:
 def test_json_form() -> None:
     data = json.loads(report(Tally({"LOST": 1}, (LOST,)), delivered=2, LOST=1).to_json())
     assert set(data) == {
-        *("format", "clean", "namespace", "transactions", "fates", "delivered", "delivered_more_than_once"),
-        *("rolled_back", "rolled_back_but_visible", "answered_by_check", "pending", "pending_states", "discarded"),
+        *("format", "clean", "namespace", "cluster_id", "bootstrap_servers", "transactions", "fates", "delivered"),
+        *(
+            "delivered_more_than_once",
+            "rolled_back",
+            "rolled_back_but_visible",
+            "answered_by_check",
+            "pending",
+            "pending_states",
+            "discarded",
+        ),
         *("unverifiable", "violations", "findings", "findings_to_act_on", "selection", "cuts", "started_at", "seconds"),
     }
     assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)

@@ -1,26 +1,26 @@
-"""Where the audit's Kafka options come from, which of them counts, and that no message repeats a secret."""
+"""What the audit takes from the worker's settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.given import kafka_options, parse_options
+from txbridge_audit import job
+from txbridge_audit.facts import Limits
+from txbridge_audit.given import kafka_options, limits_of
+
+from txbridge.errors import UsageError
+from txbridge.settings_sources import load_settings
 
 
-def test_pairs() -> None:
-    assert parse_options(["a.b=c=d", "e="]) == {"a.b": "c=d", "e": ""}
-    with pytest.raises(CouldNotAuditError, match="key=value"):
-        parse_options(["=x"])
-
-
-def test_the_command_line_counts_more_than_the_environment_and_that_more_than_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "worker.toml"
-    file.write_text(
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.toml"
+    path.write_text(
         """
-        bootstrap_servers = "elsewhere:9092"
-        transaction_timeout = 6000
+        bootstrap_servers = "broker:9092"
+        namespace = "staging"
+        transaction_check_max = 5
 
         [kafka]
         "sasl.username" = "file"
@@ -29,54 +29,62 @@ def test_the_command_line_counts_more_than_the_environment_and_that_more_than_th
         ssl.ca.location = "/etc/ca.pem"
         "enable.ssl.certificate.verification" = true
         "socket.timeout.ms" = 5000
+        "java.sasl.kerberos.service.name" = "kafka"
         """
     )
+    return path
+
+
+def test_kafka_options_are_merged_by_name_from_flag_environment_and_file(file: Path) -> None:
     environment = {"TXBRIDGE_KAFKA": '{"sasl.username": "environment", "sasl.password": "environment"}'}
-    assert kafka_options(["sasl.username=flag"], file, environment) == {
+    settings = load_settings({"kafka": ["sasl.username=flag"]}, file, environment)
+    assert kafka_options(settings) == {
         "sasl.username": "flag",
         "sasl.password": "environment",
         "sasl.mechanism": "PLAIN",
         "ssl.ca.location": "/etc/ca.pem",
         "enable.ssl.certificate.verification": "true",
         "socket.timeout.ms": "5000",
+        "java.sasl.kerberos.service.name": "kafka",
     }
 
 
-def test_nothing_given_is_nothing(tmp_path: Path) -> None:
-    (tmp_path / "empty.toml").touch()
-    assert kafka_options([], tmp_path / "empty.toml", {"TXBRIDGE_KAFKA": ""}) == {}
+def test_what_is_meant_for_the_audits_java_consumer_does_not_reach_librdkafka(file: Path) -> None:
+    """One file serves worker and audit."""
+    assert "java.sasl.kerberos.service.name" not in load_settings({}, file, {}).librdkafka
 
 
-def test_a_workers_brokers_are_not_the_audits() -> None:
-    """--bootstrap-servers names them; given as an option they are refused as before."""
-    environment = {"TXBRIDGE_KAFKA": '{"bootstrap.servers": "elsewhere:9092", "security.protocol": "ssl"}'}
-    assert kafka_options([], None, environment) == {"security.protocol": "ssl"}
-    assert kafka_options(["bootstrap.servers=x:1"], None, {}) == {"bootstrap.servers": "x:1"}
+def test_the_limits_are_those_that_the_workers_are_told(file: Path) -> None:
+    settings = load_settings({}, file, {"TXBRIDGE_TRANSACTION_MAX_AGE": "900000"})
+    assert limits_of(settings, None, None) == Limits(5, 900_000)
+    # Less than the worker's own options would allow: they may be those of another time.
+    assert limits_of(settings, 3, 1_000) == Limits(3, 1_000)
 
 
 @pytest.mark.parametrize(
-    ("pairs", "file", "variable", "message"),
+    ("pairs", "content", "variable", "message"),
     [
-        (["sasl.password:hunter2"], None, "", "not of the form key=value"),
+        (["sasl.password:hunter2"], "", "", "must be name=value"),
         ([], "sasl.password = hunter2", "", "is not valid TOML"),
         ([], "kafka = 'hunter2'", "", "must be a table"),
-        ([], "kafka = { password = ['hunter2'] }", "", "password must be text, a number, true or false"),
-        ([], None, "sasl.password=hunter2", "TXBRIDGE_KAFKA must be JSON"),
-        ([], None, '["hunter2"]', "TXBRIDGE_KAFKA must be a table"),
+        ([], "kafka = { 'sasl.password' = ['hunter2'] }", "", "sasl.password must be text, a number, true or false"),
+        ([], "", "sasl.password=hunter2", "TXBRIDGE_KAFKA: must be JSON"),
+        ([], "", '["hunter2"]', "TXBRIDGE_KAFKA: must be name=value"),
     ],
 )
 def test_what_can_not_be_read_is_named_and_not_repeated(
-    tmp_path: Path, pairs: list[str], file: str | None, variable: str, message: str
+    tmp_path: Path, pairs: list[str], content: str, variable: str, message: str
 ) -> None:
-    path = None
-    if file is not None:
-        path = tmp_path / "config.toml"
-        path.write_text(file)
-    with pytest.raises(CouldNotAuditError, match=message) as caught:
-        kafka_options(pairs, path, {"TXBRIDGE_KAFKA": variable})
+    path = tmp_path / "config.toml"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message) as caught:
+        load_settings({"bootstrap_servers": "a:1", "kafka": pairs or None}, path, {"TXBRIDGE_KAFKA": variable})
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CouldNotAuditError, match=r"can not read the configuration file .*missing\.toml"):
-        kafka_options([], tmp_path / "missing.toml", {})
+def test_the_program_for_spark_submit_refuses_a_mistake_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXBRIDGE_NAMESPACE", "no spaces")
+    assert job.main(["--bootstrap-servers", "a:1"]) == 2
+    assert capsys.readouterr().err.startswith("error: TXBRIDGE_NAMESPACE: must be at most 100 characters")

@@ -41,6 +41,8 @@ def report(violations: Tally, findings: Tally, **fates: int) -> AuditReport:
         cuts={},
         started_at=START,
         seconds=1.25,
+        bootstrap_servers="broker:9092",
+        cluster_id="C1",
     )
 
 
@@ -90,7 +92,12 @@ def test_page_tells_the_verdict_first_and_then_everything() -> None:
     assert places == sorted(places)
     for text in (
         *("half HALF/0@7", "op OP/0@2", "89ABCDEF", "too long", "held 2", "1,234", "0123ABCD", "1:42", "2 h", "2.1 s"),
-        *("2023-11-14 22:13:20", "12,372 transactions of namespace shop", "21 of 26 are shown"),
+        *(
+            "2023-11-14 22:13:20",
+            "12,372 transactions",
+            "namespace shop on cluster C1 at broker:9092",
+            "21 of 26 are shown",
+        ),
         "decided after it had been discarded, and refused",
     ):
         assert text in told, text

@@ -10,6 +10,7 @@ from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.doctor.patient import Described, Patient, Place, Questions
 from txbridge.doctor.requests import Answers, Transaction
 from txbridge.settings import WorkerSettings
+from txbridge.subject import Subject
 from txbridge.topics_cluster import TopicFacts
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -115,4 +116,4 @@ def test_a_coordinator_that_does_not_end_a_transaction() -> None:
     ],
 )
 def test_exit_codes(levels: list[Level], code: int) -> None:
-    assert exit_code(Report([Finding(Check.TOPICS, level, "text") for level in levels])) == code
+    assert exit_code(Report(Subject("", "a:1"), [Finding(Check.TOPICS, level, "text") for level in levels])) == code

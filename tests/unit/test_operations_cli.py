@@ -22,9 +22,12 @@ from txbridge.core.end_transaction import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, StoredCommand
+from txbridge.subject import Subject
 from txbridge.text import duration, plain
 
 NOW = 1_700_000_100_000
+SUBJECT = Subject("staging", "broker:9092", "C1")
+ABOUT = "namespace staging on cluster C1 at broker:9092"
 PENDING = OpenMessage(
     partition=3,
     half_offset=4,
@@ -168,8 +171,9 @@ def test_an_answer_as_json():
 
 
 def test_a_table_of_open_messages(capsys):
-    print_listing(Listing([PENDING, DISCARDED], 5, NOW), show_ids=False)
-    header, _, first, second, *rest = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    print_listing(SUBJECT, Listing([PENDING, DISCARDED], 5, NOW), show_ids=False)
+    about, header, _, first, second, *rest = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert about == ABOUT
     names = ["message", "transaction id", "state", "group", "topic", "key", "age", "checks", "next", "last error"]
     assert " ".join(header.split()) == " ".join(names)
     assert " ".join(first.split()) == (
@@ -180,21 +184,21 @@ def test_a_table_of_open_messages(capsys):
 
 
 def test_an_overdue_check_hints_at_who_is_not_alive(capsys):
-    print_listing(Listing([replace(PENDING, next_due=NOW - 60_001)], 1, NOW), show_ids=True)
+    print_listing(SUBJECT, Listing([replace(PENDING, next_due=NOW - 60_001)], 1, NOW), show_ids=True)
     output = capsys.readouterr().out
     assert "ABCDEF00000000000000000000000004" in output
     assert "1 of them should have been checked or discarded more than a minute ago" in output
 
 
 def test_nothing_open(capsys):
-    print_listing(Listing([], 0, NOW), show_ids=False)
-    assert capsys.readouterr().out == "nothing open that fits\n"
+    print_listing(SUBJECT, Listing([], 0, NOW), show_ids=False)
+    assert capsys.readouterr().out == f"{ABOUT}\nnothing open that fits\n"
 
 
 def test_answers_in_words(capsys):
-    print_answers([Answer(PENDING, Result.REFUSED, "somebody was first", None)])
+    print_answers(SUBJECT, [Answer(PENDING, Result.REFUSED, "somebody was first", None)])
     assert capsys.readouterr().out == (
-        "refused  3:4 (ABCDEF00, group orders, topic orders.placed): somebody was first\n"
+        f"{ABOUT}\nrefused  3:4 (ABCDEF00, group orders, topic orders.placed): somebody was first\n"
     )
 
 

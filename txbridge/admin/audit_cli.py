@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from txbridge.admin.options import BootstrapServers, Config, Format, Namespace, OutputFormat, settings_of
 from txbridge.errors import EnvironmentProblemError
-
-
-class Format(StrEnum):
-    """How the result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
+from txbridge.subject import about
 
 
 def audit(
-    bootstrap_servers: Annotated[str, typer.Option(metavar="HOST:PORT,...", help="The Kafka cluster to audit.")],
-    namespace: Annotated[str, typer.Option(help="Prefix of the internal topics.")] = "",
-    output: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TABLE,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    output: OutputFormat = Format.TABLE,
     kafka: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="A Kafka option by librdkafka's name; java.KEY goes to Spark alone."),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A TOML file, the worker's for example: the options in its table kafka count."
-        ),
-    ] = None,
+    config: Config = None,
     real_topic: Annotated[
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Look for phantoms here too, besides the topics that half messages name."),
@@ -72,10 +61,13 @@ def audit(
         typer.Option(metavar="FILE", help="Write the counts here, for the textfile collector of Prometheus."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Findings are errors, too.")] = False,
-    transaction_check_max: Annotated[int, typer.Option(metavar="N", min=1, help="As the workers are told.")] = 15,
+    transaction_check_max: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="As the workers are told, if file and environment do not say."),
+    ] = None,
     transaction_max_age: Annotated[
-        int, typer.Option(metavar="MS", min=1, help="As the workers are told.")
-    ] = 259_200_000,
+        int | None, typer.Option(metavar="MS", min=1, help="As the workers are told, likewise.")
+    ] = None,
 ) -> None:
     """Say from the topics alone what became of every transaction.
 
@@ -85,33 +77,34 @@ def audit(
         # Only here: Spark is an extra, and no other command should pay for its import.
         from txbridge_audit import job  # noqa: PLC0415
         from txbridge_audit.errors import CouldNotAuditError  # noqa: PLC0415
-        from txbridge_audit.facts import Limits  # noqa: PLC0415
-        from txbridge_audit.given import kafka_options  # noqa: PLC0415
+        from txbridge_audit.given import kafka_options, limits_of  # noqa: PLC0415
         from txbridge_audit.selection import selection_of  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "matplotlib", "jinja2"}:
             raise
         raise EnvironmentProblemError("the audit runs on PySpark: pip install 'txbridge[audit]'") from error
-    try:
-        options = job.Options(
-            bootstrap_servers,
-            namespace,
-            output.value,
-            kafka_options(kafka or [], config),
-            real_topic or [],
-            report,
-            ledger,
-            strict,
-            html,
-            prometheus,
-            selection_of(since, until, only_topic or []),
-            Limits(transaction_check_max, transaction_max_age),
-            continued,
-            follow,
-            interval,
-            violations_topic,
-        )
-        code = job.run(options)
-    except CouldNotAuditError as error:
-        raise EnvironmentProblemError(str(error)) from error
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    with about(settings):
+        try:
+            options = job.Options(
+                settings.bootstrap_servers,
+                settings.namespace,
+                output.value,
+                kafka_options(settings),
+                real_topic or [],
+                report,
+                ledger,
+                strict,
+                html,
+                prometheus,
+                selection_of(since, until, only_topic or []),
+                limits_of(settings, transaction_check_max, transaction_max_age),
+                continued,
+                follow,
+                interval,
+                violations_topic,
+            )
+            code = job.run(options)
+        except CouldNotAuditError as error:
+            raise EnvironmentProblemError(str(error)) from error
     raise typer.Exit(code)

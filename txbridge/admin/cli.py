@@ -7,6 +7,7 @@ import sys
 import typer
 
 from txbridge.admin import audit_cli, demo_cli, doctor_cli, kafka_cli, operations_cli, topics_cli, worker_cli
+from txbridge.admin.options import SOURCES
 from txbridge.errors import TxBridgeError
 
 #: Exit code of every command that could not do its work; 1 is left to commands that did it and found something wrong.
@@ -23,8 +24,8 @@ app.add_typer(kafka_cli.app, name="kafka")
 app.add_typer(topics_cli.app, name="topics")
 app.command("worker")(worker_cli.make_command())
 operations_cli.register(app)
-app.command("doctor")(doctor_cli.doctor)
-app.command("audit")(audit_cli.audit)
+app.command("doctor", epilog=SOURCES)(doctor_cli.doctor)
+app.command("audit", epilog=SOURCES)(audit_cli.audit)
 app.command("demo")(demo_cli.demo)
 
 
@@ -33,7 +34,8 @@ def main() -> None:
     try:
         app()
     except TxBridgeError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        about = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        typer.secho(f"error: {error}{about}", fg=typer.colors.RED, err=True)
         sys.exit(EXIT_COULD_NOT)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import enum
 import json
-import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from txbridge.admin.options import BootstrapServers, Config, Kafka, Namespace, settings_of
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
 from txbridge.rights import Role
-from txbridge.settings_sources import load_settings
+from txbridge.subject import Subject
 from txbridge.text import plain
 
 #: Exit codes: nothing to do; something to do; not everything could be examined.
@@ -41,11 +40,11 @@ class Format(enum.Enum):
 
 
 def doctor(
-    bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka brokers, host:port,host:port.")] = None,
-    namespace: Annotated[str | None, typer.Option(help="Prefix of all internal topics.")] = None,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
     app_id: Annotated[str | None, typer.Option(help="The workers' group, if it has a name of its own.")] = None,
-    config: Annotated[Path | None, typer.Option(help="The worker's configuration file.")] = None,
-    kafka: Annotated[list[str] | None, typer.Option(help="A librdkafka property, name=value. May be repeated.")] = None,
+    config: Config = None,
+    kafka: Kafka = None,
     role: Annotated[Role, typer.Option(help="Whose rights to look at: this user should have them.")] = Role.WORKER,
     group: Annotated[
         list[str] | None, typer.Option(help="A producer group whose rights to look at. May be repeated.")
@@ -64,16 +63,16 @@ def doctor(
     from txbridge.doctor.examination import examine  # noqa: PLC0415
     from txbridge.doctor.patient import Questions  # noqa: PLC0415
 
-    flags = {"bootstrap_servers": bootstrap_servers, "namespace": namespace, "app_id": app_id, "kafka": kafka or None}
-    settings = load_settings(flags, config, os.environ)
+    settings = settings_of(bootstrap_servers, namespace, config, kafka, app_id=app_id)
+    subject = Subject(settings.namespace, settings.bootstrap_servers)
     try:
         report = examine(settings, Questions(role, tuple(group or ()), tuple(real_topic or ())))
     except EnvironmentProblemError as error:
         do = "correct --bootstrap-servers and --kafka, or mend what the text names"
-        report = Report([unknown(Check.CONNECTION, str(error), do)])
+        report = Report(subject, [unknown(Check.CONNECTION, str(error), do)])
     if json_output or output_format is Format.JSON:
         content = {
-            "namespace": settings.namespace,
+            **report.subject.as_record(),
             "healthy": report.healthy,
             "complete": report.complete,
             "findings": [one.as_record() for one in report.findings],
@@ -93,6 +92,7 @@ def exit_code(report: Report) -> int:
 
 def _print(report: Report) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(str(report.subject))
     for one in report.findings:
         line = Text(f"{one.level.value:8}", style=_STYLE[one.level])
         line.append(f" {one.check.value:12} ", style="default")

@@ -5,17 +5,25 @@ from __future__ import annotations
 import enum
 import getpass
 import json
-import os
 import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from txbridge.admin.operations_show import answer_record, message_record, print_answers, print_listing
+from txbridge.admin.options import (
+    SOURCES,
+    BootstrapServers,
+    Config,
+    Format,
+    Kafka,
+    Namespace,
+    OutputFormat,
+    settings_of,
+)
 from txbridge.core.end_transaction import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
@@ -32,7 +40,7 @@ from txbridge.operations import (
 from txbridge.operations.deciding import DEFAULT_TIMEOUT_S
 from txbridge.operations.targets import FinishedError
 from txbridge.settings import WorkerSettings
-from txbridge.settings_sources import load_settings
+from txbridge.subject import Subject, about
 
 #: Exit codes; cli.py ends with the same 2 for our errors.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
@@ -41,13 +49,6 @@ _EXIT_INTERRUPTED = 130
 
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d{1,9})([smhd])\Z")
-
-
-class Format(enum.Enum):
-    """How the result is printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class State(enum.Enum):
@@ -66,11 +67,6 @@ class Choice(enum.Enum):
     ROLLBACK = "rollback"
 
 
-BootstrapServers = Annotated[str | None, typer.Option(help="Kafka brokers, host:port,host:port.")]
-Namespace = Annotated[str | None, typer.Option(help="Prefix of all internal topics.")]
-Config = Annotated[Path | None, typer.Option(help="The worker's configuration file.")]
-Kafka = Annotated[list[str] | None, typer.Option(help="A librdkafka property, name=value. May be repeated.")]
-OutputFormat = Annotated[Format, typer.Option("--format", help="For people or for programs.")]
 Reason = Annotated[str, typer.Option(help="Why; it is recorded in END.")]
 Operator = Annotated[
     str | None,
@@ -118,17 +114,19 @@ def pending_command(
     Exit code 0: listed, be it none; 2: could not list, or not all partitions.
     """
     selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), limit)
-    settings = _settings(bootstrap_servers, namespace, config, kafka)
-    listing = list_pending(Connection.open(settings), selection, errors=not no_errors)
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    with about(settings):
+        connection = Connection.open(settings)
+        listing = list_pending(connection, selection, errors=not no_errors)
     for warning in listing.warnings:
         typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
     if output_format is Format.JSON:
         messages = [message_record(one, listing.now, show_ids=show_ids) for one in listing.messages]
         warnings = list(listing.warnings)
         content = {"total": listing.total, "messages": messages, "warnings": warnings, "unread": dict(listing.unread)}
-        _print_json(settings, content)
+        _print_json(connection.subject, content)
     else:
-        print_listing(listing, show_ids=show_ids)
+        print_listing(connection.subject, listing, show_ids=show_ids)
     for unread, why in listing.unread.items():
         typer.secho(f"error: partition {unread} could not be read: {why}", fg=typer.colors.RED, err=True)
     if listing.unread:
@@ -153,11 +151,10 @@ def resolve_command(
     Exit code 0: done; 1: refused, nothing has changed; 2: could not be carried out; 3: stored, but not done yet: no
     worker has applied it, or its real topic does not take it.
     """
-    settings = _settings(bootstrap_servers, namespace, config, kafka)
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
     wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
 
-    def work() -> list[Answer]:
-        connection = Connection.open(settings)
+    def work(connection: Connection) -> list[Answer]:
         who = operator or default_operator()
         answer = resolve(
             connection, message, wanted, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout
@@ -198,10 +195,9 @@ def resume_command(
         raise UsageError("--id belongs to one MESSAGE, not to --group")
     if group is not None and dry_run == yes:
         raise UsageError(f"--group resumes everything of {group!r}: look first with --dry-run, then give --yes")
-    settings = _settings(bootstrap_servers, namespace, config, kafka)
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
 
-    def work() -> list[Answer]:
-        connection = Connection.open(settings)
+    def work(connection: Connection) -> list[Answer]:
         who = operator or default_operator()
         if group is not None:
             return resume_group(connection, group, reason=reason, operator=who, dry_run=dry_run, timeout_s=timeout)
@@ -214,9 +210,9 @@ def resume_command(
 
 def register(app: typer.Typer) -> None:
     """Mount the three commands."""
-    app.command("pending")(pending_command)
-    app.command("resolve")(resolve_command)
-    app.command("resume")(resume_command)
+    app.command("pending", epilog=SOURCES)(pending_command)
+    app.command("resolve", epilog=SOURCES)(resolve_command)
+    app.command("resume", epilog=SOURCES)(resume_command)
 
 
 def parse_age(text: str) -> int:
@@ -244,28 +240,25 @@ def exit_code(answers: Sequence[Answer]) -> int:
     return EXIT_STORED if results & {Result.STORED, Result.HELD} else EXIT_DONE
 
 
-def _settings(
-    bootstrap_servers: str | None, namespace: str | None, config: Path | None, kafka: list[str] | None
-) -> WorkerSettings:
-    # The same sources as the worker's, so that one file serves both and the next checks are those that it will make.
-    flags = {"bootstrap_servers": bootstrap_servers, "namespace": namespace, "kafka": kafka or None}
-    return load_settings(flags, config, os.environ)
-
-
 def _states(chosen: Sequence[State]) -> frozenset[TransactionState]:
     if State.ALL in chosen:
         return frozenset(state for state in TransactionState if state.is_open)
     return frozenset(TransactionState(one.value) for one in chosen) or Selection().states
 
 
-def _answer(work: Callable[[], list[Answer]], settings: WorkerSettings, output_format: Format) -> None:
+def _answer(work: Callable[[Connection], list[Answer]], settings: WorkerSettings, output_format: Format) -> None:
     """Carry out a command, print what became of it, and end with its exit code."""
+    with about(settings):
+        connection = Connection.open(settings)
+    subject = connection.subject
     try:
-        answers = work()
+        with about(settings):
+            answers = work(connection)
     except FinishedError as error:
         if output_format is Format.JSON:
-            _print_json(settings, {"answers": [], "refused": str(error)})
+            _print_json(subject, {"answers": [], "refused": str(error)})
         else:
+            typer.echo(subject)
             typer.secho(f"refused: {error}", fg=typer.colors.YELLOW)
         raise typer.Exit(EXIT_REFUSED) from None
     except KeyboardInterrupt:
@@ -273,13 +266,14 @@ def _answer(work: Callable[[], list[Answer]], settings: WorkerSettings, output_f
         typer.secho(text, fg=typer.colors.YELLOW, err=True)
         raise typer.Exit(_EXIT_INTERRUPTED) from None
     if output_format is Format.JSON:
-        _print_json(settings, {"answers": [answer_record(answer) for answer in answers]})
+        _print_json(subject, {"answers": [answer_record(answer) for answer in answers]})
     elif answers:
-        print_answers(answers)
+        print_answers(subject, answers)
     else:
+        typer.echo(subject)
         typer.echo("nothing is discarded in this group")
     raise typer.Exit(exit_code(answers))
 
 
-def _print_json(settings: WorkerSettings, content: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"namespace": settings.namespace, **content}, indent=2) + "\n")
+def _print_json(subject: Subject, content: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({**subject.as_record(), **content}, indent=2) + "\n")

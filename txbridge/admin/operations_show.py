@@ -15,6 +15,7 @@ from rich.text import Text
 
 from txbridge.core.states import TransactionState
 from txbridge.operations import Answer, Listing, NextStep, OpenMessage, Result
+from txbridge.subject import Subject
 from txbridge.text import duration, plain
 
 #: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
@@ -103,7 +104,7 @@ def answer_record(answer: Answer) -> dict[str, Any]:
     }
 
 
-def print_listing(listing: Listing, *, show_ids: bool) -> None:
+def print_listing(subject: Subject, listing: Listing, *, show_ids: bool) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("message", "transaction id", "state", "group", "topic", "key"):
         table.add_column(column, no_wrap=True, overflow="ellipsis")
@@ -127,13 +128,15 @@ def print_listing(listing: Listing, *, show_ids: bool) -> None:
         ]
         table.add_row(*cells)
     console = _console()
+    console.print(str(subject))
     if listing.messages:
         console.print(table)
     console.print(_summary(listing))
 
 
-def print_answers(answers: Sequence[Answer]) -> None:
+def print_answers(subject: Subject, answers: Sequence[Answer]) -> None:
     console = _console()
+    console.print(str(subject))
     for answer in answers:
         message = answer.message
         who = f"{message.coordinates} ({message.short_id}, group {message.group}, topic {message.real_topic})"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,8 +13,19 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from txbridge.admin.options import (
+    SOURCES,
+    BootstrapServers,
+    Config,
+    Format,
+    Kafka,
+    Namespace,
+    OutputFormat,
+    settings_of,
+)
 from txbridge.core.names import Names
-from txbridge.settings_sources import load_settings
+from txbridge.settings import WorkerSettings
+from txbridge.subject import Subject, about
 from txbridge.topics_cluster import Cluster
 from txbridge.topics_plan import Action, PlanOptions, TopicPlan
 from txbridge.topics_plan import apply as apply_plan
@@ -35,17 +43,6 @@ _WIDE = 200
 _STYLE = {Action.OK: "green", Action.CREATE: "cyan", Action.CHANGE: "yellow", Action.REFUSED: "bold red"}
 
 
-class Format(enum.Enum):
-    """How the plan is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-BootstrapServers = Annotated[str | None, typer.Option(help="Kafka brokers, host:port,host:port.")]
-Namespace = Annotated[str | None, typer.Option(help="Prefix of all internal topics.")]
-Config = Annotated[Path | None, typer.Option(help="The worker's configuration file.")]
-Kafka = Annotated[list[str] | None, typer.Option(help="A librdkafka property, name=value. May be repeated.")]
 Partitions = Annotated[
     int | None,
     typer.Option(help="Of the half, END, OP and offset topics, for ever. Default: what is there, else 4."),
@@ -63,10 +60,9 @@ Groups = Annotated[
     list[str] | None,
     typer.Option("--group", help="Also the check topic of this producer group, if its users may not create it."),
 ]
-OutputFormat = Annotated[Format, typer.Option("--format", help="For people or for programs.")]
 
 
-@app.command()
+@app.command(epilog=SOURCES)
 def plan(
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,
@@ -83,7 +79,7 @@ def plan(
 
     Exit code 0: nothing to do; 1: something to do; 2: something is refused, or the plan could not be made.
     """
-    connection = {"bootstrap_servers": bootstrap_servers, "namespace": namespace, "kafka": kafka or None}
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
     choices = {
         "partitions": partitions,
         "replication_factor": replication_factor,
@@ -91,13 +87,13 @@ def plan(
         "max_message_size": max_message_size,
         "groups": tuple(group or ()),
     }
-    plans = _run(make_plan, connection, config, choices, output_format)
+    plans = _run(make_plan, settings, choices, output_format)
     if any(one.action is Action.REFUSED for one in plans):
         raise typer.Exit(EXIT_REFUSED)
     raise typer.Exit(EXIT_OK if all(one.action is Action.OK for one in plans) else EXIT_CHANGES)
 
 
-@app.command()
+@app.command(epilog=SOURCES)
 def apply(
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,
@@ -114,7 +110,7 @@ def apply(
 
     Exit code 0: all topics are as wanted; 2: something is refused, or could not be done.
     """
-    connection = {"bootstrap_servers": bootstrap_servers, "namespace": namespace, "kafka": kafka or None}
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
     choices = {
         "partitions": partitions,
         "replication_factor": replication_factor,
@@ -122,37 +118,38 @@ def apply(
         "max_message_size": max_message_size,
         "groups": tuple(group or ()),
     }
-    plans = _run(apply_plan, connection, config, choices, output_format)
+    plans = _run(apply_plan, settings, choices, output_format)
     raise typer.Exit(EXIT_REFUSED if any(one.action is Action.REFUSED for one in plans) else EXIT_OK)
 
 
 def _run(
     work: Callable[[Cluster, Names, PlanOptions], list[TopicPlan]],
-    connection: dict[str, Any],
-    config: Path | None,
+    settings: WorkerSettings,
     choices: dict[str, Any],
     output_format: Format,
 ) -> list[TopicPlan]:
-    # The same sources as the worker's, so that one file (and a password in the environment) serves both.
-    settings = load_settings(connection, config, os.environ)
     options = PlanOptions(**choices, transaction_max_age=settings.transaction_max_age)
-    plans = work(Cluster.connect(settings.librdkafka), Names(settings.namespace), options)
+    with about(settings):
+        cluster = Cluster.connect(settings.librdkafka)
+        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.cluster_id())
+        plans = work(cluster, Names(settings.namespace), options)
     if output_format is Format.JSON:
-        _print_json(settings.namespace, plans)
+        _print_json(subject, plans)
     else:
-        _print_table(plans, done=work is apply_plan)
+        _print_table(subject, plans, done=work is apply_plan)
     return plans
 
 
-def _print_json(namespace: str, plans: list[TopicPlan]) -> None:
+def _print_json(subject: Subject, plans: list[TopicPlan]) -> None:
     topics = [{**asdict(one), "action": one.action.value} for one in plans]
-    print(json.dumps({"namespace": namespace, "topics": topics}, indent=2))
+    print(json.dumps({**subject.as_record(), "topics": topics}, indent=2))
 
 
-def _print_table(plans: list[TopicPlan], *, done: bool) -> None:
+def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> None:
     console = Console(highlight=False)
     if not sys.stdout.isatty():
         console.width = _WIDE
+    console.print(str(subject), markup=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("action", "topic", "partitions", "copies"):
         table.add_column(column, justify="right" if column in {"partitions", "copies"} else "left", no_wrap=True)

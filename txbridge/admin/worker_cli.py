@@ -12,6 +12,7 @@ import typer
 from txbridge import log
 from txbridge.settings import OPTIONS, Option
 from txbridge.settings_sources import load_settings
+from txbridge.subject import about
 
 
 def _parameter(option: Option) -> inspect.Parameter:
@@ -42,7 +43,8 @@ def make_command() -> Callable[..., None]:
 
         settings = load_settings(flags, config)
         log.configure(settings.log_format, settings.log_level)
-        run(settings)
+        with about(settings):
+            run(settings)
 
     config_parameter = inspect.Parameter(
         "config",

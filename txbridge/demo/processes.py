@@ -13,6 +13,7 @@ from pathlib import Path
 from confluent_kafka import Consumer
 
 from txbridge.errors import EnvironmentProblemError
+from txbridge.settings_sources import without_options
 
 #: Starting Python and Faust, joining the group and taking over takes 3 s on an idle machine, several times that on a
 #: busy one.
@@ -36,7 +37,7 @@ class DemoWorker:
                 ],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**without_options(os.environ), "PYTHONUNBUFFERED": "1"},
             )
 
     @property

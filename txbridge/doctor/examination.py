@@ -13,6 +13,7 @@ from txbridge.doctor.patient import Patient, Questions, meet
 from txbridge.doctor.requests import Answers, ask
 from txbridge.errors import TxBridgeError
 from txbridge.settings import WorkerSettings
+from txbridge.subject import Subject
 from txbridge.topics_cluster import TopicFacts
 
 
@@ -30,7 +31,8 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
     patient = meet(settings, questions or Questions())
     answers = ask(settings.librdkafka, settings.bootstrap_servers, *_subjects(patient))
     groups = patient.describe_groups([settings.app_id, READER_GROUP, *map(patient.names.check, patient.groups)])
-    return Report(list(_findings(patient, answers, groups, now())))
+    subject = Subject(settings.namespace, settings.bootstrap_servers, patient.cluster_id)
+    return Report(subject, list(_findings(patient, answers, groups, now())))
 
 
 def _subjects(patient: Patient) -> tuple[list[str], dict[int, dict[str, list[int]]]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from txbridge.subject import Subject
+
 
 class Level(Enum):
     """How bad it is."""
@@ -57,6 +59,7 @@ class Finding:
 class Report:
     """All findings of one examination."""
 
+    subject: Subject
     findings: Sequence[Finding]
 
     @property

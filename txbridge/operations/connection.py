@@ -13,6 +13,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.settings import WorkerSettings
+from txbridge.subject import Subject
 from txbridge.topics import LayoutError
 from txbridge.topics_cluster import NO_RIGHT, UNREACHABLE, Cluster, KafkaUnreachableError, MissingRight, TopicFacts
 
@@ -39,6 +40,7 @@ class Connection:
     """A namespace on a cluster, as operations need it: the internal topics are there and fit together."""
 
     kafka: Mapping[str, Any]
+    subject: Subject
     names: Names
     policy: CheckPolicy
     partitions: int
@@ -54,7 +56,9 @@ class Connection:
         """
         names, kafka = Names(settings.namespace), settings.librdkafka
         topics = names.identified
-        seen = Cluster.connect(kafka).read(list(topics.values()))
+        cluster = Cluster.connect(kafka)
+        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.cluster_id())
+        seen = cluster.read(list(topics.values()))
         facts = {short: sight for short, topic in topics.items() if isinstance(sight := seen[topic], TopicFacts)}
         problems = [_problem(names, topics[short], seen[topics[short]]) for short in topics if short not in facts]
         if not problems and len({one.partitions for one in facts.values()}) > 1:
@@ -64,6 +68,7 @@ class Connection:
             raise LayoutError(problems)
         return cls(
             kafka=kafka,
+            subject=subject,
             names=names,
             policy=settings.check_policy,
             partitions=facts["half"].partitions,

@@ -1,0 +1,93 @@
+"""Every command takes cluster and namespace from flag, environment and file, and says which they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from txbridge.admin.cli import app
+from txbridge.core.names import Names
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
+
+#: Every command that is about a cluster, with the arguments that it can not do without.
+COMMANDS = {
+    "worker": [],
+    "topics plan": ["--format", "json"],
+    "doctor": ["--json"],
+    "audit": [],
+    "pending": [],
+    "resolve": ["0:1", "commit", "--reason", "test"],
+    "resume": ["0:1", "--reason", "test"],
+    "topics apply": ["--format", "json"],
+}
+#: Commands of the embedded Kafka, and the demo: that one empties what it uses, and only a flag may name a cluster.
+WITHOUT_CLUSTER = {"kafka start", "kafka stop", "kafka status", "demo"}
+#: Those that print a report of a namespace without any topic; the others say which topic is missing.
+REPORTS = {"topics plan", "topics apply", "doctor"}
+
+
+def leaves(command: object, name: str = "") -> Iterator[str]:
+    if hasattr(command, "commands"):
+        for inner in command.commands.values():
+            yield from leaves(inner, f"{name} {inner.name}".strip())
+    else:
+        yield name
+
+
+def test_the_table_has_every_command() -> None:
+    assert set(leaves(typer.main.get_command(app))) == set(COMMANDS) | WITHOUT_CLUSTER
+
+
+def run(command: str, flags: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TXBRIDGE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "txbridge.admin.cli", *command.split(), *COMMANDS[command], *flags],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("place", ["flag", "environment", "file", "file named by the environment"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_flag_over_environment_over_file(command: str, place: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Where a stronger place speaks, weaker ones name a cluster that is not there and a namespace that is not meant."""
+    namespace = f"n{secrets.token_hex(4)}"
+    right = {"bootstrap_servers": kafka.bootstrap_servers, "namespace": namespace}
+    wrong = {"bootstrap_servers": f"127.0.0.1:{free_port()}", "namespace": "wrong"}
+    file = tmp_path / "txbridge.toml"
+    in_file = right if place.startswith("file") else wrong
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in in_file.items()))
+    flags, variables = [], {}
+    if place == "file named by the environment":
+        variables["TXBRIDGE_CONFIG"] = str(file)
+    else:
+        flags += ["--config", str(file)]
+    if place in {"flag", "environment"}:
+        in_environment = right if place == "environment" else wrong
+        variables |= {f"TXBRIDGE_{name.upper()}": value for name, value in in_environment.items()}
+    if place == "flag":
+        flags += [f"--{name.replace('_', '-')}={value}" for name, value in right.items()]
+    done = run(command, flags, variables)
+    said = done.stdout + done.stderr
+    assert Names(namespace).half in said, said
+    assert "wrong" not in said
+    assert "Traceback" not in said
+    if command in REPORTS:
+        report = json.loads(done.stdout)
+        assert (report["namespace"], report["bootstrap_servers"]) == (namespace, kafka.bootstrap_servers)
+        assert len(report["cluster_id"]) == 22
+    else:
+        assert done.returncode == 2
+        assert kafka.bootstrap_servers in said
