@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,17 +29,26 @@ _START_S = 60.0
 class SecondBroker:
     """Joins the cluster of an embedded Kafka that runs; it has nothing but what is assigned to it."""
 
-    def __init__(self, first: EmbeddedKafka) -> None:
+    def __init__(self, first: EmbeddedKafka, config: Mapping[str, str] | None = None) -> None:
+        self._config = config or {}
         self._first = first
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-second-")
         self._child: ChildProcess | None = None
+        #: Its own address.
+        self.bootstrap_servers = ""
 
     def __enter__(self) -> Self:
         folder, port = Path(self._folder.name), free_port()
+        self.bootstrap_servers = f"{HOST}:{port}"
         known = _properties(self._first.data_dir / "server.properties")
         controller_port = int(known["controller.quorum.voters"].rpartition(":")[2])
         cluster = _properties(self._first.data_dir / "kafka" / "meta.properties")["cluster.id"]
-        own = {"process.roles": "broker", "node.id": str(SECOND), "listeners": f"PLAINTEXT://{HOST}:{port}"}
+        own = {
+            **self._config,
+            "process.roles": "broker",
+            "node.id": str(SECOND),
+            "listeners": f"PLAINTEXT://{HOST}:{port}",
+        }
         properties = folder / "server.properties"
         properties.write_text(render_properties(broker_properties(port, controller_port, folder / "kafka", own)))
         (folder / "log4j2.xml").write_text(log4j2_configuration())

@@ -48,6 +48,9 @@ UNREACHABLE = frozenset(
 NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 
 
+UNCLEAN = "unclean.leader.election.enable"
+
+
 class KafkaUnreachableError(EnvironmentProblemError):
     """The cluster did not answer in time, or refused the connection. Trying again later may help."""
 
@@ -74,6 +77,20 @@ class TopicFacts:
     replication_factor: int
     leaderless: int
     config: Mapping[str, str]
+
+    @property
+    def elects_unclean(self) -> bool:
+        """Whether a copy that is not in sync may become the leader: then acknowledged records are lost."""
+        return self.config.get(UNCLEAN) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What every broker tells of its cluster."""
+
+    cluster_id: str
+    #: host:port by broker.
+    brokers: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +144,20 @@ class Cluster:
         return self._admin
 
     def broker_count(self) -> int:
-        return len(self._described().nodes)
+        return len(self.describe().nodes)
 
-    def cluster_id(self) -> str:
-        """Kafka's own name of the cluster."""
-        return str(self._described().cluster_id)
+    def describe(self) -> Any:
+        """Kafka's description of the cluster: id, controller, brokers, and what this user may do there."""
+        future = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S)
+        return self._result(future, "describe the cluster")
 
-    def _described(self) -> Any:
-        return self._result(self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S), "describe the cluster")
+    def greet(self, topic: str) -> Greeting:
+        """Ask any broker who it is: answered also while there is no controller. A topic is named to ask for no more."""
+        try:
+            told = self._admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as failure:
+            raise self._translated(failure.args[0], "connect") from None
+        return Greeting(str(told.cluster_id), {node: f"{one.host}:{one.port}" for node, one in told.brokers.items()})
 
     def topics_with_prefix(self, prefix: str) -> list[str]:
         """Names of the topics that begin so, as far as this user may see them."""

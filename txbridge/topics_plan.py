@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
 from txbridge.topics import repair_of_policy
-from txbridge.topics_cluster import Cluster, MissingRight, Sight, TopicFacts, TopicRequest, wait_for
+from txbridge.topics_cluster import UNCLEAN, Cluster, MissingRight, Sight, TopicFacts, TopicRequest, wait_for
 from txbridge.topics_wanted import (
     DEFAULT_MESSAGE,
     HALF_RETENTION_MS,
@@ -196,6 +196,11 @@ def _compare_facts(
     if facts.replication_factor < copies:
         notes.append(
             f"has {facts.replication_factor} of {copies} copies; kafka-reassign-partitions.sh adds the others",
+        )
+    if facts.elects_unclean:
+        notes.append(
+            f"{UNCLEAN} is true: acknowledged messages and decisions can be lost. It is yours to set to false "
+            "(kafka-configs.sh), here or on the brokers",
         )
     action = Action.REFUSED if reasons else Action.CHANGE if changes else Action.OK
     return TopicPlan(

@@ -83,10 +83,14 @@ def internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
     counts = cluster.partition_counts()
     wanted = (names.half, names.end, names.op, names.offset, names.discard)
     missing = [name for name in wanted if name not in counts]
+    if hidden := cluster.forbidden(missing):
+        raise CouldNotAuditError(
+            f"missing right DESCRIBE on topic {', '.join(hidden)}: give it, and READ, to the audit's user "
+            "(docs/security.md)",
+        )
     if missing:
         raise CouldNotAuditError(
-            f"no topic {', '.join(missing)}: check --namespace, run `txbridge topics apply`, "
-            "or give the audit's user the right to describe it",
+            f"no topic {', '.join(missing)}: check --namespace, or run `txbridge topics apply`",
         )
     number = {counts[name] for name in wanted[:4]}
     if len(number) > 1:

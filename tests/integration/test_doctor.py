@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -231,7 +233,7 @@ def test_more_replicas_demanded_than_there_are(bridge: Bridge) -> None:
     bridge.alter_topic(bridge.names.end, min_insync_replicas="2")
     eventually(lambda: Seen(bridge).lines("replication")[0][0] == "problem")
     text = Seen(bridge).one("replication", "problem")
-    assert text == (f"{bridge.names.end}: min.insync.replicas is 2, and it has 1 copies: nothing can be written to it")
+    assert text == (f"{bridge.names.end}: min.insync.replicas is 2, and it has 1 copy: nothing can be written to it")
 
 
 # --- rights ----------------------------------------------------------------------------------------------------------
@@ -300,9 +302,48 @@ def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) ->
     with allowed(bridge, ResourceType.TOPIC, bridge.names.op, AclOperation.WRITE):
         eventually(lambda: Seen(bridge).lines("topics")[0][0] == "unknown")
         seen = Seen(bridge)
-        assert seen.one("topics", "unknown") == f"{bridge.names.op} can not be looked at"
+        assert seen.one("topics", "unknown") == (
+            f"missing right DESCRIBE_CONFIGS on topic {bridge.names.op}: whether it is as it must be, can not be told"
+        )
         assert "this user may not see the internal topics" in seen.one("backlog", "unknown")
         assert f"TOPIC_AUTHORIZATION_FAILED at {bridge.names.op}[0]" in seen.one("transactions", "unknown")
+
+
+def test_a_hidden_topic_is_not_taken_for_a_missing_one(bridge: Bridge) -> None:
+    """Doctor, plan, pending, audit and worker name the right; nobody is told to delete or create anything."""
+    hidden = bridge.names.half
+    with allowed(bridge, ResourceType.TOPIC, hidden, denied=[AclOperation.ALL]):
+        eventually(lambda: Seen(bridge).lines("topics")[0][0] == "unknown")
+        seen = Seen(bridge)
+        assert seen.lines("topics") == [
+            (
+                "unknown",
+                f"missing right DESCRIBE on topic {hidden}: whether it is there, and as it must be, can not be told",
+            )
+        ]
+        assert "delete" not in run(bridge)[1]
+        flags = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace]
+        for command in (["topics", "plan"], ["pending"], ["audit"], ["worker"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "txbridge.admin.cli", *command, *flags],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            said = " ".join((done.stdout + done.stderr).split())
+            assert done.returncode == 2, said
+            assert f"missing right DESCRIBE on topic {hidden}" in said
+            for wrong in ("does not exist", "topics apply", "no topic", "partitions, must have"):
+                assert wrong not in said
+
+
+def test_producer_groups_that_are_hidden_are_not_said_to_be_none(bridge: Bridge) -> None:
+    prefix = bridge.names.check("")
+    pattern = ResourcePatternType.PREFIXED
+    with allowed(bridge, ResourceType.TOPIC, prefix, denied=[AclOperation.ALL], pattern=pattern):
+        eventually(lambda: Seen(bridge).lines("producers")[0][0] == "unknown")
+        assert f"missing right DESCRIBE on topic {prefix}*" in Seen(bridge).one("producers", "unknown")
 
 
 # --- who is alive, and what waits for them ---------------------------------------------------------------------------

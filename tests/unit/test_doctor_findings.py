@@ -5,20 +5,22 @@ from __future__ import annotations
 import pytest
 
 from txbridge.admin.doctor_cli import exit_code
+from txbridge.core.names import Names
 from txbridge.doctor import kafka, layout, life
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.doctor.patient import Described, Patient, Place, Questions
 from txbridge.doctor.requests import Answers, Transaction
 from txbridge.settings import WorkerSettings
 from txbridge.subject import Subject
-from txbridge.topics_cluster import TopicFacts
+from txbridge.topics_cluster import Greeting, MissingRight, TopicFacts
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 THREE = frozenset({1, 2, 3})
 
 
-def patient(places: list[Place], min_in_sync: str = "2") -> Patient:
-    facts = TopicFacts(HALF, "id", len(places), 3, 0, {"min.insync.replicas": min_in_sync})
+def patient(places: list[Place], min_in_sync: str = "2", unclean: str = "false") -> Patient:
+    config = {"min.insync.replicas": min_in_sync, "unclean.leader.election.enable": unclean}
+    facts = TopicFacts(HALF, "id", len(places), 3, 0, config)
     return Patient(
         settings=WorkerSettings(bootstrap_servers="127.0.0.1:1"),
         questions=Questions(),
@@ -29,6 +31,8 @@ def patient(places: list[Place], min_in_sync: str = "2") -> Patient:
         operations=frozenset(),
         groups=(),
         seen={HALF: facts},
+        groups_hidden=False,
+        real={},
         described={HALF: Described(places, frozenset())},
     )
 
@@ -75,6 +79,42 @@ def test_copies_that_are_all_there() -> None:
 )
 def test_copies_that_are_not(place: Place, min_in_sync: str, expected: tuple[str, str]) -> None:
     assert lines(layout.replication(patient([place], min_in_sync))) == [expected]
+
+
+def test_a_topic_that_may_elect_a_leader_that_is_not_in_sync() -> None:
+    risky = patient([Place(1, THREE, THREE)], unclean="true")
+    [(level, text)] = lines(layout.replication(risky))
+    assert level == "warning"
+    assert text.startswith(f"unclean.leader.election.enable is true for {HALF}: a copy that is not in sync may become")
+
+
+def test_one_of_two_copies_in_sync_is_not_mended_by_the_same_setting() -> None:
+    two = patient([Place(1, frozenset({1, 2}), frozenset({1, 2}))], "1")
+    two.brokers = {1: "one:9092", 2: "two:9092"}
+    [finding] = layout.replication(two)
+    assert "sets 1" not in finding.do
+    assert finding.do.startswith("have three copies")
+
+
+def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
+    """It has no number of partitions that the others could differ from; nothing is to be deleted."""
+    names = Names()
+    there = [names.end, names.op, names.offset, names.discard]
+    for half in (MissingRight("DESCRIBE", HALF), None):
+        one = patient([])
+        one.seen = {HALF: half, **{name: TopicFacts(name, "id", 4, 3, 0, {}) for name in there}}
+        findings = list(layout.topics(one))
+        assert not [found for found in findings if "partitions" in found.text]
+        assert not [found for found in findings if "delete" in found.do and "cleanup.policy" not in found.text]
+    assert [found.text for found in findings if found.text.startswith(HALF)] == [f"{HALF} does not exist"]
+
+
+def test_a_quorum_without_a_controller_is_a_problem_and_not_everything_was_examined() -> None:
+    greeting = Greeting("C1", {2: "two:9092"})
+    assert lines(kafka.headless(greeting, "timed out")) == [
+        ("problem", "cluster C1 (2 two:9092) answers, but its controller does not: timed out"),
+        ("unknown", "topics, rights, workers and transactions could not be examined without a controller"),
+    ]
 
 
 def test_a_broker_whose_advertised_address_is_wrong() -> None:

@@ -131,8 +131,9 @@ def _run(
     options = PlanOptions(**choices, transaction_max_age=settings.transaction_max_age)
     with about(settings):
         cluster = Cluster.connect(settings.librdkafka)
-        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.cluster_id())
-        plans = work(cluster, Names(settings.namespace), options)
+        names = Names(settings.namespace)
+        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.greet(names.half).cluster_id)
+        plans = work(cluster, names, options)
     if output_format is Format.JSON:
         _print_json(subject, plans)
     else:

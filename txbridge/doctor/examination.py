@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from txbridge.core.names import READER_GROUP
+from txbridge.core.names import READER_GROUP, Names
 from txbridge.doctor import grants, kafka, layout, life
 from txbridge.doctor.finding import Check, Finding, Report, unknown
 from txbridge.doctor.patient import Patient, Questions, meet
@@ -14,7 +14,7 @@ from txbridge.doctor.requests import Answers, ask
 from txbridge.errors import TxBridgeError
 from txbridge.settings import WorkerSettings
 from txbridge.subject import Subject
-from txbridge.topics_cluster import TopicFacts
+from txbridge.topics_cluster import Cluster, KafkaUnreachableError, TopicFacts
 
 
 def _now() -> int:
@@ -25,13 +25,18 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
     """Examine a namespace with the workers' settings; `now` tells the time in ms.
 
     Takes about a second on a healthy cluster; each request is bounded by REQUEST_TIMEOUT_S (10 s), the reading of a
-    partition by 30 s. Raises KafkaUnreachableError, EnvironmentProblemError, and UsageError for settings that can not
-    work.
+    partition by 30 s. Raises KafkaUnreachableError when no broker answers, EnvironmentProblemError, and UsageError for
+    settings that can not work.
     """
-    patient = meet(settings, questions or Questions())
+    cluster = Cluster.connect(settings.librdkafka)
+    greeting = cluster.greet(Names(settings.namespace).half)
+    subject = Subject(settings.namespace, settings.bootstrap_servers, greeting.cluster_id)
+    try:
+        patient = meet(settings, questions or Questions(), cluster)
+    except KafkaUnreachableError as error:
+        return Report(subject, list(kafka.headless(greeting, str(error))))
     answers = ask(settings.librdkafka, settings.bootstrap_servers, *_subjects(patient))
     groups = patient.describe_groups([settings.app_id, READER_GROUP, *map(patient.names.check, patient.groups)])
-    subject = Subject(settings.namespace, settings.bootstrap_servers, patient.cluster_id)
     return Report(subject, list(_findings(patient, answers, groups, now())))
 
 

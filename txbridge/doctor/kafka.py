@@ -12,7 +12,8 @@ from confluent_kafka import KafkaException
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
 from txbridge.doctor.patient import Patient
 from txbridge.doctor.requests import Answers
-from txbridge.topics_cluster import NO_RIGHT
+from txbridge.text import counted
+from txbridge.topics_cluster import NO_RIGHT, Greeting
 
 #: Checks are due by the worker's clock, births are by the brokers'. A second is noticed by nobody; NTP keeps
 #: machines within milliseconds.
@@ -39,9 +40,23 @@ def connection(patient: Patient, answers: Answers) -> Iterator[Finding]:
         count = len(patient.brokers)
         yield ok(
             Check.CONNECTION,
-            f"cluster {patient.cluster_id}, {count} broker{'s' * (count != 1)} ({brokers}), "
-            f"controller {patient.controller}",
+            f"cluster {patient.cluster_id}, {counted(count, 'broker')} ({brokers}), controller {patient.controller}",
         )
+
+
+def headless(greeting: Greeting, error: str) -> Iterator[Finding]:
+    """All that can be said when brokers answer and the controller does not."""
+    brokers = ", ".join(f"{node} {address}" for node, address in sorted(greeting.brokers.items()))
+    yield problem(
+        Check.CONNECTION,
+        f"cluster {greeting.cluster_id} ({brokers}) answers, but its controller does not: {error}",
+        "start what is down: a majority of the controllers must run, and the broker that Kafka names as controller",
+    )
+    yield unknown(
+        Check.TOPICS,
+        "topics, rights, workers and transactions could not be examined without a controller",
+        "run the doctor again when there is one",
+    )
 
 
 def versions(answers: Answers) -> Iterator[Finding]:
@@ -87,19 +102,17 @@ def clock(patient: Patient, answers: Answers) -> Iterator[Finding]:
 
 def limits(patient: Patient) -> Iterator[Finding]:
     """Whether the brokers accept the worker's time-outs."""
-    try:
-        by_broker = patient.broker_config()
-    except KafkaException as failure:
-        error = failure.args[0]
-        do = (
-            "grant DESCRIBE_CONFIGS on the cluster to this user"
-            if error.code() in NO_RIGHT
-            else "look at the brokers' logs"
-        )
-        yield unknown(Check.LIMITS, f"the brokers' configuration could not be read: {error.str()}", do)
-        return
     fine = True
-    for node, config in sorted(by_broker.items()):
+    for node in sorted(patient.brokers):
+        try:
+            config = patient.broker_config(node)
+        except KafkaException as failure:
+            error = failure.args[0]
+            denied = error.code() in NO_RIGHT
+            do = "grant DESCRIBE_CONFIGS on the cluster to this user" if denied else f"see whether broker {node} is up"
+            fine = False
+            yield unknown(Check.LIMITS, f"the configuration of broker {node} could not be read: {error.str()}", do)
+            continue
         for name, option, which in _LIMITS:
             ours, limit = getattr(patient.settings, option), config.get(name)
             if limit is None or (ours >= int(limit) if which == "least" else ours <= int(limit)):

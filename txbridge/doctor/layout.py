@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
 from txbridge.doctor.patient import KAFKAS_OWN, Patient
 from txbridge.settings import WorkerSettings
-from txbridge.text import duration
+from txbridge.text import counted, duration
 from txbridge.topics import repair_of_policy
-from txbridge.topics_cluster import MissingRight, TopicFacts
+from txbridge.topics_cluster import UNCLEAN, MissingRight, TopicFacts
 from txbridge.topics_plan import wanted_topics
 from txbridge.topics_wanted import LONGEST_OUTAGE_MS, Wanted
 
@@ -22,16 +22,20 @@ _UNLIMITED = -1
 def topics(patient: Patient) -> Iterator[Finding]:
     """Whether the topics are there, with the right numbers of partitions and the right settings."""
     fine = True
+    half = patient.seen[patient.names.half]
     for wanted in wanted_topics(patient.names, patient.options, patient.seen):
         for finding in _of_topic(patient, wanted.name, [one for one in wanted.properties if one.name != _RETENTION]):
             fine = False
             yield finding
         sight = patient.seen[wanted.name]
-        if isinstance(sight, TopicFacts) and wanted.partitions is None and sight.partitions != patient.partitions:
+        # A HALF that is not seen, or not there, has no number that another topic could differ from.
+        if not isinstance(half, TopicFacts) or not isinstance(sight, TopicFacts) or wanted.partitions is not None:
+            continue
+        if sight.partitions != half.partitions:
             fine = False
             yield problem(
                 Check.TOPICS,
-                f"{wanted.name} has {sight.partitions} partitions, {patient.names.half} has {patient.partitions}: "
+                f"{wanted.name} has {counted(sight.partitions, 'partition')}, {half.name} has {half.partitions}: "
                 f"workers refuse to start",
                 "use another namespace, or delete the topic if nothing in it is needed; see `txbridge topics plan`",
             )
@@ -39,7 +43,7 @@ def topics(patient: Patient) -> Iterator[Finding]:
         checks = f" and {len(patient.groups)} of checks" if patient.groups else ""
         yield ok(
             Check.TOPICS,
-            f"the five internal topics{checks} are as they must be, with {patient.partitions} partitions",
+            f"the five internal topics{checks} are as they must be, with {counted(patient.partitions, 'partition')}",
         )
 
 
@@ -48,7 +52,12 @@ def _of_topic(patient: Patient, topic: str, properties: list[Wanted]) -> Iterato
     if sight is None:
         yield problem(Check.TOPICS, f"{topic} does not exist", f"{patient.apply} creates it")
     elif isinstance(sight, MissingRight):
-        yield unknown(Check.TOPICS, f"{topic} can not be looked at", f"grant {sight.right} on it to this user")
+        doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"
+        yield unknown(
+            Check.TOPICS,
+            f"missing right {sight.right} on topic {topic}: whether {doubt} as it must be, can not be told",
+            "grant it to the user of this connection; docs/security.md lists the rights of each role",
+        )
     else:
         for wanted in properties:
             actual = sight.config.get(wanted.name)
@@ -133,6 +142,9 @@ def replication(patient: Patient) -> Iterator[Finding]:
         for finding in _copies(patient, topic, usual):
             fine = False
             yield finding
+    for finding in _unclean(patient):
+        fine = False
+        yield finding
     if brokers == 1:
         yield note(
             Check.REPLICATION,
@@ -141,6 +153,19 @@ def replication(patient: Patient) -> Iterator[Finding]:
         )
     elif fine:
         yield ok(Check.REPLICATION, f"all topics have {usual} copies or more, all of them in sync")
+
+
+def _unclean(patient: Patient) -> Iterator[Finding]:
+    """Topics whose acknowledged records can be lost by an election, whatever their copies."""
+    sights = {**patient.seen, **patient.real}.values()
+    found = [one.name for one in sights if isinstance(one, TopicFacts) and one.elects_unclean]
+    if found:
+        yield warning(
+            Check.REPLICATION,
+            f"{UNCLEAN} is true for {', '.join(found)}: a copy that is not in sync may become the leader, and "
+            f"acknowledged messages and decisions are lost",
+            "set it to false on these topics (kafka-configs.sh), or on the brokers",
+        )
 
 
 def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
@@ -175,14 +200,18 @@ def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
     if least > copies:
         yield problem(
             Check.REPLICATION,
-            f"{topic}: min.insync.replicas is {least}, and it has {copies} copies: nothing can be written to it",
+            f"{topic}: min.insync.replicas is {least}, and it has {counted(copies, 'copy', 'copies')}: nothing can be "
+            f"written to it",
             f"set min.insync.replicas to {max(1, copies - 1)}",
         )
     elif copies > 1 and least == 1:
         yield warning(
             Check.REPLICATION,
             f"{topic}: min.insync.replicas is 1 with {copies} copies: what one broker has can be lost with it",
-            f"{patient.apply} sets {copies - 1}",
+            # With two copies, 2 is safe and stops when either is away: whoever wants both has three.
+            f"{patient.apply} sets {copies - 1}"
+            if copies > 2
+            else "have three copies; or set 2, and nothing can be written while one of both brokers is away",
         )
 
 

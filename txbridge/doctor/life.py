@@ -144,7 +144,12 @@ def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | No
         yield ok(Check.PRODUCERS, f"alive, with so many processes: {names}")
     if dead:
         yield note(Check.PRODUCERS, f"nobody is alive of {', '.join(dead)}; nothing waits for them")
-    if not alive and not dead and not pending:
+    if patient.groups_hidden:
+        prefix = patient.names.check("")
+        text = f"missing right DESCRIBE on topic {prefix}*: there may be producer groups that are not shown"
+        do = "grant it to the user of this connection; docs/security.md lists the rights of each role"
+        yield note(Check.PRODUCERS, text, do) if alive or dead or pending else unknown(Check.PRODUCERS, text, do)
+    elif not alive and not dead and not pending:
         yield note(Check.PRODUCERS, "no producer has been here yet")
 
 

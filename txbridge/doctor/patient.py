@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 from txbridge.core.names import Names
 from txbridge.rights import Role
 from txbridge.settings import WorkerSettings
-from txbridge.topics_cluster import REQUEST_TIMEOUT_S, Cluster, Sight, TopicFacts
+from txbridge.topics_cluster import REQUEST_TIMEOUT_S, Cluster, MissingRight, Sight, TopicFacts
 from txbridge.topics_plan import PlanOptions
 
 #: The coordinator is being made or elected.
@@ -27,6 +27,8 @@ COORDINATOR_COMES = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
+#: A group that is none: who may see its check topic may see those of all groups that the right is given for.
+_NOBODY = "txbridge-doctor-asks"
 #: It takes a second on a fresh cluster, milliseconds on others.
 RETRY_S = 0.2
 
@@ -77,6 +79,10 @@ class Patient:
     #: Producer groups: those asked for and those whose check topics can be seen.
     groups: tuple[str, ...]
     seen: Mapping[str, Sight]
+    #: Whether a check topic could be there without being shown to this user: Kafka leaves out what he may not see.
+    groups_hidden: bool
+    #: The real topics that were asked for.
+    real: Mapping[str, Sight]
     described: Mapping[str, Described]
     names: Names = field(init=False)
 
@@ -105,14 +111,12 @@ class Patient:
         half = self.seen.get(self.names.half)
         return half.partitions if isinstance(half, TopicFacts) else 0
 
-    def broker_config(self) -> dict[int, dict[str, str]]:
-        """The configuration of every broker. Raises KafkaException."""
-        resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in self.brokers]
-        answers = self.cluster.admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
-        return {
-            int(resource.name): {name: entry.value for name, entry in answer.result().items() if entry.value}
-            for resource, answer in answers.items()
-        }
+    def broker_config(self, broker: int) -> dict[str, str]:
+        """The configuration of one broker, which only that broker tells. Raises KafkaException."""
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        answers = self.cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+        [answer] = answers.values()
+        return {name: entry.value for name, entry in answer.result().items() if entry.value}
 
     def describe_groups(self, groups: Collection[str]) -> dict[str, Any]:
         """Kafka's description of consumer groups, or the KafkaError of one that can not be seen."""
@@ -140,19 +144,16 @@ def _is_settled(answer: Any) -> bool:
     return answer is not None and not (isinstance(answer, KafkaError) and answer.code() in COORDINATOR_COMES)
 
 
-def meet(settings: WorkerSettings, questions: Questions) -> Patient:
-    """Connect and look. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
+def meet(settings: WorkerSettings, questions: Questions, cluster: Cluster) -> Patient:
+    """Look. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
     names = Names(settings.namespace)
-    cluster = Cluster.connect(settings.librdkafka)
-    # Its first request tells whether Kafka can be reached, with the reason.
-    cluster.broker_count()
-    answer = cluster.admin.describe_cluster(
-        include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
-    ).result()
+    answer = cluster.describe()
     prefix = names.check("")
     there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
     groups = tuple(sorted({*questions.groups, *there}))
     ours = [names.half, names.end, names.op, names.offset, names.discard, *map(names.check, groups)]
+    # Of a topic that is named Kafka says whether he may see it, be it there or not.
+    nobodys = names.check(_NOBODY)
     described = _describe(cluster, [*ours, *KAFKAS_OWN, *questions.real_topics])
     return Patient(
         settings=settings,
@@ -164,6 +165,8 @@ def meet(settings: WorkerSettings, questions: Questions) -> Patient:
         operations=_names_of(answer.authorized_operations),
         groups=groups,
         seen=cluster.read(ours),
+        groups_hidden=isinstance(cluster.read([nobodys])[nobodys], MissingRight),
+        real=cluster.read(questions.real_topics) if questions.real_topics else {},
         described=described,
     )
 

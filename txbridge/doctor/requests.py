@@ -158,7 +158,9 @@ class _Client:
         _raise_for(answer.error_code)
         [(_, [(_, error, leader, _, _, voters, _, _)], _)] = answer.topics
         _raise_for(error)
-        theirs = next(caught_up for replica, _, _, caught_up, _ in voters if replica == leader)
+        theirs = next((caught_up for replica, _, _, caught_up, _ in voters if replica == leader), None)
+        if theirs is None:
+            raise kafka_errors.KafkaError("the quorum has no leader")
         return theirs - (before + after) / 2, (after - before) / 2
 
     async def _transaction(self, transactional_id: str) -> Transaction:

@@ -57,7 +57,7 @@ class Connection:
         names, kafka = Names(settings.namespace), settings.librdkafka
         topics = names.identified
         cluster = Cluster.connect(kafka)
-        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.cluster_id())
+        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.greet(names.half).cluster_id)
         seen = cluster.read(list(topics.values()))
         facts = {short: sight for short, topic in topics.items() if isinstance(sight := seen[topic], TopicFacts)}
         problems = [_problem(names, topics[short], seen[topics[short]]) for short in topics if short not in facts]

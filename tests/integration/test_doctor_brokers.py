@@ -1,0 +1,85 @@
+"""`txbridge doctor` and `topics plan` on two real brokers, and on one of them without a controller."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from tests.harness import eventually, quiet
+from tests.second_broker import SESSION, SecondBroker
+from txbridge.core.names import Names
+from txbridge.embedded import EmbeddedKafka
+
+#: Kafka's own topics are made when they are first needed, with as many copies as this says.
+COPIES = {"offsets.topic.replication.factor": "2", "transaction.state.log.replication.factor": "2"}
+
+
+def cli(servers: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "txbridge.admin.cli", *arguments, "--bootstrap-servers", servers],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def findings(servers: str) -> tuple[int, dict[str, list[str]]]:
+    done = cli(servers, "doctor", "--json")
+    assert done.stderr == ""
+    found: dict[str, list[str]] = {}
+    for one in json.loads(done.stdout)["findings"]:
+        found.setdefault(one["check"], []).append(f"{one['level']}: {one['text']}")
+    return done.returncode, found
+
+
+def unclean(admin: AdminClient, topic: str) -> None:
+    operation = AlterConfigOpType.SET
+    entry = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+def test_two_brokers_are_examined_and_then_one_without_a_controller() -> None:
+    with EmbeddedKafka(config={**SESSION, **COPIES}) as first, SecondBroker(first, COPIES) as second:
+        servers = f"{first.bootstrap_servers},{second.bootstrap_servers}"
+        applied = cli(servers, "topics", "apply", "--min-insync-replicas", "2")
+        assert applied.returncode == 0, applied.stderr
+        code, found = findings(servers)
+        assert found["limits"] == [
+            "ok: the brokers accept commit_timeout and session_timeout, and elect no unclean leaders"
+        ]
+        assert found["replication"] == ["ok: all topics have 2 copies or more, all of them in sync"]
+        # Nothing is left but that nobody works here.
+        levels = {line.partition(":")[0] for lines in found.values() for line in lines}
+        assert (code, levels, found["workers"][0][:7]) == (1, {"ok", "note", "problem"}, "problem")
+
+        unclean(AdminClient(quiet(servers)), Names().op)
+        eventually(lambda: findings(servers)[1]["replication"][0].startswith("warning"), 20)
+        text = findings(servers)[1]["replication"][0]
+        assert text.startswith(f"warning: unclean.leader.election.enable is true for {Names().op}: ")
+        plan = cli(servers, "topics", "plan", "--min-insync-replicas", "2", "--format", "json")
+        assert plan.returncode == 0, plan.stderr
+        notes = {one["topic"]: one["notes"] for one in json.loads(plan.stdout)["topics"]}
+        assert [topic for topic, told in notes.items() if told] == [Names().op]
+        assert notes[Names().op][0].startswith("unclean.leader.election.enable is true: ")
+
+        # The controller hangs, and then it is gone: no verdict, and no trace.
+        first.pause()
+        try:
+            code, found = findings(second.bootstrap_servers)
+        finally:
+            first.resume()
+        assert code == 2
+        assert "answers, but its controller does not: " in found["connection"][0]
+        first_address = first.bootstrap_servers
+        first.kill()
+        code, found = findings(second.bootstrap_servers)
+        assert code == 2
+        assert f"{first_address} does not answer" in found["connection"][0]
+        listed = cli(second.bootstrap_servers, "pending")
+        assert listed.returncode == 2
+        assert "Traceback" not in listed.stderr
