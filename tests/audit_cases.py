@@ -464,6 +464,13 @@ def half_message_for_a_system_topic(log: Log) -> None:
     log.half(topic="__consumer_offsets")
 
 
+@case(None, strays=("MALFORMED",) * 3)
+def half_messages_for_internal_topics_of_another_namespace(log: Log) -> None:
+    log.half(topic="other.RMQ_SYS_TRANS_OFFSET_TOPIC")
+    log.half(topic="other.eu.RMQ_SYS_TRANS_CHECK.orders.placed")
+    log.half(topic="other.TRANS_AUDIT_VIOLATIONS_TOPIC")
+
+
 @case(None, strays=("MALFORMED",))
 def half_message_that_only_the_worker_finds_malformed(log: Log) -> None:
     half = log.half()

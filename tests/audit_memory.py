@@ -72,7 +72,7 @@ class Memory(Log):
         real = {record.topic for record in self.records} - internal - {names.check("billing")}
         ends = records.end_records(self.frame(spark, names.end))
         return Frames(
-            halves=records.halves(self.frame(spark, names.half), names),
+            halves=records.halves(self.frame(spark, names.half)),
             entries=records.entries(ends),
             bad_ends=records.unreadable(ends),
             outcomes=records.outcomes(records.op_records(self.frame(spark, names.op))),

@@ -137,7 +137,7 @@ def _other_namespaces(reader: Reader) -> strays.OtherNamespaces | None:
     edges: dict[int, int] = {}
     for (_, partition), start in starts.items():
         edges[partition] = max(start, edges.get(partition, 0))
-    return strays.OtherNamespaces(records.halves(raw, reader.names), edges)
+    return strays.OtherNamespaces(records.halves(raw), edges)
 
 
 def _cuts(gathered: Gathered) -> dict[str, dict[str, dict[str, int]]]:

@@ -126,7 +126,7 @@ class Reader:
         told = cluster.high_watermarks(internal)
         suit(self.spark, _size(begin, told))
         first_look = {key: told[key] for key in half_keys}
-        early = self.keep(records.halves(self.read(begin, first_look, READ_UNCOMMITTED), names))
+        early = self.keep(records.halves(self.read(begin, first_look, READ_UNCOMMITTED)))
         named = self._named_in(early) | plan.real_topics | (frozenset() if state is None else state.named)
         real = self._existing(named, plan.selection)
 
@@ -168,7 +168,7 @@ class Reader:
         halves = early
         if half != first_look:
             suit(self.spark, _size(first_look, half))
-            added = self.keep(records.halves(self.read(first_look, half, READ_UNCOMMITTED), names))
+            added = self.keep(records.halves(self.read(first_look, half, READ_UNCOMMITTED)))
             named |= self._named_in(added)
             halves = early.unionByName(added)
         spans |= ranges(begin, half)

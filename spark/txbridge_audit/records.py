@@ -27,7 +27,7 @@ _COORDINATES = r"\A([0-9]{1,9}):([0-9]{1,18})\z"
 _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
 
 
-def halves(raw: DataFrame, names: Names) -> DataFrame:
+def halves(raw: DataFrame) -> DataFrame:
     """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, content, fault.
 
     `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers.
@@ -44,7 +44,7 @@ def halves(raw: DataFrame, names: Names) -> DataFrame:
         (identity.rlike(_ID), "UNIQ_KEY is not a transaction id"),
         (group.rlike(_GROUP), "PGROUP is not a producer group"),
         (topic.rlike(_TOPIC) & ~topic.isin(".", ".."), "REAL_TOPIC is not a topic name"),
-        (~_forbidden(topic, names), "REAL_TOPIC is forbidden"),
+        (~_forbidden(topic), "REAL_TOPIC is forbidden"),
         (fixed.isNull() | fixed.rlike(_DIGITS), "REAL_QID is not a partition"),
         (stamp.isNull() | stamp.rlike(_DIGITS), "BORN_TIMESTAMP is not a time"),
     )
@@ -339,10 +339,10 @@ def _text(name: str) -> Column:
     return F.get("headers", place)["value"].cast("string")
 
 
-def _forbidden(topic: Column, names: Names) -> Column:
-    own = names.half.removesuffix("TRANS_HALF_TOPIC")
-    forbidden = topic.startswith("RMQ_SYS_") | topic.startswith("__") | topic.startswith(own)
-    return forbidden | topic.isin("TRANS_CHECK_MAX_TIME_TOPIC", names.discard)
+def _forbidden(topic: Column) -> Column:
+    """A topic of Kafka's, or an internal one of any namespace."""
+    whole = F.substring_index(topic, ".", -1).isin("TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC")
+    return topic.startswith("__") | topic.startswith("RMQ_SYS_") | topic.contains(".RMQ_SYS_") | whole
 
 
 def _first_fault(*rules: tuple[Column, str]) -> Column:

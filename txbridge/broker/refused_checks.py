@@ -1,8 +1,8 @@
 """Check requests that a check topic refuses one by one: too large for it, or without the key that compaction wants.
 
 Each attempt aborts a Kafka transaction with the messages of others in it. So what was refused by itself is offered
-again seldom: per topic one message at a time, after a pause that doubles up to a minute. What was only in the same batch
-goes alone the next time, and soon.
+again seldom: per topic one message at a time, after a pause that doubles up to a minute. What was only in the same
+batch goes alone the next time, and soon.
 """
 
 from __future__ import annotations

@@ -52,6 +52,9 @@ _KNOWN_NAMES = 1_000
 SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"
 #: How the topic of a producer group's checks begins, behind the namespace; no real topic may have it in its name there.
 CHECK_TOPIC = "RMQ_SYS_TRANS_CHECK."
+#: How internal topics begin behind their namespace, or are called as a whole.
+_INTERNAL_PREFIX = "RMQ_SYS_"
+_INTERNAL_NAMES = frozenset({"TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC"})
 #: librdkafka wants a group for every reader; nothing is ever joined or committed under this name, in any namespace.
 READER_GROUP = "txbridge-reader"
 
@@ -141,14 +144,22 @@ class Names:
     def parked_key(self, partition: int, half_offset: int) -> bytes:
         return f"{self.half}@{SYSTEM_GROUP}/{partition}/{half_offset}".encode()
 
-    def is_forbidden(self, real_topic: str) -> bool:
-        """System topics, to which no message may be delivered (RocketMQ's TopicValidator)."""
-        return _is_forbidden(self.namespace, real_topic)
+    @staticmethod
+    def is_forbidden(real_topic: str) -> bool:
+        """System topics, to which no message may be delivered (RocketMQ's TopicValidator): those of every namespace.
+
+        A worker may have the right to write to them: whoever can write to its HALF could then forge the progress of
+        another environment.
+        """
+        return _is_forbidden(real_topic)
 
 
 @lru_cache(_KNOWN_NAMES)
-def _is_forbidden(namespace: str, real_topic: str) -> bool:
-    names = Names(namespace)
-    if real_topic.startswith(("RMQ_SYS_", "__")) or real_topic in {"TRANS_CHECK_MAX_TIME_TOPIC", names.discard}:
-        return True
-    return bool(namespace) and real_topic.startswith(f"{namespace}.RMQ_SYS_")
+def _is_forbidden(real_topic: str) -> bool:
+    parts = real_topic.split(".")
+    return (
+        real_topic.startswith("__")
+        or parts[-1] in _INTERNAL_NAMES
+        # Of a check topic the name of the group follows, which may have dots, too.
+        or any(part.startswith(_INTERNAL_PREFIX) for part in parts)
+    )

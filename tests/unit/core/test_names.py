@@ -117,18 +117,40 @@ def test_logs_show_a_quarter_of_a_transaction_id():
         ("", "orders.placed", False),
         ("", "_orders", False),
         ("", "TRANS_CHECK_MAX_TIME_TOPIC_2", False),
-        ("", "staging.RMQ_SYS_TRANS_HALF_TOPIC", False),
+        ("", "staging.RMQ_SYS_TRANS_HALF_TOPIC", True),
+        ("", "TRANS_AUDIT_VIOLATIONS_TOPIC", True),
+        ("", "staging.eu.RMQ_SYS_TRANS_CHECK.orders.placed", True),
+        ("", "orders.__placed", False),
+        ("", "orders_RMQ_SYS_placed", False),
+        ("", "TRANS_CHECK_MAX_TIME_TOPIC.orders", False),
         ("staging", "staging.RMQ_SYS_TRANS_HALF_TOPIC", True),
         ("staging", "staging.RMQ_SYS_TRANS_CHECK.orders", True),
         ("staging", "staging.TRANS_CHECK_MAX_TIME_TOPIC", True),
         ("staging", "TRANS_CHECK_MAX_TIME_TOPIC", True),
         ("staging", "RMQ_SYS_TRANS_HALF_TOPIC", True),
         ("staging", "staging.orders", False),
-        ("staging", "production.RMQ_SYS_TRANS_HALF_TOPIC", False),
+        ("staging", "production.RMQ_SYS_TRANS_HALF_TOPIC", True),
+        ("staging", "production.TRANS_CHECK_MAX_TIME_TOPIC", True),
+        ("staging", "production.TRANS_AUDIT_VIOLATIONS_TOPIC", True),
+        ("staging", "production.orders", False),
     ],
 )
 def test_forbidden_real_topics(namespace, topic, forbidden):
     assert Names(namespace).is_forbidden(topic) is forbidden
+
+
+@pytest.mark.parametrize("own", ["", "staging", "a.b"])
+@pytest.mark.parametrize("other", ["", "staging", "production", "eu.production", "a-b_c", "x" * 100])
+def test_no_internal_topic_of_any_namespace_can_be_a_real_topic(own, other):
+    # All that `Names` has but the name of a group: one that is added is looked at, too.
+    topics = {
+        getattr(Names(other), name)
+        for name, member in vars(Names).items()
+        if isinstance(member, property) and name not in {"worker_group", "identified"}
+    }
+    topics |= {*Names(other).identified.values(), Names(other).check("orders"), Names(other).check("orders.eu.de")}
+    assert len(topics) == 8
+    assert {topic for topic in topics if not Names(own).is_forbidden(topic)} == set()
 
 
 def test_the_topics_whose_ids_the_progress_keeps():
