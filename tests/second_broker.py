@@ -69,6 +69,16 @@ class SecondBroker:
         assert self._child is not None
         self._child.kill()
 
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open, and nobody answers."""
+        assert self._child is not None
+        self._child.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._child is not None
+        self._child.resume()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from txbridge.broker import takeover
+from txbridge.broker import membership, takeover
 from txbridge.broker.committer import Committer
 from txbridge.broker.cycle import Cycle
 from txbridge.broker.errors import AbortedError, IndefiniteError
@@ -141,14 +141,25 @@ def a_new_answer_makes_an_old_one_fresh() -> None:
     """The defect that the simulator found in GroupDirectory."""
 
     def mark_arrived(self, _):
-        self.arrived = self.answered = self.outside.monotonic()
+        self.arrived = self.outside.monotonic()
+        self.believed_until = self.arrived + 2.0
 
     def is_alive(self, name):
         group = self._groups.get(name)
-        return group is not None and group.alive and group.answered + 2.0 > self._outside.monotonic()
+        return group is not None and group.alive and group.believed_until > self._outside.monotonic()
 
     _Group.mark_arrived = mark_arrived
     GroupDirectory.is_alive = is_alive
+
+
+def keep_a_client_that_fails() -> None:
+    """A client that asks about groups is replaced when it does not answer, and kept when each answer is an error."""
+    membership._ABOUT_THE_GROUP = frozenset(range(-200, 200))
+
+
+def keep_a_client_that_is_silent() -> None:
+    """A question about a group that is not answered is waited for."""
+    membership._ABANDON_AFTER_S = float("inf")
 
 
 def discard_without_waiting() -> None:
@@ -214,6 +225,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
         check_before_the_end_is_applied,
         check_the_dead,
         a_new_answer_makes_an_old_one_fresh,
+        keep_a_client_that_fails,
+        keep_a_client_that_is_silent,
         discard_without_waiting,
         watermark_passes_the_undecided,
         op_replayed_from_its_end,

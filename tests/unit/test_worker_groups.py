@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.broker.groups import GroupDirectory
 from txbridge.broker.membership import GroupMembership
@@ -115,7 +115,101 @@ def test_a_group_that_is_being_asked_about_is_not_asked_about_again():
     membership = GroupMembership(lambda: admin, Time())
     first = membership.ask(["g"])["g"]
     assert membership.ask(["g"])["g"] is first
-    admin.answers["g"].set_exception(KafkaException("no"))
+    admin.answers["g"].set_exception(KafkaException(KafkaError(KafkaError.GROUP_ID_NOT_FOUND)))
     with pytest.raises(KafkaException):
         first.result(0)
     assert membership.ask(["g"])["g"] is not first
+
+
+def test_p8_a_client_that_answers_with_an_error_which_is_not_about_the_group_is_replaced():
+    # Another broker became the group's coordinator while the former one stood still. librdkafka went on to ask the
+    # former one, whose answer is "not me", for ever: no check was sent until the worker was restarted.
+    time, clients = Time(), []
+
+    def connect():
+        clients.append(SilentAdmin())
+        return clients[-1]
+
+    groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
+    groups.refresh(["g"])
+    clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
+    assert groups.is_alive("g")
+    for _ in range(3):
+        time.seconds += 1.1
+        groups.refresh(["g"])
+        if len(clients) == 1:
+            clients[0].answers[CHECK].set_exception(KafkaException(KafkaError(KafkaError.NOT_COORDINATOR)))
+            groups.refresh(["g"])
+    assert len(clients) == 2
+    clients[1].answers[CHECK].set_result(SimpleNamespace(members=[None]))
+    assert groups.is_alive("g")
+
+
+def test_p8_in_an_outage_clients_are_replaced_every_few_seconds_only():
+    time, clients = Time(), []
+
+    def connect():
+        clients.append(SilentAdmin())
+        return clients[-1]
+
+    groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
+    for _ in range(300):
+        time.seconds += 0.1
+        groups.refresh(["g"])
+        answer = clients[-1].answers[CHECK]
+        if not answer.done():
+            answer.set_exception(KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)))
+    assert 5 <= len(clients) <= 11
+
+
+@pytest.mark.parametrize("code", [KafkaError.GROUP_ID_NOT_FOUND, KafkaError.GROUP_AUTHORIZATION_FAILED])
+def test_p8_a_group_that_is_not_there_or_hidden_is_no_reason_for_another_client(code):
+    time, clients = Time(), []
+
+    def connect():
+        clients.append(SilentAdmin())
+        return clients[-1]
+
+    groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
+    for _ in range(30):
+        time.seconds += 1.1
+        groups.refresh(["g"])
+        clients[-1].answers[CHECK].set_exception(KafkaException(KafkaError(code)))
+    assert len(clients) == 1
+    assert not groups.is_alive("g")
+    hidden = code == KafkaError.GROUP_AUTHORIZATION_FAILED
+    assert (groups.why_unknown("g") is not None) is hidden
+
+
+def test_p6_a_failure_to_answer_says_nothing_about_who_is_alive():
+    time, membership, groups = directory()
+    groups.refresh(["g"])
+    membership.answer(1)
+    assert groups.is_alive("g")
+    assert groups.why_unknown("g") is None
+    time.seconds += 1.5
+    groups.refresh(["g"])
+    membership.asked[-1][CHECK].set_exception(KafkaException(KafkaError(KafkaError.NOT_COORDINATOR, "not me")))
+    assert groups.is_alive("g")
+    assert groups.why_unknown("g") == "not me"
+    time.seconds += 0.6
+    assert not groups.is_alive("g"), "by now the last answer is too old"
+
+
+def test_p8_an_answer_that_nobody_could_look_at_is_believed_at_the_first_look():
+    # Kafka transactions of three seconds each: every answer was too old when it was looked at, and checks stood still.
+    time, membership, groups = directory()
+    groups.refresh(["g"])
+    membership.answer(1)
+    time.seconds += 3
+    assert groups.is_alive("g")
+    time.seconds += 1.1
+    assert not groups.is_alive("g")
+
+
+def test_p6_an_answer_that_waited_for_long_is_not_believed():
+    time, membership, groups = directory()
+    groups.refresh(["g"])
+    membership.answer(1)
+    time.seconds += 10.1
+    assert not groups.is_alive("g")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from txbridge.broker.check_watch import CheckWatch
 from txbridge.broker.committer import Committer
 from txbridge.broker.errors import AbortedError, LogGoneError
 from txbridge.broker.groups import GroupDirectory
@@ -69,6 +70,9 @@ class Cycle:
         self._groups = GroupDirectory(context.membership, context.names, context.outside)
         self._refused_checks = RefusedChecks(context.outside)
         self._committer = Committer(context, state, self._topics, self._refused_checks)
+        self._watch = CheckWatch(state.partition, context.outside)
+        # Groups with checks due, as of the round at hand.
+        self._due_groups: list[str] = []
         self._next_round = 0.0
         # A time at which something was due, and where END ended after it.
         self._due: tuple[int, int] | None = None
@@ -92,6 +96,11 @@ class Cycle:
     def idle(self) -> float:
         """Seconds that the owner may wait for END before the next turn."""
         return 0.0 if self._more else _IDLE_S
+
+    @property
+    def checks_overdue(self) -> float:
+        """Seconds for which checks have been due, as far as nobody says that they are not possible. For any thread."""
+        return self._watch.overdue
 
     def prove_ownership(self) -> None:
         """Write the progress in a first transaction: nobody came in between the fence and here."""
@@ -123,6 +132,7 @@ class Cycle:
         if self._committer.commit(draft, malformed):
             self._written_at = now = self._outside.monotonic()
             self._more = True
+            self._watch.sent({entry.group for entry in draft.checks})
             for _ in range(taken):
                 waiting.popleft()
             # A round of checks goes on, and so does what waits.
@@ -192,6 +202,7 @@ class Cycle:
         now = self._outside.now()
         due = self._state.queue.next_due(now)
         if due is None or due > now:
+            self._watch.round_done({})
             return
         self._next_round = self._outside.monotonic() + _ROUND_S
         end = self._state.end_reader.watermarks()[1]
@@ -207,7 +218,10 @@ class Cycle:
         if self._due is None:
             return None
         as_of, end = self._due
-        return as_of if end <= next_end else None
+        if end <= next_end:
+            return as_of
+        self._watch.round_waits(f"END has to be applied up to offset {end}, and is up to {self._state.queue.next_end}")
+        return None
 
     def _look_up(self, batch: Sequence[EndRecord | MalformedRecord], as_of: int | None) -> None:
         """Ask Kafka what the draft will want to know: real topics of commits, groups that are to be checked."""
@@ -223,7 +237,7 @@ class Cycle:
         }
         topics |= queue.due.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
         if as_of is not None:
-            groups = queue.due.groups_with_checks_due(as_of)
+            groups = self._due_groups = queue.due.groups_with_checks_due(as_of)
             self._groups.refresh(groups)
             topics |= {names.check(group) for group in groups if self._groups.is_alive(group)}
         self._topics.look_up(topics)
@@ -256,6 +270,7 @@ class Cycle:
         if as_of is not None:
             self._due = None
             self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
+            self._watch.round_done(self._why_not_checked())
         draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
         draft.park(_PARK_LIMIT, grown_old=as_of is not None)
         if as_of is not None and not (
@@ -276,6 +291,17 @@ class Cycle:
         self._tokens -= len(draft.checks)
         if len(draft.discards) >= most_discards or len(draft.checks) >= most_checks > 0:
             self._next_round = 0.0
+
+    def _why_not_checked(self) -> dict[str, str]:
+        """Groups with checks due of which it is not known that nobody is alive, and what their checks wait for."""
+        waiting: dict[str, str] = {}
+        for group in self._due_groups:
+            if self._groups.is_alive(group):
+                problem = self._topics.problem_of(self._context.names.check(group))
+                waiting[group] = problem or "Kafka has to take them, and transaction_check_rate to let them pass"
+            elif (why := self._groups.why_unknown(group)) is not None:
+                waiting[group] = f"it is not known who is alive in the group: {why}"
+        return waiting
 
     def _may_check(self, group: str) -> bool:
         return self._groups.is_alive(group) and self._topics.problem_of(self._context.names.check(group)) is None

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from txbridge.broker.membership import GroupMembership
+from txbridge.broker.membership import GroupMembership, is_about_the_group
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.names import Names
 from txbridge.denied import is_denied, missing_right
@@ -19,6 +19,11 @@ from txbridge.log import get_logger
 _ASK_EVERY_S = 1.0
 #: An answer is believed this long. A dead member stays one for its session time-out anyway.
 _FRESH_S = 2.0
+#: The same of one that nobody could look at earlier, because a Kafka transaction was under way, and how long it is
+#: believed then. Otherwise a partition whose Kafka transactions take more than two seconds would never check anything:
+#: each answer would be too old when it is looked at.
+_FIRST_LOOK_S = 10.0
+_LOOKED_AT_S = 1.0
 #: Groups asked about at the same time: each costs two requests, and whoever can write to HALF can invent groups. With
 #: more than these, all dead, each is asked about less often.
 _MOST_ASKED = 50
@@ -33,9 +38,11 @@ class _Group:
     answer: Future[Any] | None = None
     #: When the answer came that is on its way or waits to be taken in.
     arrived: float = float("-inf")
-    #: The last answer that was taken in, and when it had come.
-    answered: float = float("-inf")
+    #: Whether the last answer said that somebody is there, and until when that is believed.
     alive: bool = False
+    believed_until: float = float("-inf")
+    #: Why it is not known who is there; None when Kafka has said it.
+    unknown: str | None = "Kafka has not answered yet"
     #: Whether this user may not see it; said once.
     denied: bool = False
 
@@ -81,21 +88,42 @@ class GroupDirectory:
         group = self._groups.get(name)
         if group is not None:
             self._take_in(name, group)
-        return group is not None and group.alive and group.answered + _FRESH_S > self._outside.monotonic()
+        return group is not None and group.alive and group.believed_until > self._outside.monotonic()
+
+    def why_unknown(self, name: str) -> str | None:
+        """Why Kafka has not told who is alive in this group, which was asked about; None when it has."""
+        group = self._groups.get(name)
+        return None if group is None else group.unknown
 
     def _take_in(self, name: str, group: _Group) -> None:
         answer = group.answer
         if answer is None or not answer.done():
             return
-        # An answer and its time go together: a new one must not make an old "alive" look fresh.
-        group.answer, group.answered = None, group.arrived
+        group.answer = None
         try:
             group.alive = len(answer.result().members) > 0
-            group.denied = False
         except KafkaException as failure:
+            if not is_about_the_group(failure):
+                # It says nothing: what was known before stays known, and grows old.
+                group.unknown = failure.args[0].str()
+                return
             group.alive = False
-            # It would look like a dead group, and nobody would know why it is never asked.
-            if is_denied(failure.args[0]) and not group.denied:
-                group.denied = True
-                right = missing_right("DESCRIBE", f"group {self._names.check(name)}")
-                _log.warning("group_hidden", group=name, error=right)
+            self._note_denied(name, group, failure)
+        else:
+            group.unknown, group.denied = None, False
+        # An answer and its time go together: a new one must not make an old "alive" look fresh.
+        now = self._outside.monotonic()
+        group.believed_until = group.arrived + _FRESH_S
+        if group.arrived + _FIRST_LOOK_S > now:
+            group.believed_until = max(group.believed_until, now + _LOOKED_AT_S)
+
+    def _note_denied(self, name: str, group: _Group, failure: KafkaException) -> None:
+        if not is_denied(failure.args[0]):
+            # There is no such group.
+            group.unknown, group.denied = None, False
+            return
+        group.unknown = right = missing_right("DESCRIBE", f"group {self._names.check(name)}")
+        # It would look like a dead group, and nobody would know why it is never asked.
+        if not group.denied:
+            group.denied = True
+            _log.warning("group_hidden", group=name, error=right)

@@ -73,6 +73,8 @@ class PartitionFacts:
     open: Count | None = None
     #: Records of END that are known and not applied.
     end_lag: int | None = None
+    #: Seconds for which checks are overdue that may be possible (CheckWatch).
+    checks_overdue: float | None = None
 
 
 class WorkerMetrics:
@@ -245,13 +247,20 @@ class _States(Collector):
         owned = GaugeMetricFamily("txbridge_partition_owned", "Assigned to this worker", labels=["partition"])
         serving = GaugeMetricFamily("txbridge_partition_serving", "Restored and served", labels=["partition"])
         lag = GaugeMetricFamily("txbridge_end_lag_records", "END records not applied yet", labels=["partition"])
+        overdue = GaugeMetricFamily(
+            "txbridge_checks_overdue_seconds",
+            "For how long checks have been due that no dead group explains",
+            labels=["partition"],
+        )
         for one in facts:
             label = [str(one.partition)]
             owned.add_metric(label, 1)
             serving.add_metric(label, float(one.serving))
             if one.end_lag is not None:
                 lag.add_metric(label, one.end_lag)
-        yield from (owned, serving, lag)
+            if one.checks_overdue is not None:
+                overdue.add_metric(label, one.checks_overdue)
+        yield from (owned, serving, lag, overdue)
         yield from self._open([one.open for one in facts if one.open is not None])
 
     def _open(self, counts: list[Count]) -> Iterator[Metric]:

@@ -60,8 +60,8 @@ class PartitionOwner(threading.Thread):
         self._must_confirm = False
         self._serving = False
         self._error: str | None = None
-        #: What is restored, and how far END is known.
-        self._restored: tuple[PartitionState, EndLog] | None = None
+        #: What is restored, how far END is known, and what is done with them.
+        self._restored: tuple[PartitionState, EndLog, Cycle] | None = None
         #: How far END was applied when it was served last.
         self._left_at: int | None = None
         #: When this thread was last seen to do something (monotonic).
@@ -87,11 +87,15 @@ class PartitionOwner(threading.Thread):
         restored = self._restored
         if restored is None:
             return PartitionFacts(self.partition, serving=False)
-        queue, end_log = restored[0].queue, restored[1]
+        queue, end_log, cycle = restored[0].queue, restored[1], restored[2]
         # First how far it is applied: the other can only have grown meanwhile.
         applied = queue.next_end
         return PartitionFacts(
-            self.partition, serving=self._serving, open=queue.census(), end_lag=max(0, end_log.known_end - applied)
+            self.partition,
+            serving=self._serving,
+            open=queue.census(),
+            end_lag=max(0, end_log.known_end - applied),
+            checks_overdue=cycle.checks_overdue,
         )
 
     def stop(self) -> None:
@@ -177,7 +181,7 @@ class PartitionOwner(threading.Thread):
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
-            self._restored = (state, end_log)
+            self._restored = (state, end_log, cycle)
             self._serving, self._error = True, None
             self._serve(end_log, cycle)
         finally:

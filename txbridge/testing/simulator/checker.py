@@ -18,6 +18,9 @@ from txbridge.testing.simulator.world import World
 
 #: A greatest age that a run outlasts (ms).
 _SHORT = 60_000
+#: Without faults a check is sent so long after it was due, at the latest (ms): its topic may be blocked (90 s), a
+#: client that does not answer is given up (10 s), and all that waits shares a rate of two a second.
+_CHECKED_WITHIN = 120_000
 
 
 class Violation(Exception):  # noqa: N818 - what was found is no error of the simulator's
@@ -361,18 +364,33 @@ class Checker:
                 elif half.state == "held":
                     if not self._is_undeliverable(half, undeliverable):
                         waiting.append(f"P2: {name} was committed at END {half.decided} and is not delivered")
-                elif half.state == "pending" and half.headers["PGROUP"] not in dead_groups | self._uncheckable(half):
+                elif half.state == "pending" and half.headers["PGROUP"] not in dead_groups:
+                    if self._times.max_age > _SHORT and self._is_uncheckable(half):
+                        continue
                     waiting.append(f"P7: {name} is neither decided nor discarded")
         return waiting
 
-    def _uncheckable(self, half: Half) -> set[str]:
-        """Its group, when the check topic takes no check of this message. Then it waits for its greatest age."""
-        if self._times.max_age <= _SHORT:
-            return set()
-        group = half.headers["PGROUP"]
-        picky = self._cluster.picky.get(self._names.check(group))
+    def _is_uncheckable(self, half: Half) -> bool:
+        """Whether the check topic takes no check of this message. Then it waits for its greatest age."""
+        picky = self._cluster.picky.get(self._names.check(half.headers["PGROUP"]))
         too_large = picky == TOO_SMALL and len(half.stored.value or b"") > MAX_BATCH
-        return {group} if too_large or (picky == WANTS_KEYS and half.stored.key is None) else set()
+        return too_large or (picky == WANTS_KEYS and half.stored.key is None)
+
+    def require_checks(self, since: int, now: int, dead_groups: set[str]) -> None:
+        """What was due for its check long ago must have been checked; faults stopped at `since`. Raises Violation."""
+        for number, model in enumerate(self.models):
+            for offset, half in model.halves.items():
+                if half.state != "pending" or half.is_malformed or half.headers["PGROUP"] in dead_groups:
+                    continue
+                if self._is_uncheckable(half):
+                    continue
+                waited = now - max(half.due, since)
+                name = f"half {number}:{offset}"
+                self._require(
+                    waited <= _CHECKED_WITHIN or half.checks >= self._times.max_checks,
+                    "P8",
+                    f"{name} has been due for a check for {waited // 1000} s, its group is alive, and none was sent",
+                )
 
     @staticmethod
     def _is_undeliverable(half: Half, undeliverable: set[str]) -> bool:

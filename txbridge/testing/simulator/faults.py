@@ -16,6 +16,8 @@ CHANCES = {
     "metadata not answered": 0.02,
     "group not answered": 0.2,
     "group answered late": 0.3,
+    "group client falls silent": 0.05,
+    "group coordinator remembered": 0.05,
     "InitProducerId late": 0.05,
     "EndTxn lost": 0.08,
     "EndTxn late": 0.1,

@@ -179,6 +179,8 @@ class SimulatedAdmin:
 
     def __init__(self, world: World, process: HasActor) -> None:
         self._world, self._process = world, process
+        #: What it answers about groups from now on, whatever Kafka says: only another client helps.
+        self._group_fault = ""
 
     def describe_topics(self, topics: TopicCollection, **_options: Any) -> dict[str, Future[_Description]]:
         self._process.actor.io()
@@ -199,11 +201,18 @@ class SimulatedAdmin:
 
     def describe_consumer_groups(self, groups: Iterable[str], **_options: Any) -> dict[str, Future[_Description]]:
         self._process.actor.io()
+        for fault in ("group client falls silent", "group coordinator remembered"):
+            if not self._group_fault and self._world.strikes(fault):
+                self._group_fault = fault
         answers = {}
         for group in groups:
             answer: Future[_Description] = Future()
             answers[group] = answer
-            if self._world.strikes("group not answered"):
+            if self._group_fault == "group coordinator remembered":
+                answer.set_exception(kafka_exception(KafkaError.NOT_COORDINATOR, "not the coordinator"))
+            elif self._group_fault:
+                continue
+            elif self._world.strikes("group not answered"):
                 answer.set_exception(kafka_exception(KafkaError.COORDINATOR_NOT_AVAILABLE, "no coordinator"))
             elif self._world.strikes("group answered late"):
                 answer_late = partial(self._answer, answer, group, late=True)

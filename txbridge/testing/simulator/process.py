@@ -99,7 +99,7 @@ class Process:
         context = PartitionContext(
             kafka=_KAFKA,
             admin=admin,
-            membership=GroupMembership(lambda: admin, outside),
+            membership=GroupMembership(lambda: cast(AdminClient, SimulatedAdmin(world, self)), outside),
             names=names,
             policy=policy,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,

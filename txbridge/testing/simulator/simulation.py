@@ -410,13 +410,14 @@ class Simulation:
     def _come_to_rest(self) -> None:
         """Run everybody until nothing is left to do. Raises Violation when that takes too long."""
         world = self.world
-        deadline = world.now + _REST_WITHIN
+        since, deadline = world.now, world.now + _REST_WITHIN
         waiting: list[str] = []
         for turn in range(_REST_TURNS):
             self._rest_turn(turn)
             self.look()
             if turn % 4 == 0 and not world.late_requests and not any(one.outgoing for one in self.applications):
                 waiting = self.checker.unfinished({MISSING_TOPIC}, self._dead_groups)
+                self.checker.require_checks(since, world.now, self._dead_groups)
                 if not waiting and not world.cluster.markers_due():
                     break
             if world.now > deadline:

@@ -1,0 +1,73 @@
+"""The coordinator of a producer group moves to another broker while the former one lives on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.harness import CheckMember, eventually, quiet
+from tests.second_broker import FIRST, SECOND, SESSION, SecondBroker
+from txbridge.broker.groups import GroupDirectory
+from txbridge.broker.membership import GroupMembership
+from txbridge.core.names import Names
+from txbridge.embedded import EmbeddedKafka
+
+#: Both brokers have a copy of every group, so that either can be its coordinator.
+COPIES = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "4"}
+#: Above broker.session.timeout.ms, after which the controller names another leader; below the time after which a
+#: question that is not answered is given up.
+PAUSE_S = 6.0
+
+
+@pytest.fixture
+def brokers() -> Iterator[tuple[EmbeddedKafka, SecondBroker]]:
+    with EmbeddedKafka(config={**SESSION, **COPIES}) as kafka, SecondBroker(kafka, COPIES) as second:
+        yield kafka, second
+
+
+def coordinator(servers: str, check_group: str) -> int:
+    """Node id, asked by a client that remembers nothing; -1 when there is none."""
+    admin = AdminClient(quiet(servers))
+    try:
+        # A request of this kind that times out in librdkafka may abort the process (txbridge/broker/membership.py).
+        description = admin.describe_consumer_groups([check_group], request_timeout=3_600)[check_group].result(10)
+    except (KafkaException, TimeoutError):
+        return -1
+    return -1 if description.coordinator is None else int(description.coordinator.id)
+
+
+def test_p8_checks_go_on_when_the_coordinator_moves_and_the_former_one_still_answers(brokers):
+    # A broker stood still (a long pause of its virtual machine), another became coordinator of the group, and the first
+    # came back with its connections unbroken. librdkafka remembers the coordinator of a group for as long as it is
+    # asked about it, and asks the one that answers "not me": the group counted as dead until the worker was restarted.
+    kafka, second = brokers
+    servers, names = kafka.bootstrap_servers, Names()
+    admin = AdminClient(quiet(servers))
+    for number in range(40):
+        group = f"group{number}"
+        check = names.check(group)
+        admin.create_topics([NewTopic(check, 1, replica_assignment=[[FIRST]])])[check].result(20)
+        member = CheckMember(servers, names, group)
+        if coordinator(servers, check) == SECOND:
+            break
+        member.leave()
+    groups = GroupDirectory(GroupMembership(lambda: AdminClient(quiet(servers))), names)
+
+    def is_alive() -> bool:
+        groups.refresh([group])
+        return groups.is_alive(group)
+
+    eventually(is_alive, 20, "the member is not seen")
+    second.pause()
+    until = time.monotonic() + PAUSE_S
+    while time.monotonic() < until:
+        groups.refresh([group])
+        time.sleep(0.2)
+    second.resume()
+    eventually(lambda: coordinator(servers, check) not in {SECOND, -1}, 60, "the coordinator did not move")
+    eventually(is_alive, 30, "the group counts as dead although it has a member")
+    member.leave()
