@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Executable,
-    Insert,
-    Result,
-    RootTransaction,
-    delete,
-    insert,
-    select,
-)
-from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
-from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
+from sqlalchemy import Connection, Engine, delete, select
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import LocalTransactionState, MessageExt, TransactionListener
 from txbridge.client.events import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, now_ms, transactions
+from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, transactions
+from txbridge_sqlalchemy.work import LostTransactionError, ask, begin, refuse_two_databases
 
 _S = TypeVar("_S", bound=Session)
 
@@ -50,16 +39,6 @@ class _DecidedError(Exception):
     """The transaction id has a row already."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A database transaction that has begun."""
-
-    #: What the application's function is given: the connection, or the session around it.
-    given: Any
-    connection: Connection
-    transaction: RootTransaction | SessionTransaction
-
-
 class SqlTransactionListener(TransactionListener):
     """Runs local transactions in one SQL database, and answers every check from it.
 
@@ -71,9 +50,10 @@ class SqlTransactionListener(TransactionListener):
     Synchronous: use an Engine, not an AsyncEngine.
 
     Args:
-        database: an Engine, or a sessionmaker that is bound to one.
+        database: an Engine, or a sessionmaker that is bound to one, and to one only.
         execute: called as `execute(connection, message, arg)`, with a Session instead of the connection when a
-            sessionmaker was given. It must leave commit and rollback to the listener. It returns None or True to
+            sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
+            through unless a savepoint contains them. It returns None or True to
             commit; it returns False or raises Rollback to roll back. Another exception rolls the database back, too,
             but leaves the message undecided until it is checked.
         check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
@@ -109,11 +89,8 @@ class SqlTransactionListener(TransactionListener):
     ) -> None:
         if not isinstance(database, Engine | sessionmaker):
             raise UsageError(f"database must be an Engine or a sessionmaker, not {type(database).__name__}")
-        if isinstance(database, sessionmaker) and isinstance(database.kw.get("bind"), Connection):
-            raise UsageError(
-                "the sessionmaker is bound to a Connection, whose transactions may be parts of another one: bind it to "
-                "an Engine",
-            )
+        if isinstance(database, sessionmaker):
+            refuse_two_databases(database)
         if check_wait <= 0:
             raise UsageError(f"check_wait must be positive, not {check_wait}")
         self._database = database
@@ -133,17 +110,17 @@ class SqlTransactionListener(TransactionListener):
 
         """
         probe = f"probe {secrets.token_hex(8)}"
-        with self._transaction() as work:
+        with begin(self._database) as work:
             self._bound_waits(work.connection)
-            _ask(work.connection, _row(probe, ROLLED_BACK))
+            work.write(probe, ROLLED_BACK)
             try:
                 level = work.connection.get_isolation_level()
             except NotImplementedError:  # a dialect that can not tell
                 level = None
             work.transaction.rollback()
         if self._state(probe) is not None:
-            with self._transaction() as work:
-                _ask(work.connection, delete(transactions).where(transactions.c.id == probe))
+            with begin(self._database) as work:
+                ask(work.connection, delete(transactions).where(transactions.c.id == probe))
             raise UsageError(
                 "a row of txbridge_transactions was there after a rollback: the connections commit every statement by "
                 "themselves (AUTOCOMMIT), or the table knows no transactions. Give the listener an engine whose "
@@ -167,6 +144,15 @@ class SqlTransactionListener(TransactionListener):
             answer = self._run(message, arg)
         except _DecidedError:
             # A check was faster, or the application has called this method twice with one message.
+            answer = None
+        except LostTransactionError:
+            report(
+                logging.WARNING,
+                "sql_transaction_was_rolled_back",
+                transaction=short_id(message.transaction_id),
+                topic=message.topic,
+                hint="the function caught an error that ended its transaction: use begin_nested(), or let it through",
+            )
             answer = None
         if answer is not None:
             return answer
@@ -199,11 +185,11 @@ class SqlTransactionListener(TransactionListener):
 
     def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
         """None when the function has ended the database's transaction by itself: then only the table knows."""
-        with self._transaction() as work:
+        with begin(self._database) as work:
             # First of all. A check that comes now waits for this row's fate; written last, the row would let a check
             # roll back what runs. And SQLite locks the database here, not halfway, where it could not wait.
             try:
-                _ask(work.connection, _row(message.transaction_id, COMMITTED))
+                work.write(message.transaction_id, COMMITTED)
             except IntegrityError as error:
                 raise _DecidedError from error
             try:
@@ -219,7 +205,9 @@ class SqlTransactionListener(TransactionListener):
                 return None
             if commits is False:
                 work.transaction.rollback()
-                return LocalTransactionState.ROLLBACK_MESSAGE
+        if commits is False:
+            # Too late if the function has sent COMMIT past SQLAlchemy, or a statement that commits.
+            return _ANSWERS[self._state(message.transaction_id) or ROLLED_BACK]
         return LocalTransactionState.COMMIT_MESSAGE
 
     def _decided(self, message: MessageExt) -> LocalTransactionState:
@@ -229,9 +217,9 @@ class SqlTransactionListener(TransactionListener):
         if state is None:
             # Of two inserts of one id, one fails on the primary key, at any isolation level.
             try:
-                with self._transaction() as work:
+                with begin(self._database) as work:
                     self._bound_waits(work.connection)
-                    _ask(work.connection, _row(message.transaction_id, ROLLED_BACK))
+                    work.write(message.transaction_id, ROLLED_BACK)
                 state = ROLLED_BACK
             except IntegrityError:
                 # In a transaction of its own, whose snapshot has what the insert collided with.
@@ -241,10 +229,10 @@ class SqlTransactionListener(TransactionListener):
         return _ANSWERS[state]
 
     def _state(self, transaction_id: str) -> str | None:
-        with self._transaction() as work:
+        with begin(self._database) as work:
             self._bound_waits(work.connection)
             query = select(transactions.c.state).where(transactions.c.id == transaction_id)
-            return _ask(work.connection, query).scalar_one_or_none()
+            return ask(work.connection, query).scalar_one_or_none()
 
     def _bound_waits(self, connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
@@ -253,30 +241,6 @@ class SqlTransactionListener(TransactionListener):
             # until the commit.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._check_wait_ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._check_wait_ms}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[_Work]:
-        """Committed at the end of the block, rolled back on an exception."""
-        if isinstance(self._database, Engine):
-            with self._database.connect() as connection, connection.begin() as transaction:
-                yield _Work(connection, connection, transaction)
-        else:
-            with self._database() as session, session.begin() as transaction:
-                connection = session.connection(bind_arguments={"clause": transactions})
-                yield _Work(session, connection, transaction)
-
-
-def _row(transaction_id: str, state: str) -> Insert:
-    return insert(transactions).values(id=transaction_id, state=state, created_at=now_ms())
-
-
-def _ask(connection: Connection, statement: Executable) -> Result[Any]:
-    """Execute one of our statements. An error does not show its parameters: the id is the right to decide."""
-    try:
-        return connection.execute(statement)
-    except StatementError as error:
-        error.hide_parameters = True
-        raise
 
 
 def _is_busy(error: DBAPIError) -> bool:

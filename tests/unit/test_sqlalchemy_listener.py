@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import threading
@@ -14,8 +15,9 @@ from itertools import count
 import pytest
 from sqlalchemy import create_engine, event, insert, make_url, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, ddl, purge, transactions
+from txbridge_sqlalchemy.work import LostTransactionError
 
 from tests import sql_application
 from tests.harness import eventually
@@ -265,6 +267,284 @@ def test_a_savepoint_of_the_function_is_its_own_business(engine):
 
     assert SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1) is COMMIT
     assert rows(engine) == [(1, ID)]
+
+
+# --- a transaction that the database has rolled back ------------------------------------------------------------------
+
+both = pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
+
+
+@both
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engine, caplog, factory, last):
+    """PostgreSQL answers ROLLBACK to COMMIT then, without an error; SQLite has begun another transaction."""
+    with engine.begin() as connection:
+        connection.execute(insert(orders).values(id=7, transaction_id="other"))
+
+    def swallow(work, placed, arg):
+        if last:
+            place(work, placed, arg)
+        statement = insert(orders).values(id=7, transaction_id="again")
+        if engine.dialect.name == "sqlite":
+            statement = statement.prefix_with("OR ROLLBACK")
+        with pytest.raises(IntegrityError):
+            work.execute(statement)
+        if not last:
+            with contextlib.suppress(DBAPIError):
+                place(work, placed, arg)
+
+    listener = SqlTransactionListener(factory(engine), swallow)
+    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == [(7, "other")]
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    assert [record.event for record in caplog.records if record.name == "txbridge.client"] == [
+        "sql_transaction_was_rolled_back"
+    ]
+
+
+@both
+def test_a_rollback_that_is_sent_as_text_is_no_commit(engine, factory):
+    def meddle(work, placed, arg):
+        work.execute(text("ROLLBACK"))
+        if engine.dialect.name == "postgresql":
+            work.execute(text("BEGIN"))
+        place(work, placed, arg)
+
+    listener = SqlTransactionListener(factory(engine), meddle)
+    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == []
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+
+
+@both
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_commit_that_is_sent_as_text_is_a_commit(engine, factory, commits):
+    """Also when the function wants to roll back afterwards: it is too late."""
+
+    def meddle(work, placed, arg):
+        place(work, placed, arg)
+        work.execute(text("COMMIT"))
+        return commits
+
+    listener = SqlTransactionListener(factory(engine), meddle)
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert rows(engine) == [(1, ID)]
+    assert listener.check_local_transaction(MESSAGE) is COMMIT
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
+    """It comes after all that the function has done, right before the COMMIT."""
+    factory = sessionmaker(engine)
+
+    def swallow(session):
+        with contextlib.suppress(DBAPIError):
+            session.execute(text("SELECT 1/0"))
+
+    def place_order(session, placed, arg):
+        place(session, placed, arg)
+        event.listen(session, "before_commit", swallow)
+
+    assert SqlTransactionListener(factory, place_order).execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == []
+
+    # Where the check's own row can not be committed either, it says so instead of rolling back.
+    event.listen(factory, "before_commit", swallow)
+    with pytest.raises(LostTransactionError, match="the database has rolled the transaction back"):
+        SqlTransactionListener(factory, place).check_local_transaction(message("0" * 32))
+    assert state_of(engine, "0" * 32) is None
+
+
+@both
+@pytest.mark.parametrize("open_one", [True, False], ids=["left open", "rolled back"])
+def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(engine, factory, open_one):
+    def place_order(work, placed, arg):
+        place(work, placed, arg)
+        savepoint = work.begin_nested()
+        place(work, placed, arg + 1)
+        if not open_one:
+            savepoint.rollback()
+
+    listener = SqlTransactionListener(factory(engine), place_order)
+    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+    assert rows(engine) == ([(1, ID), (2, ID)] if open_one else [(1, ID)])
+
+
+@both
+def test_a_function_that_closes_what_it_was_given_has_rolled_back(engine, factory):
+    def close(work, placed, arg):
+        place(work, placed, arg)
+        work.close()
+
+    listener = SqlTransactionListener(factory(engine), close)
+    assert listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+    assert rows(engine) == []
+
+
+@both
+@pytest.mark.parametrize("itself", [False, True], ids=["our commit", "its own commit"])
+def test_a_constraint_that_fails_at_commit_is_unknown_and_the_check_rolls_back(url, factory, itself):
+    engine = create_engine(url)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", lambda dbapi, _: dbapi.execute("PRAGMA foreign_keys = ON"))
+    create_table(engine)
+    sql_application.tables.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE lines (id INTEGER REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)"),
+        )
+
+    def place_line(work, placed, arg):
+        work.execute(text("INSERT INTO lines (id) VALUES (5)"))
+        if itself:
+            work.commit()
+
+    listener = SqlTransactionListener(factory(engine), place_line)
+    with pytest.raises(IntegrityError):
+        listener.execute_local_transaction(MESSAGE, 1)
+    # Also on the connection that was used: SQLite's transaction would still be open.
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT id FROM lines")).all() == []
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT id FROM lines")).all() == []
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_serialization_failure_at_commit_is_unknown_and_the_check_rolls_back(url, engine):
+    """Two transactions that each read what the other one writes; the second to commit is refused."""
+    strict = create_engine(url, isolation_level="SERIALIZABLE")
+
+    def read_and_place(connection, placed, arg):
+        connection.execute(select(orders)).all()
+        place(connection, placed, arg)
+        with strict.begin() as other:
+            other.execute(select(orders)).all()
+            other.execute(insert(orders).values(id=2, transaction_id="other"))
+
+    listener = SqlTransactionListener(strict, read_and_place)
+    with pytest.raises(OperationalError, match="could not serialize"):
+        listener.execute_local_transaction(MESSAGE, 1)
+    assert rows(engine) == [(2, "other")]
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+    strict.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_our_row_makes_serializable_transactions_no_less_likely_to_commit(url, engine):
+    """Nothing of the listener's reads what another transaction writes."""
+    strict = create_engine(url, isolation_level="SERIALIZABLE", pool_size=4)
+    listener = SqlTransactionListener(strict, lambda *_: None)
+    listener.verify()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE txbridge_transactions"))
+    together = threading.Barrier(4)
+
+    def run(number):
+        answers = []
+        for one in range(50):
+            together.wait(60)
+            answers.append(listener.execute_local_transaction(message(f"{one:031X}{number}"), 1))
+        return answers
+
+    with ThreadPoolExecutor(4) as pool:
+        assert {answer for answers in pool.map(run, range(4)) for answer in answers} == {COMMIT}
+    strict.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_connection_that_is_lost_at_commit_is_unknown_and_the_check_decides(engine):
+    """A deferred trigger ends the session while the server works on the COMMIT."""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$",
+            ),
+        )
+        connection.execute(
+            text(
+                "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED "
+                "FOR EACH ROW EXECUTE FUNCTION die()",
+            ),
+        )
+    listener = SqlTransactionListener(engine, place)
+    with pytest.raises(OperationalError):
+        listener.execute_local_transaction(MESSAGE, 1)
+    assert rows(engine) == []
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+
+
+# --- two databases ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another database."""
+    made = create_engine(f"sqlite:///{tmp_path}/other.db")
+    sql_application.tables.create_all(made)
+    yield made
+    made.dispose()
+
+
+def test_a_sessionmaker_of_two_databases_is_refused(engine, other):
+    with pytest.raises(UsageError, match="bound to 2 engines"):
+        SqlTransactionListener(sessionmaker(engine, binds={Order: other}), place)
+
+
+def test_a_sessionmaker_of_a_connection_for_some_classes_is_refused(engine):
+    with engine.connect() as connection, pytest.raises(UsageError, match="bind it to an Engine"):
+        SqlTransactionListener(sessionmaker(engine, binds={Order: connection}), place)
+
+
+def test_two_phase_commit_is_refused(engine):
+    with pytest.raises(UsageError, match="twophase"):
+        SqlTransactionListener(sessionmaker(engine, twophase=True), place)
+
+
+def test_two_phase_commit_of_a_class_is_refused(engine):
+    class Mine(Session):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.twophase = True
+
+    with pytest.raises(UsageError, match="twophase"):
+        SqlTransactionListener(sessionmaker(engine, class_=Mine), place).check_local_transaction(MESSAGE)
+
+
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_a_session_that_uses_a_second_database_is_rolled_back_in_both(engine, other, swallowed):
+    class Routed(Session):
+        def get_bind(self, mapper=None, clause=None, **_):
+            return other if mapper is not None else engine
+
+    def place_in_both(session, placed, arg):
+        place(session, placed, arg)
+        with contextlib.suppress(UsageError) if swallowed else contextlib.nullcontext():
+            session.add(Order(id=arg, transaction_id=placed.transaction_id))
+            session.flush()
+
+    listener = SqlTransactionListener(sessionmaker(class_=Routed), place_in_both)
+    with pytest.raises(UsageError, match="second database"):
+        listener.execute_local_transaction(MESSAGE, 1)
+    assert rows(engine) == rows(other) == []
+    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
+
+
+def test_a_session_whose_class_binds_it_to_a_connection_is_refused(engine):
+    """Its COMMIT would be a part of somebody else's transaction, and never be sent."""
+    with engine.connect() as connection, connection.begin():
+
+        class Bound(Session):
+            def get_bind(self, *_, **__):
+                return connection
+
+        listener = SqlTransactionListener(sessionmaker(class_=Bound), place)
+        for ask in (lambda: listener.execute_local_transaction(MESSAGE, 1), listener.verify):
+            with pytest.raises(UsageError, match="bind it to an Engine"):
+                ask()
+    assert rows(engine) == []
 
 
 # --- checks against transactions that run -----------------------------------------------------------------------------
