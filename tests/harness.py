@@ -38,6 +38,7 @@ from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.state import PartitionContext
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
+from txbridge.core.transaction_size import Limits
 from txbridge.testing import workers
 from txbridge.testing.workers import eventually
 from txbridge.topics_cluster import Cluster
@@ -306,7 +307,9 @@ class Bridge:
     def local_owner(
         self, partition: int = 0, confirm: Callable[[int], bool] = lambda _: True, **options: int
     ) -> LocalOwner:
-        """An owner in this process; options are those of CheckPolicy, commit_timeout and payload_memory."""
+        """An owner in this process; options are those of CheckPolicy, commit_timeout, payload_memory, and entries of
+        one Kafka transaction.
+        """
         settings = {name: value for name, value in FAST.items() if name != "session_timeout"} | options
         context = PartitionContext(
             kafka={"bootstrap.servers": self.bootstrap_servers},
@@ -316,6 +319,7 @@ class Bridge:
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),
             check_rate=1_000,
+            largest=Limits(settings.pop("entries", 10_000)),
             policy=CheckPolicy(**settings),
         )
         return LocalOwner(context, partition, confirm)

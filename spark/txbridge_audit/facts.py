@@ -38,6 +38,8 @@ class PartitionFacts:
     op_settled: bool = True
     #: Log start of HALF: what lay below it is gone.
     log_start: int = 0
+    #: `entry` of the last progress record: so many entries of the END record at `applied_to` are applied, too.
+    applied_entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,19 @@ def refuse_unknown_versions(raw: DataFrame) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The last progress record of a partition: END is applied up to `applied_to`; `low` is the half watermark."""
+    """The last progress record of a partition: END is applied up to `applied_to`; `low` is the half watermark.
+
+    Of the END record at `applied_to` the first `applied_entry` entries are applied, too.
+    """
 
     applied_to: int | None = None
     low: int | None = None
+    applied_entry: int = 0
+
+    @property
+    def least_end(self) -> int | None:
+        """Where END ends at least."""
+        return None if self.applied_to is None else self.applied_to + (self.applied_entry > 0)
 
 
 def progress(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int, Progress]:
@@ -134,7 +145,7 @@ def progress(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int, Pr
     rows = records.progress(offsets, names).collect()
     for row in rows:
         _check_ids(names, cluster, row.topics or {})
-    return {row.partition: Progress(row.applied_to, row.low) for row in rows}
+    return {row.partition: Progress(row.applied_to, row.low, row.applied_entry) for row in rows}
 
 
 def _check_ids(names: Names, cluster: Cluster, stored: Mapping[str, str]) -> None:
@@ -157,7 +168,7 @@ def check_ends(
 ) -> None:
     """END and HALF were cut after OFFSET: they can not end below what the progress has seen (CouldNotAuditError)."""
     for partition, seen in known.items():
-        for topic, ends, position in ((names.end, end, seen.applied_to), (names.half, half, seen.low)):
+        for topic, ends, position in ((names.end, end, seen.least_end), (names.half, half, seen.low)):
             if position is not None and position > ends.get((topic, partition), 0):
                 raise CouldNotAuditError(
                     f"{topic}/{partition} ends at {ends.get((topic, partition), 0)}, below the worker's progress "
@@ -193,6 +204,7 @@ def partition_facts(
             half_start=begin[topic, partition],
             log_start=starts[topic, partition],
             applied_to=known.get(partition, Progress()).applied_to,
+            applied_entry=known.get(partition, Progress()).applied_entry,
             low=known.get(partition, Progress()).low,
             known_since=known_since([(names.end, partition), (names.op, partition), *partitions[names.discard]]),
             op_settled=(names.op, partition) not in op.unsettled,

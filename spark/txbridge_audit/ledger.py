@@ -219,13 +219,18 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
     checked_out = (F.col("last_parked.checks") >= limits.transaction_check_max) & (F.col("last_parked.due") < now)
     discard_known = F.col("op_discard").isNull() | (F.size("discard_ends") > 0)
     resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
+    # A record may be applied in part. (Not as structs: null would be less than anything there.)
+    decided_at, line = F.col("winner.end_at"), F.col("winner.line")
+    applied = (decided_at < F.col("applied_to")) | (
+        (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
+    )
     return known.withColumns(
         {
             # END, OP and discard still hold everything about the transaction. Not so for those born before retention's
             # edge, and when OP names a discard whose record is gone: only its END position tells what came before it.
             "history_known": F.coalesce((F.col("born") > F.col("known_since")) & discard_known, F.lit(False)),
-            # The worker's progress is past the END record that decided. Unread ENDs make nothing wrong.
-            "applied": F.coalesce(F.col("winner.end_at") < F.col("applied_to"), F.lit(False)),
+            # The worker's progress is past the END entry that decided. Unread ENDs make nothing wrong.
+            "applied": F.coalesce(applied, F.lit(False)),
             # Resumed after its last discard, and the worker has applied the resume.
             "reopened": F.coalesce(resume_seen, F.lit(False)),
             # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
@@ -240,7 +245,7 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
 def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:
     fields = (
         "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, "
-        "op_settled: boolean, log_start: bigint"
+        "op_settled: boolean, log_start: bigint, applied_entry: bigint"
     )
     return frame(spark, map(dataclasses.asdict, facts), fields)
 

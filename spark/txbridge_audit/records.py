@@ -178,8 +178,10 @@ def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
 
 
 def progress(raw: DataFrame, names: Names) -> DataFrame:
-    """OFFSET, the last progress of each partition: partition, low (half watermark), applied_to (next END), topics."""
-    parsed = F.from_json("value", "half bigint, end bigint, topics map<string, string>")
+    """OFFSET, the last progress of each partition: partition, low (half watermark), applied_to (next END),
+    applied_entry (index of the next entry there), topics.
+    """
+    parsed = F.from_json("value", "half bigint, end bigint, entry bigint, topics map<string, string>")
     rows = _offset_rows(raw, names).where(F.col("half").isNull()).select("partition", "at", parsed.alias("p"))
     readable = rows.where(F.col("p.half").isNotNull() & F.col("p.end").isNotNull())
     last = readable.groupBy("partition").agg(F.max_by("p", "at").alias("p"))
@@ -187,6 +189,7 @@ def progress(raw: DataFrame, names: Names) -> DataFrame:
         "partition",
         F.col("p.half").alias("low"),
         F.col("p.end").alias("applied_to"),
+        F.coalesce("p.entry", F.lit(0)).alias("applied_entry"),
         F.col("p.topics").alias("topics"),
     )
 

@@ -94,7 +94,7 @@ class State:
                 "step": self.step,
                 "positions": _nested(self.positions),
                 "topic_ids": dict(self.topic_ids),
-                "progress": {p: [seen.applied_to, seen.low] for p, seen in self.progress.items()},
+                "progress": {p: [seen.applied_to, seen.low, seen.applied_entry] for p, seen in self.progress.items()},
                 "known_since": dict(self.known_since),
                 "named": sorted(self.named),
                 "closed": dataclasses.asdict(self.closed),

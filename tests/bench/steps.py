@@ -22,12 +22,14 @@ from tests.harness import Bridge
 from txbridge.broker.faust_app import COLLECT_SELDOM
 from txbridge.broker.payloads import PayloadStore, to_half
 from txbridge.broker.reader import PartitionReader
+from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import parse_end
 from txbridge.core.half_message import HalfMessage, delivered_headers, delivered_timestamp
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.progress import encode_ops
+from txbridge.core.transaction_size import Limits
 from txbridge.embedded import EmbeddedKafka
 from txbridge.record_headers import headers_of
 
@@ -113,8 +115,10 @@ class _Steps:
             "read its END, us",
             lambda: [parse_end(first + number, value, headers, 0) for number, value in enumerate(values)],
         )
-        draft = Draft(queue, halves[-1].born, 2 * _BUDGET)
-        step("decide, us", lambda: [draft.apply_end(end, lambda _: None) for end in ends])
+        draft = Draft(queue, halves[-1].born)
+        batch = Batch(queue, Limits(bytes=2 * _BUDGET))
+        parts = step("choose what goes together, us", lambda: [batch.take(end) for end in ends])
+        step("decide, us", lambda: [draft.apply_end(part, lambda _: None) for part in parts])
         draft.park(MOST_ENTRIES, grown_old=False)
         offsets = [entry.offset for entry in draft.deliver]
         found = step("look up bodies, us", lambda: bodies.load(offsets))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
-from txbridge.broker import cycle
-from txbridge.broker.cycle import Cycle, Waiting
+from txbridge.broker.cycle import Cycle
 from txbridge.broker.inbox import EndEvent, EndInbox
+from txbridge.broker.turn import Waiting
 
 _Offer = Callable[[EndEvent], None]
 _MESSAGES = 120
@@ -166,12 +166,11 @@ def test_p9_an_end_that_outruns_the_commits_waits_in_kafka_not_in_memory(
         run(self, ends, end_position)
 
     monkeypatch.setattr(Cycle, "run", slow)
-    monkeypatch.setattr(cycle, "_MAX_ENTRIES", 100)
     topic = bridge.create_topic("real")
     prepared = bridge.prepare(topic, b"the last", partition=0)
     records = [(prepared.entry(UNKNOWN).encode(), bridge.end_headers())] * 9_999
     bridge.produce_together(bridge.names.end, [*records, (prepared.entry(COMMIT).encode(), records[0][1])], partition=0)
-    with bridge.local_owner(transaction_timeout=600_000):
+    with bridge.local_owner(transaction_timeout=600_000, entries=100):
         bridge.wait_visible(topic, [b"the last"])
     # What one look takes in, of 10,000.
     assert 1_000 <= max(waiting) <= 2_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -22,7 +23,7 @@ from tests.property.topics import Limits, Topics, Worker
 from txbridge.core import half_queue
 from txbridge.core.census import SLOT_MS
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.draft import FULL, Draft
+from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.states import TransactionState
@@ -54,6 +55,7 @@ JUMPS = st.one_of(st.sampled_from([1, 500, 1_000, 3_000, 5_999, 6_000, 30_000, 9
 LIMITS = st.builds(
     Limits,
     bytes=st.sampled_from([10**9, 150, 350]),
+    entries=st.sampled_from([10**9, 1, 2]),
     retries=st.sampled_from([10**9, 1]),
     checks=st.sampled_from([10**9, 10**9, 0, 1, 2]),
     discards=st.sampled_from([10**9, 10**9, 1]),
@@ -66,7 +68,8 @@ REACHED: Counter[str] = Counter()
 EFFECTS = ("deliver", "rolled_back", "held", "checks", "discards", "resumed", "parked", "forgotten", "malformed")
 TO_REACH = """
     NO_HALF_MESSAGE WRONG_TRANSACTION_ID WRONG_GROUP REPEAT CONTRADICTION LATE NOT_DISCARDED
-    no_such_topic full MAX_CHECKS EXPIRED retried check_2 committed_after_resume committed_below_the_watermark
+    no_such_topic cut left_out take_over_within_a_record
+    MAX_CHECKS EXPIRED retried check_2 committed_after_resume committed_below_the_watermark
     remembered_below_the_watermark
     abort crash crash_after_commit take_over_with_outcomes take_over_with_parked take_over_with_resumed
 """
@@ -246,6 +249,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
             assert not draft.malformed
             assert not draft.parked
         model = copy.deepcopy(self.model)
+        as_of = None if self.is_cut(draft, applied) else as_of
         self.verify(model, draft, applied, as_of, limits, retry_first=retry_first)
         commit = fate in {"commit", "crash after commit"}
         if not draft.is_empty:
@@ -271,14 +275,21 @@ class HalfQueueMachine(RuleBasedStateMachine):
             self.worker = Worker(self.topics, self.policy)
         self.has_failed = False
 
-    @rule()
-    def take_over(self) -> None:
+    def is_cut(self, draft: Draft, applied: list[int]) -> bool:
+        """Whether a draft stops before the end of the END records that it was given."""
+        return bool(applied) and draft.next_end <= applied[-1]
+
+    @rule(entries=st.sampled_from([0, 0, 1, 2]))
+    def take_over(self, entries: int) -> None:
         """Another worker takes over while nothing is under way: it knows all that this one knew."""
+        if entries:
+            self.all_is_well(Limits(entries=entries))
         old = self.worker
         below, watermark = old.queue.half_position, old.queue.watermark
         self.worker = Worker(self.topics, self.policy)
         queue = self.worker.queue
-        assert queue.next_end == old.queue.next_end
+        assert (queue.next_end, queue.next_entry) == (old.queue.next_end, old.queue.next_entry)
+        REACHED["take_over_within_a_record"] += queue.next_entry > 0
         assert self.topics.progress.half <= watermark
         for entry in queue.open_entries():
             REACHED["take_over_with_parked"] += entry.parked
@@ -326,8 +337,12 @@ class HalfQueueMachine(RuleBasedStateMachine):
         refused, decided = [], {"committed": [], "rolled_back": [], "resumed": []}
         for end_offset in applied:
             record = self.topics.end[end_offset]
-            if record is None:
+            if record is None or end_offset > draft.next_end:
                 continue
+            # Each entry once, and none is left out: from where the last transaction stopped to where this one does.
+            start = queue.next_entry if end_offset == queue.next_end else 0
+            stop = draft.next_entry if end_offset == draft.next_end else len(record.entries)
+            record = replace(record, entries=record.entries[start:stop])
             for entry, what in zip(record.entries, model.end(record, self.now, delivered, is_forgotten), strict=True):
                 if what in decided:
                     decided[what].append(entry.half_offset)
@@ -340,14 +355,18 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert set(delivered) <= held_before | set(decided["committed"]), "P1: no commit decision"
         writable = [o for o in decided["committed"] if model.messages[o].topic not in self.blocked]
         newly = [offset for offset in delivered if offset not in retried]
-        assert newly == writable[: len(newly)], "order of decisions"
-        assert len(newly) == len(writable) or limits.bytes < 10**9, "P2: not delivered"
+        assert newly == writable, "P2, P14: all that was applied is delivered, in the order of decisions"
         assert all(model.messages[offset].topic not in self.blocked for offset in retried)
         assert {entry.offset for entry in draft.held} == set(decided["committed"]) - set(newly), (
             "P2: neither delivered nor held"
         )
-        size = sum(entry.size for entry in draft.deliver)
-        assert size <= limits.bytes or len(delivered) == 1
+        for some in (set(newly), retried):
+            size = sum(entry.size for entry in draft.deliver if entry.offset in some)
+            assert size <= limits.bytes or len(some) == 1
+        assert draft.entries <= limits.entries
+        if limits.bytes == limits.entries == 10**9:
+            assert not self.is_cut(draft, applied)
+            assert not draft.left_out
         self.finish(model, retried | forgotten)
 
         # Discards and checks.
@@ -420,7 +439,9 @@ class HalfQueueMachine(RuleBasedStateMachine):
         for name in EFFECTS:
             REACHED[name] += len(getattr(draft, name))
         REACHED.update(refusal.reason.name for refusal in draft.refused)
-        REACHED.update("full" if entry.error == FULL else "no_such_topic" for entry in draft.held)
+        REACHED["no_such_topic"] += len(draft.held)
+        REACHED["cut"] += draft.next_entry > 0
+        REACHED["left_out"] += draft.left_out
         REACHED.update(entry.reason for entry in draft.discards)
         REACHED.update(f"check_{entry.checks}" for entry in draft.checks)
         REACHED["retried"] += sum(entry.state.value == "held" for entry in draft.deliver)
@@ -480,6 +501,14 @@ class HalfQueueMachine(RuleBasedStateMachine):
     @rule(limit=st.sampled_from([10**9, 150, 350]))
     def all_of_end_is_applied(self, limit: int) -> None:
         """Often enough that much happens."""
+        self.all_is_well(Limits(bytes=limit))
+
+    @precondition(lambda self: self.worker.queue.counts().get(TransactionState.HELD))
+    @rule(limit=st.sampled_from([150, 350]))
+    def the_topics_come_back(self, limit: int) -> None:
+        """What is held is due, and has not all room at once."""
+        self.blocked.clear()
+        self.now += 60_000
         self.all_is_well(Limits(bytes=limit))
 
     @rule(rounds=st.integers(1, 5))

@@ -160,10 +160,17 @@ def test_op_records_are_large_but_not_too_large(first, count):
 
 
 @given(
-    OFFSETS, OFFSETS, OFFSETS, st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=4), st.text(), OFFSETS
+    OFFSETS,
+    OFFSETS,
+    OFFSETS,
+    st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=4),
+    st.text(),
+    OFFSETS,
+    st.one_of(st.none(), OFFSETS),
+    OFFSETS,
 )
-def test_progress(half, end, op, topics, owner, seq):
-    progress = Progress(half, end, op, topics, owner, seq)
+def test_progress(half, end, op, topics, owner, seq, recent, entry):
+    progress = Progress(half, end, op, topics, owner, seq, recent, entry)
     assert Progress.decode(progress.encode()) == progress
 
 

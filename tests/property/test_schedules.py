@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import cycle, repeat
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.reference_model import IMMUNITY
+from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.schedule import Schedule
+from txbridge.core.transaction_size import Limits
 
 MESSAGES = 6
 
@@ -45,29 +50,31 @@ def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
         assert schedule.next_due() == min(dues.values(), default=None)
 
 
-def run(records: list[EndRecord], cuts: set[int]) -> tuple:
-    """Apply END with the Kafka transactions ending after these records; all that came of it."""
+def run(records: list[EndRecord], sizes: Iterator[Limits]) -> tuple:
+    """Apply END in Kafka transactions of these sizes; all that came of it."""
     queue = HalfQueue(CheckPolicy())
     for offset in range(MESSAGES):
-        queue.read(HalfMessage(offset, f"{offset:032X}", "g", "t", 0, None, b"x", ()))
+        queue.read(HalfMessage(offset, f"{offset:032X}", "g", "t", 0, None, b"x" * 100 * offset, ()))
     # Nothing is forgotten while this one is open.
     delivered: list[int] = []
     rolled_back: list[int] = []
     refused: list[tuple[int, EndEntry, str]] = []
-    position = 0
-    while position < len(records):
-        draft = Draft(queue, 1_000, 10**9)
-        while True:
-            draft.apply_end(records[position], lambda entry: None)
-            position += 1
-            if position == len(records) or position in cuts:
+    while queue.next_end < len(records):
+        draft = Draft(queue, 1_000)
+        batch = Batch(queue, next(sizes))
+        for record in records[queue.next_end :]:
+            part = batch.take(record)
+            if part.stop > part.start:
+                draft.apply_end(part, lambda entry: None)
+            if part.stop < len(record.entries):
                 break
+        assert (draft.next_end, draft.next_entry) > (queue.next_end, queue.next_entry), "it stands still"
         draft.park(10)
         delivered += [entry.offset for entry in draft.deliver]
         rolled_back += [entry.offset for entry in draft.rolled_back]
         refused += [(one.end_offset, one.entry, one.reason.name) for one in draft.refused]
         for _, offsets in draft.ops():
-            queue.note_op(position, offsets)
+            queue.note_op(queue.next_end, offsets)
         draft.apply()
     return delivered, rolled_back, refused, sorted(entry.offset for entry in queue.open_entries())
 
@@ -77,9 +84,9 @@ def run(records: list[EndRecord], cuts: set[int]) -> tuple:
         st.lists(st.tuples(st.integers(1, MESSAGES), st.booleans(), st.sampled_from(Decision)), min_size=1, max_size=3),
         max_size=10,
     ),
-    st.sets(st.integers(1, 9)),
+    st.lists(st.builds(Limits, st.integers(1, 9), st.integers(1, 700)), min_size=1, max_size=6),
 )
-def test_p5_where_transactions_are_cut_makes_no_difference(drawn, cuts):
+def test_p5_p14_where_transactions_are_cut_makes_no_difference(drawn, sizes):
     records = [
         EndRecord(
             number,
@@ -89,9 +96,9 @@ def test_p5_where_transactions_are_cut_makes_no_difference(drawn, cuts):
         )
         for number, entries in enumerate(drawn)
     ]
-    whole = run(records, set())
-    assert run(records, cuts) == whole
-    assert run(records, set(range(20))) == whole
+    whole = run(records, repeat(Limits()))
+    assert run(records, cycle(sizes)) == whole
+    assert run(records, repeat(Limits(1, 1))) == whole
 
 
 def test_the_immunity_times_of_the_reference_model_are_those_of_the_protocol():

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from txbridge.core import transaction_size
+from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import EndRecord
@@ -85,7 +87,7 @@ class Topics:
             self.offset[NAMES.parked_key(0, entry.offset)] = entry.to_parked(draft.next_end).encode()
         for offset in draft.tombstones:
             del self.offset[NAMES.parked_key(0, offset)]
-        progress = Progress(half=draft.watermark, end=draft.next_end, op=replay_op, topics={})
+        progress = Progress(draft.watermark, draft.next_end, replay_op, {}, entry=draft.next_entry)
         self.offset[PROGRESS_KEY] = progress.encode()
         return landed
 
@@ -95,6 +97,7 @@ class Limits:
     """How much one transaction does."""
 
     bytes: int = 10**9
+    entries: int = 10**9
     retries: int = 10**9
     checks: int = 10**9
     discards: int = 10**9
@@ -108,7 +111,9 @@ class Worker:
     def __init__(self, topics: Topics, policy: CheckPolicy) -> None:
         self.topics = topics
         progress = topics.progress
-        self.queue = HalfQueue(policy, watermark=progress.half, next_end=progress.end, next_op=progress.op)
+        self.queue = HalfQueue(
+            policy, watermark=progress.half, next_end=progress.end, next_entry=progress.entry, next_op=progress.op
+        )
         self.queue.restore_parked(ParkedEntries(topics.parked.values()))
         for op_offset, (value, headers) in topics.op.items():
             if op_offset >= progress.op:
@@ -145,19 +150,29 @@ class Worker:
         records = [self.topics.end[offset] for offset in ends]
         named = [entry.half_offset for record in records if record is not None for entry in record.entries]
         self.read(max(named, default=-1) + 1)
-        draft = Draft(self.queue, now, limits.bytes)
+        draft = Draft(self.queue, now)
         if retry_first:
-            draft.retry_held(obstacle, limits.retries)
+            draft.retry_held(obstacle, limits.retries, limits.bytes)
+        batch = Batch(self.queue, transaction_size.Limits(limits.entries, limits.bytes))
+        is_cut = False
         for offset, record in zip(ends, records, strict=True):
             if record is None:
-                draft.skip_end(offset + 1)
+                is_cut = not batch.take_whole(50)
+                if not is_cut:
+                    draft.skip_end(offset + 1)
             else:
-                draft.apply_end(record, obstacle)
+                part = batch.take(record)
+                is_cut = part.stop < len(record.entries)
+                if part.stop > part.start:
+                    draft.apply_end(part, obstacle)
+            if is_cut:
+                as_of = None
+                break
         if as_of is not None:
             # END ends with what a stranger's transaction left there.
             draft.skip_end(self.topics.end_end)
         if not retry_first:
-            draft.retry_held(obstacle, limits.retries)
+            draft.retry_held(obstacle, limits.retries, limits.bytes)
         if as_of is not None:
             if discard_first:
                 draft.discard(as_of, limits.discards)

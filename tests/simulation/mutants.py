@@ -23,11 +23,14 @@ from txbridge.broker.reader import PartitionReader
 from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.trouble import EndTxnWatch
 from txbridge.broker.writer import TransactionalWriter
+from txbridge.core.batch import Batch
 from txbridge.core.draft import Draft
 from txbridge.core.due import DueTimes
 from txbridge.core.half_queue import HalfQueue
-from txbridge.testing.simulator import exhaustive
+from txbridge.core.transaction_size import Limits, TransactionSize
+from txbridge.testing.simulator import exhaustive, simulation
 from txbridge.testing.simulator.__main__ import report
+from txbridge.testing.simulator.load import choose_load
 from txbridge.testing.simulator.runner import run_chunk
 from txbridge.testing.simulator.simulation import Simulation
 
@@ -109,11 +112,14 @@ def end_out_of_order() -> None:
 def last_decision_wins() -> None:
     """Of several decisions in one record the last counts."""
     apply_end = Draft.apply_end
-    Draft.apply_end = lambda self, record, obstacle: apply_end(
-        self,
-        replace(record, entries=list(reversed(record.entries))),
-        obstacle,
-    )
+
+    def reversed_entries(self, part, obstacle):
+        record = part.record
+        if (part.start, part.stop) == (0, len(record.entries)):
+            part = part._replace(record=replace(record, entries=list(reversed(record.entries))))
+        apply_end(self, part, obstacle)
+
+    Draft.apply_end = reversed_entries
 
 
 def progress_not_in_the_transaction() -> None:
@@ -122,9 +128,45 @@ def progress_not_in_the_transaction() -> None:
 
     def stale(self, draft):
         last = self._state.progress
-        return replace(progress(self, draft), half=last.half, end=last.end)
+        return replace(progress(self, draft), half=last.half, end=last.end, entry=last.entry)
 
     Committer._progress = stale
+
+
+def held_at_the_limit() -> None:
+    """What has no room is held, and what comes behind it is delivered: a small one overtakes a large one."""
+    init, apply_end = Batch.__init__, Draft.apply_end
+
+    def roomy(self, queue, limits, room=None):
+        queue.limits = limits
+        init(self, queue, Limits(), room)
+
+    def holding(self, part, obstacle):
+        def full(entry):
+            has_room = not self.deliver or self.bytes + entry.size <= self._queue.limits.bytes
+            return obstacle(entry) if has_room else "this Kafka transaction is full"
+
+        apply_end(self, part, full)
+
+    Batch.__init__, Draft.apply_end = roomy, holding
+    # On a slow link nothing would get through any more, which is another matter.
+    simulation.choose_load = lambda seed: replace(choose_load(seed), link=sys.maxsize)
+
+
+def progress_without_the_entry() -> None:
+    """The progress names the END record to go on with, and not the entry."""
+    progress = Committer._progress
+    Committer._progress = lambda self, draft: replace(progress(self, draft), entry=0)
+
+
+def take_over_from_the_beginning_of_the_record() -> None:
+    """A take-over goes on with the END record that the progress names, from its first entry."""
+    takeover.HalfQueue = lambda policy, next_entry, **start: HalfQueue(policy, next_entry=0 * next_entry, **start)
+
+
+def what_times_out_is_tried_again_as_it_was() -> None:
+    """A Kafka transaction that does not get through in time does not become smaller."""
+    TransactionSize.timed_out = lambda self, entries, size, *, in_part: None
 
 
 def check_before_the_end_is_applied() -> None:
@@ -222,6 +264,10 @@ MUTANTS: dict[str, Callable[[], None]] = {
         end_out_of_order,
         last_decision_wins,
         progress_not_in_the_transaction,
+        held_at_the_limit,
+        progress_without_the_entry,
+        take_over_from_the_beginning_of_the_record,
+        what_times_out_is_tried_again_as_it_was,
         check_before_the_end_is_applied,
         check_the_dead,
         a_new_answer_makes_an_old_one_fresh,

@@ -198,7 +198,7 @@ def test_state_is_what_was_written() -> None:
         step=3,
         positions={A: 10, ("HALF", 0): 4},
         topic_ids={"orders": "x"},
-        progress={0: Progress(5, 4), 1: Progress(None, None)},
+        progress={0: Progress(5, 4, 2), 1: Progress(None, None)},
         known_since={0: -1},
         named=frozenset({"orders"}),
         closed=Counts(kinds={"ALTERED": 1}, answered_by_check=2),

@@ -332,6 +332,21 @@ def test_undecided_for_too_long_is_stuck(spark: SparkSession) -> None:
     assert {row.half: row.breaches for row in aged.rows if row.breaches} == {old.offset: ["STUCK"]}
 
 
+def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
+    """The progress names the entry: those before it are applied, it and what follows are not."""
+    log = Memory()
+    first, second, third = log.half(), log.half(), log.half()
+    log.end_record("\n".join(half.entry(COMMIT) for half in (first, second, third)).encode())
+    progress = log.progress(PLAIN, half=0, end=0, entry=2)
+    log.transaction(log.copy(first), log.op("commit", first), progress)
+    (row,) = records.progress(log.frame(spark, log.names.offset), log.names).collect()
+    assert (row.applied_to, row.applied_entry) == (0, 2)
+    facts = log.facts(partitions=[PartitionFacts(PLAIN, 0, applied_to=0, applied_entry=2, low=0)])
+    judged = Judged(spark, log, facts)
+    assert [judged.fate(half) for half in (first, second, third)] == ["delivered", "lost", "pending"]
+    assert not any(row.breaches for row in judged.rows)
+
+
 def test_open_ones_whose_half_message_is_gone_have_expired(spark: SparkSession) -> None:
     log = Memory()
     pending, held, discarded, finished, resolved, there = (

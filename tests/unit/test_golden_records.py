@@ -93,13 +93,15 @@ def test_the_progress() -> None:
         owner="worker-1",
         seq=5,
         recent=90,
+        entry=3,
     )
     assert Progress.decode(golden.value) == progress
     assert (progress.encode(), NAMES.progress_key(2), offset_headers()) == (golden.value, golden.key, golden.headers)
-    # Before there were copies there was no "recent"; such records are believed.
-    older = json.loads(golden.value)
-    del older["recent"]
-    assert Progress.decode(json.dumps(older).encode()).recent is None
+    # Left out, "recent" is "half" and "entry" the beginning of the record.
+    shorter = json.loads(golden.value)
+    del shorter["recent"], shorter["entry"]
+    read = Progress.decode(json.dumps(shorter).encode())
+    assert (read.recent, read.entry) == (None, 0)
 
 
 PARKED = {

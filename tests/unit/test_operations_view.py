@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, id_of, resume
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_transaction import Decision, Source
+from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_ledger import OffsetLedger, ParkedEntries
@@ -88,6 +88,17 @@ def test_a_record_of_offset_that_no_worker_writes_is_refused(key, value):
         ledger.take(key, value, offset_headers())
     assert ledger.progress is None
     assert ledger.parked == {}
+
+
+def test_entries_that_are_applied_already_are_not_waiting():
+    seen = view()
+    seen.next_end, seen.next_entry = 20, 2
+    record = EndRecord(
+        20, "g", Source.CLIENT, [EndEntry(offset, id_of(offset), Decision.COMMIT) for offset in (1, 2, 3)]
+    )
+    later = EndRecord(21, "g", Source.CLIENT, record.entries)
+    assert [entry.half_offset for entry in seen.rest_of(record).entries] == [3]
+    assert [entry.half_offset for entry in seen.rest_of(later).entries] == [1, 2, 3]
 
 
 # --- what is open -----------------------------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.takeover import read_offset_topic
 from txbridge.broker.transaction import Contents, MalformedRecord, Receipt
 from txbridge.core import names as header_names
-from txbridge.core.draft import FULL, Draft
+from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.progress import Progress
+from txbridge.core.transaction_size import TransactionSize
 from txbridge.log import get_logger
 
 #: Back-off after an aborted transaction.
@@ -42,12 +43,18 @@ class Committer:
     """Writes drafts of one partition, each in one Kafka transaction, and makes those that Kafka committed the state."""
 
     def __init__(
-        self, context: PartitionContext, state: PartitionState, topics: RealTopics, refused_checks: RefusedChecks
+        self,
+        context: PartitionContext,
+        state: PartitionState,
+        topics: RealTopics,
+        refused_checks: RefusedChecks,
+        size: TransactionSize,
     ) -> None:
         self._context = context
         self._state = state
         self._topics = topics
         self._refused_checks = refused_checks
+        self._size = size
         self._outside = context.outside
         self._metrics = context.metrics
         self._pause = _FIRST_PAUSE_S
@@ -99,12 +106,14 @@ class Committer:
             state.writer.write(contents, receipt)
         except RecordsRefusedError as error:
             draft.abandon()
-            self._refused(draft, error)
+            self._refused(contents, error)
             return False
-        except UnnamedRecordsError:
-            # The same again, at once: now that it is rare, each record may report for itself.
+        except UnnamedRecordsError as error:
+            # Again, at once: now that it is rare, each record may report for itself.
             draft.abandon()
             self._named = True
+            if error.timed_out:
+                self._size.timed_out(*_load(contents), in_part=error.in_part)
             return False
         except AbortedError as error:
             draft.abandon()
@@ -118,6 +127,7 @@ class Committer:
             self._metrics.failed("outcome_learnt")
             _log.warning("outcome_learnt", partition=state.partition, error=str(error))
         seconds = self._outside.monotonic() - started
+        self._size.got_through(*_load(contents), seconds)
         self._apply(contents, receipt)
         self._metrics.committed(draft, malformed, seconds, self._outside.now())
         return True
@@ -130,7 +140,14 @@ class Committer:
             # Everything read is finished or parked: no OP record up to here names anything that is still needed.
             op = max(op, self._settled_op)
         recent = queue.recent_start
-        return Progress(half=draft.watermark, end=draft.next_end, op=op, topics=last.topics, recent=recent)
+        return Progress(
+            half=draft.watermark,
+            end=draft.next_end,
+            op=op,
+            topics=last.topics,
+            recent=recent,
+            entry=draft.next_entry,
+        )
 
     def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:
         """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
@@ -181,7 +198,8 @@ class Committer:
                 self._refused_checks.sent(entry, check(entry.group))
         if draft.discards or contents.malformed:
             self._topics.worked([self._context.names.discard])
-        self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
+        # What timed out is to be known by name at once the next time, until all is well again.
+        self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, self._size.is_shrunk
         self._report(contents)
         fault_point("commit.applied")
 
@@ -202,9 +220,18 @@ class Committer:
 
     # --- what went wrong --------------------------------------------------------------------------------------------
 
-    def _refused(self, draft: Draft, error: RecordsRefusedError) -> None:
+    def _refused(self, contents: Contents, error: RecordsRefusedError) -> None:
         """Let everything pass but what Kafka refuses."""
-        if any(failure.kind is RecordKind.LEDGER for failure in error.failures):
+        draft = contents.draft
+        ours = any(failure.kind is RecordKind.LEDGER for failure in error.failures)
+        late = [failure for failure in error.failures if failure.timed_out]
+        if late and (ours or self._is_too_slow(late)):
+            # Not the topics' fault: they get less at a time.
+            self._size.timed_out(*_load(contents), in_part=any(failure.in_part for failure in late))
+            if not ours:
+                self._back_off("records_timed_out", error)
+                return
+        if ours:
             # Nothing can pass until our own topics take records again, and then the others may be fine too.
             self._topics.forget()
             self._back_off("internal_topic_refused", error)
@@ -223,6 +250,14 @@ class Committer:
                 self._topics.block_topic(topic, f"topic {topic}: {whole.reason}")
             else:
                 self._blame(draft, topic, failures)
+
+    def _is_too_slow(self, late: Sequence[RecordFailure]) -> bool:
+        """Whether records were late because there were so many: the same topic took others, or several were late.
+
+        With one message at a time it is the topic.
+        """
+        in_part = any(failure.in_part for failure in late)
+        return not self._size.is_smallest and (in_part or len({failure.topic for failure in late}) > 1)
 
     def _blame(self, draft: Draft, topic: str, failures: Sequence[RecordFailure]) -> None:
         """Have the next draft hold, or check later, the records that a topic refused."""
@@ -285,9 +320,7 @@ class Committer:
     def _report(self, contents: Contents) -> None:
         """Quiet when all is well: what is logged is what somebody will want to know."""
         draft, partition = contents.draft, self._state.partition
-        # What is held because this transaction was full is delivered by the next.
-        held = [entry for entry in draft.held if entry.error != FULL]
-        for entry, count in _first_of_each(held, lambda entry: (entry.real_topic, entry.error)):
+        for entry, count in _first_of_each(draft.held, lambda entry: (entry.real_topic, entry.error)):
             _log.warning("held", **_fields(partition, entry), count=count, error=entry.error)
         for entry, count in _first_of_each(draft.discards, lambda entry: (entry.group, entry.reason)):
             _log.warning("discarded", **_fields(partition, entry), count=count, reason=entry.reason)
@@ -312,6 +345,13 @@ class Committer:
                 count=count,
                 error=record.error,
             )
+
+
+def _load(contents: Contents) -> tuple[int, int]:
+    """Entries and bytes of a Kafka transaction: how large it was."""
+    draft = contents.draft
+    aside = sum(len(record.value or b"") for record in contents.malformed)
+    return max(draft.entries, draft.size, 1), draft.bytes + aside
 
 
 def _first_of_each(items: Iterable[_Item], kind: Callable[[_Item], object]) -> Iterator[tuple[_Item, int]]:

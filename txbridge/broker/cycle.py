@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from txbridge.broker.check_watch import CheckWatch
 from txbridge.broker.committer import Committer
@@ -13,16 +13,14 @@ from txbridge.broker.real_topics import RealTopics
 from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.transaction import MalformedRecord
+from txbridge.broker.turn import Turn, Waiting, first_entries, next_turn, require_the_rest
+from txbridge.core.batch import Batch, Part
 from txbridge.core.commit_pace import CommitPace
 from txbridge.core.draft import Draft
-from txbridge.core.end_transaction import Decision, EndRecord
+from txbridge.core.end_transaction import EndRecord
 from txbridge.core.open_entries import HalfEntry
-from txbridge.core.states import TransactionState
+from txbridge.core.transaction_size import TransactionSize
 
-#: END entries and bytes of messages in one Kafka transaction. 10,000 messages of 1 KB take about 0.2 s, well within
-#: transaction.timeout.ms; larger ones make readers of the real topics wait without making the worker faster.
-_MAX_ENTRIES = 10_000
-_MAX_BYTES = 16 * 1024 * 1024
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
 _HALF_BATCH = 10_000
 #: Waiting for work: HALF is looked at this often, and two looks bound how late a check can be noticed.
@@ -46,8 +44,12 @@ _ROUND_LIMIT = 1_000
 _PARK_LIMIT = _HALF_BATCH
 #: The same while the discard topic takes records one by one only.
 _CAREFUL_LIMIT = 50
-#: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction.
+#: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction; one
+#: by one while a transaction must be small.
 _STEP = 10
+#: Beside decisions, held messages that are due again have this part of a Kafka transaction (1/n) at most. When they had
+#: no room in n - 1 that decisions have filled, the next one is theirs alone: so neither waits for the other for ever.
+_SHARE_OF_HELD = 4
 #: Reading HALF up to an offset that an END names: a fetch takes milliseconds. After so long, Kafka is asked whether it
 #: goes there at all.
 _HALF_SOON_S = 0.05
@@ -55,8 +57,6 @@ _HALF_SOON_S = 0.05
 _HALF_TIMEOUT_S = 10.0
 #: When nothing has been written for so long, the progress is brought level with the ends of the logs.
 _SETTLE_S = 60.0
-
-Waiting = deque[EndRecord | MalformedRecord]
 
 
 class Cycle:
@@ -69,10 +69,15 @@ class Cycle:
         self._topics = RealTopics(context.admin, context.outside)
         self._groups = GroupDirectory(context.membership, context.names, context.outside)
         self._refused_checks = RefusedChecks(context.outside)
-        self._committer = Committer(context, state, self._topics, self._refused_checks)
+        self._size = TransactionSize(context.largest)
+        self._committer = Committer(context, state, self._topics, self._refused_checks, self._size)
         self._watch = CheckWatch(state.partition, context.outside)
         # Groups with checks due, as of the round at hand.
         self._due_groups: list[str] = []
+        # Kafka transactions, since they had one, in which held messages that are due had no room.
+        self._left_out = 0
+        # Whether what is due waits for a Kafka transaction of its own.
+        self._round_waits = False
         self._next_round = 0.0
         # A time at which something was due, and where END ended after it.
         self._due: tuple[int, int] | None = None
@@ -104,8 +109,9 @@ class Cycle:
 
     def prove_ownership(self) -> None:
         """Write the progress in a first transaction: nobody came in between the fence and here."""
-        draft = Draft(self._state.queue, self._outside.now(), _MAX_BYTES)
-        draft.park(_PARK_LIMIT, grown_old=False)
+        draft = Draft(self._state.queue, self._outside.now())
+        # As small as can be: a new owner does not know yet what the link carries.
+        draft.park(0, grown_old=False)
         if not self._committer.commit(draft, []):
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
 
@@ -116,28 +122,48 @@ class Cycle:
         and KafkaException when Kafka can not be asked.
         """
         self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(waiting, end_position)
-        batch = _first_entries(waiting)
-        self._read_half_for(batch)
+        if waiting and self._left_out >= _SHARE_OF_HELD - 1 and self._retry_alone():
+            return
+        self._read_half_for(first_entries(self._state.queue, waiting, self._size.limits.entries))
         self._note_what_is_due(end_position)
-        as_of = self._round_as_of(end_position if len(batch) == len(waiting) else batch[-1].offset + 1)
-        self._look_up(batch, as_of)
+        turn = self._next_of(waiting, end_position)
+        as_of = self._round_as_of(turn.end)
+        self._look_up(turn.topics, as_of)
         started = self._outside.monotonic()
-        draft, taken, malformed = self._draft(batch, as_of)
+        draft, malformed = self._draft(turn, as_of)
         if draft.is_empty:
-            assert not taken, "an END that was applied waits again"
+            assert not turn.parts, "an END that was applied waits again"
             draft.abandon()
-            self._settle(end_position)
+            if not waiting:
+                self._settle(end_position)
             return
         malformed = [*self._state.load_malformed(draft.malformed), *malformed]
         if self._committer.commit(draft, malformed):
             self._written_at = now = self._outside.monotonic()
             self._more = True
             self._watch.sent({entry.group for entry in draft.checks})
-            for _ in range(taken):
+            self._left_out = self._left_out + 1 if draft.left_out else 0
+            while waiting and waiting[0].offset < self._state.queue.next_end:
                 waiting.popleft()
             # A round of checks goes on, and so does what waits.
-            if not waiting and draft.bytes < _MAX_BYTES and not draft.checks and self._due is None:
+            if not (waiting or draft.left_out or draft.checks or self._due is not None):
                 self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
+
+    def _retry_alone(self) -> bool:
+        """A Kafka transaction of held messages only. False when there was nothing to write."""
+        self._left_out = 0
+        limits = self._size.limits
+        self._look_up(set(), None)
+        self._topics.begin_draft()
+        draft = Draft(self._state.queue, self._outside.now())
+        self._retry_held(draft, limits.bytes)
+        draft.park(0)
+        if draft.is_empty:
+            draft.abandon()
+            return False
+        if self._committer.commit(draft, []):
+            self._written_at, self._more = self._outside.monotonic(), True
+        return True
 
     # --- before the draft -------------------------------------------------------------------------------------------
 
@@ -223,19 +249,25 @@ class Cycle:
         self._watch.round_waits(f"END has to be applied up to offset {end}, and is up to {self._state.queue.next_end}")
         return None
 
-    def _look_up(self, batch: Sequence[EndRecord | MalformedRecord], as_of: int | None) -> None:
-        """Ask Kafka what the draft will want to know: real topics of commits, groups that are to be checked."""
+    def _next_of(self, waiting: Waiting, end_position: int) -> Turn:
+        """The next entries of END, in its order, as many as one Kafka transaction should hold."""
+        if self._round_waits:
+            return Turn(self._state.queue.next_end if waiting else end_position)
+        state = self._state
+        require_the_rest(state.queue, waiting, f"{self._context.names.end}[{state.partition}]")
+        self._topics.begin_draft()
+        batch = Batch(state.queue, self._size.limits, self._topics.room)
+        return next_turn(batch, waiting, end_position, _CAREFUL_LIMIT if self._is_careful else _ROUND_LIMIT)
+
+    @property
+    def _is_careful(self) -> bool:
+        """Whether the discard topic takes records one by one only."""
+        return self._context.names.discard in self._topics.limits
+
+    def _look_up(self, of_commits: AbstractSet[str], as_of: int | None) -> None:
+        """Ask Kafka what the draft will want to know: real topics, groups that are to be checked."""
         queue, names = self._state.queue, self._context.names
-        topics = {
-            entry.real_topic
-            for record in batch
-            if isinstance(record, EndRecord)
-            for command in record.entries
-            if command.decision is Decision.COMMIT
-            and (entry := queue.entry(queue.first_of(command.half_offset))) is not None
-            and entry.state is TransactionState.PENDING
-        }
-        topics |= queue.due.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
+        topics = of_commits | queue.due.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
         if as_of is not None:
             groups = self._due_groups = queue.due.groups_with_checks_due(as_of)
             self._groups.refresh(groups)
@@ -244,53 +276,67 @@ class Cycle:
 
     # --- the draft --------------------------------------------------------------------------------------------------
 
-    def _draft(
-        self,
-        batch: Sequence[EndRecord | MalformedRecord],
-        as_of: int | None,
-    ) -> tuple[Draft, int, list[MalformedRecord]]:
-        draft = Draft(self._state.queue, self._outside.now(), _MAX_BYTES)
-        self._topics.begin_draft()
-        careful = self._context.names.discard in self._topics.limits
+    def _draft(self, turn: Turn, as_of: int | None) -> tuple[Draft, list[MalformedRecord]]:
+        draft = Draft(self._state.queue, self._outside.now())
+        limits = self._size.limits
         malformed: list[MalformedRecord] = []
-        taken = 0
-        for record in batch:
-            if draft.bytes >= _MAX_BYTES or (careful and len(malformed) >= _CAREFUL_LIMIT):
-                break
-            taken += 1
-            if isinstance(record, EndRecord):
-                draft.apply_end(record, self._topics.obstacle)
+        for part in turn.parts:
+            if isinstance(part, Part):
+                draft.apply_end(part, self._topics.obstacle)
             else:
-                draft.skip_end(record.offset + 1)
-                malformed.append(record)
-        draft.retry_held(self._topics.obstacle_of_held, _ROUND_LIMIT)
-        # What was found due stands under the condition that END up to its end then is in this draft or before it.
-        if taken < len(batch):
-            as_of = None
+                draft.skip_end(part.offset + 1)
+                malformed.append(part)
+        if not self._round_waits:
+            share = limits.bytes // _SHARE_OF_HELD if turn.parts else limits.bytes
+            self._retry_held(draft, min(limits.bytes, draft.bytes + share))
+        most_aside = min(_CAREFUL_LIMIT if self._is_careful else _ROUND_LIMIT, limits.entries)
+        # Apart from the rest, or even the smallest would hold a decision, a check and a discard, and which is too much?
+        is_apart = self._size.is_shrunk and draft.bytes > 0
+        self._round_waits = is_apart and as_of is not None
+        if is_apart:
+            as_of, most_aside = None, 0
         if as_of is not None:
             self._due = None
-            self._draft_round(draft, as_of, _CAREFUL_LIMIT if careful else _ROUND_LIMIT)
+            self._draft_round(draft, as_of, most_aside)
             self._watch.round_done(self._why_not_checked())
-        draft.set_aside_malformed(self._state.malformed_limit(_CAREFUL_LIMIT if careful else _ROUND_LIMIT))
-        draft.park(_PARK_LIMIT, grown_old=as_of is not None)
+        draft.set_aside_malformed(self._state.malformed_limit(most_aside))
+        draft.park(min(_PARK_LIMIT, limits.entries), grown_old=as_of is not None)
         if as_of is not None and not (
             draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked
         ):
             self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
-        return draft, taken, malformed
+        return draft, malformed
+
+    def _retry_held(self, draft: Draft, max_bytes: int) -> None:
+        limit = min(_ROUND_LIMIT, self._size.limits.entries)
+        draft.retry_held(self._topics.obstacle_of_held, limit, max_bytes, self._topics.room)
 
     def _draft_round(self, draft: Draft, as_of: int, most_discards: int) -> None:
         """Checks and discards, as many as may be."""
-        _in_steps(lambda step: draft.discard(as_of, step), draft.discards, most_discards)
-        most_checks = min(_ROUND_LIMIT, self._check_tokens())
-        _in_steps(
+        self._in_steps(draft, lambda step: draft.discard(as_of, step), most_discards)
+        most_checks = min(_ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
+        self._in_steps(
+            draft,
             lambda step: draft.send_checks(as_of, self._may_check, step, self._why_not_check),
-            draft.checks,
             most_checks,
         )
         self._tokens -= len(draft.checks)
         if len(draft.discards) >= most_discards or len(draft.checks) >= most_checks > 0:
             self._next_round = 0.0
+
+    def _in_steps(self, draft: Draft, more: Callable[[int], int], limit: int) -> None:
+        """Look at up to `limit` messages and draft those that can be: their bodies are all in memory at once.
+
+        `more` returns how many of so many it has looked at.
+        """
+        is_shrunk, most = self._size.is_shrunk, self._size.limits.bytes
+        step, most = (1, most) if is_shrunk else (_STEP, draft.bytes + most)
+        looked_at = 0
+        while looked_at < limit and draft.bytes < most:
+            found = more(min(step, limit - looked_at))
+            if not found:
+                break
+            looked_at += found
 
     def _why_not_checked(self) -> dict[str, str]:
         """Groups with checks due of which it is not known that nobody is alive, and what their checks wait for."""
@@ -334,34 +380,7 @@ class Cycle:
         if queue.watermark < queue.half_position or at_ends == (progress.half, progress.end, progress.op):
             return
         self._committer.settle(op_end)
-        draft = Draft(queue, self._outside.now(), _MAX_BYTES)
+        draft = Draft(queue, self._outside.now())
         draft.skip_end(end_position)
         draft.park(0)
         self._committer.commit(draft, [])
-
-
-def _in_steps(draft: Callable[[int], int], drafted: list[HalfEntry], limit: int) -> None:
-    """Look at up to `limit` messages and draft those that can be, of _MAX_BYTES together.
-
-    Their bodies are all in memory at once. `draft` returns how many of so many it has looked at.
-    """
-    looked_at = size = 0
-    while looked_at < limit and size < _MAX_BYTES:
-        before = len(drafted)
-        found = draft(min(_STEP, limit - looked_at))
-        if not found:
-            break
-        looked_at += found
-        size += sum(entry.size for entry in drafted[before:])
-
-
-def _first_entries(waiting: Waiting) -> list[EndRecord | MalformedRecord]:
-    """As many whole END records as one Kafka transaction should hold, at least one."""
-    batch: list[EndRecord | MalformedRecord] = []
-    entries = 0
-    for record in waiting:
-        entries += len(record.entries) if isinstance(record, EndRecord) else 1
-        if batch and entries > _MAX_ENTRIES:
-            break
-        batch.append(record)
-    return batch

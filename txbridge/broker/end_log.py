@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from txbridge.broker.cycle import Waiting
 from txbridge.broker.errors import LogGoneError
 from txbridge.broker.inbox import EndEvent, EndInbox
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.payloads import offset_of
 from txbridge.broker.state import PartitionState
 from txbridge.broker.transaction import MalformedRecord
+from txbridge.broker.turn import Waiting
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names

@@ -37,7 +37,15 @@ class AbortedError(TxBridgeError):
 
 
 class UnnamedRecordsError(AbortedError):
-    """Kafka did not take some records of it, and which ones is not known: write it again and have each one reported."""
+    """Kafka did not take some records of it, and which ones is not known: write it again and have each one reported.
+
+    `timed_out`: nobody answered in time for some; `in_part`: others were taken.
+    """
+
+    def __init__(self, text: str, *, timed_out: bool, in_part: bool) -> None:
+        super().__init__(text)
+        self.timed_out = timed_out
+        self.in_part = in_part
 
 
 class RecordKind(Enum):
@@ -71,6 +79,10 @@ class RecordFailure:
     alone: bool
     #: Whether it is its size, so that larger ones need not be tried.
     too_large: bool = False
+    #: Whether nobody answered in time, which may be the link's fault as well as the topic's.
+    timed_out: bool = False
+    #: Whether other records of the same transaction were taken by its topic.
+    in_part: bool = False
 
 
 class RecordsRefusedError(TxBridgeError):

@@ -25,7 +25,7 @@ from txbridge.broker.histogram import BulkHistogram
 from txbridge.broker.labels import KnownNames
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.core.census import SLOT_MS, Count
-from txbridge.core.draft import EXPIRED, FULL, MAX_CHECKS, Draft
+from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
 from txbridge.core.end_transaction import Source
 from txbridge.core.states import RefusalReason, TransactionState
 
@@ -57,6 +57,7 @@ CAUSES = (
     "kafka_unavailable",
     "outcome_learnt",
     "outcome_unknown",
+    "records_timed_out",
     "refused",
     "transaction_aborted",
     "unexpected_error",
@@ -170,7 +171,7 @@ class WorkerMetrics:
         )
         self._finish.observe_milliseconds([now - entry.born for entry in draft.deliver])
         # What is held because this Kafka transaction was full is delivered by the next.
-        self._held.inc(sum(entry.error != FULL for entry in draft.held))
+        self._held.inc(len(draft.held))
         for (reason, by), number in Counter((one.reason.value, one.source.value) for one in draft.refused).items():
             self._refused.labels(reason, by).inc(number)
         for group, number in Counter(entry.group for entry in draft.checks).items():

@@ -11,7 +11,8 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 
 from txbridge.broker.errors import RecordFailure
 from txbridge.broker.outside import OUTSIDE, Outside
-from txbridge.core.draft import FULL, InTurn
+from txbridge.core.batch import Room
+from txbridge.core.draft import InTurn
 from txbridge.core.names import CHECK_TOPIC
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TransactionState
@@ -25,6 +26,10 @@ _REQUEST_TIMEOUT_S = 5.0
 #: Back-off of a topic that takes nothing.
 _FIRST_BLOCK_S = 2.0
 _LONGEST_BLOCK_S = 60.0
+#: Messages that go together to a topic that was blocked: one, then as many times more after each that it took, and as
+#: many as there are from so many on. Were it many at once, a slow link would block it again and again.
+_PROBE_GROWS = 4
+_PROBES_END = 1_000
 #: Bytes that go together to a topic that has refused a batch: below librdkafka's batch.size at first, and then less
 #: until it is known which records are at fault, or that the topic's max.message.bytes is that small.
 _FIRST_LIMIT = 256 * 1024
@@ -77,6 +82,9 @@ class RealTopics:
         self._proven: set[int] = set()
         self._limits: dict[str, int] = {}
         self._flushes_left = _MOST_FLUSHES
+        #: Of topics that were blocked: messages that may go together, and how many of them this draft has left.
+        self._probes: dict[str, int] = {}
+        self._probes_left: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
 
     # --- asking Kafka -----------------------------------------------------------------------------------------------
@@ -136,17 +144,38 @@ class RealTopics:
 
     def begin_draft(self) -> None:
         self._flushes_left = _MOST_FLUSHES
+        self._probes_left = dict(self._probes)
+
+    @property
+    def room(self) -> Room | None:
+        """To ask of each message before it is drafted; None when there is room for all."""
+        return self._room if self._limits or self._probes else None
+
+    def _room(self, entry: HalfEntry) -> bool | None:
+        """Whether this draft may hold one more message of its topic. Uses up the room."""
+        topic = entry.real_topic
+        until, problem = self._topics.get(topic, (0.0, None))
+        if problem is not None and until > self._outside.monotonic():
+            return None
+        probes, limit = self._probes_left.get(topic), self._limits.get(topic)
+        if probes == 0 or (limit is not None and self._flushes_left <= 0):
+            return False
+        if probes is not None:
+            self._probes_left[topic] = probes - 1
+        if limit is not None:
+            self._flushes_left -= 1 if entry.attempts else min(1.0, entry.size / limit)
+        return True
 
     def obstacle(self, entry: HalfEntry) -> str | None:
         """Why a message whose commit has just come can not be delivered now."""
-        if not (self._refused or self._walls or self._limits):
+        if not (self._refused or self._walls):
             # Nearly always.
             return self.problem_of(entry.real_topic)
         why = self._refused.get(entry.offset) or self.problem_of(entry.real_topic)
         wall = self._walls.get(entry.real_topic)
         if why is None and wall is not None and entry.size >= wall.size and self._outside.monotonic() < wall.until:
             why = wall.reason
-        return why or self._too_many_flushes(entry)
+        return why
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
         """Why a held message can not be delivered now."""
@@ -165,16 +194,7 @@ class RealTopics:
             else:
                 wall.next_probe = now + wall.pause
                 wall.pause = min(wall.pause * 2, _LONGEST_BLOCK_S)
-        return why or self._too_many_flushes(entry)
-
-    def _too_many_flushes(self, entry: HalfEntry) -> str | None:
-        limit = self._limits.get(entry.real_topic)
-        if limit is None:
-            return None
-        if self._flushes_left <= 0:
-            return FULL
-        self._flushes_left -= 1 if entry.attempts else min(1.0, entry.size / limit)
-        return None
+        return why
 
     # --- what became of it ------------------------------------------------------------------------------------------
 
@@ -232,6 +252,7 @@ class RealTopics:
         # Not all at the same time again, if several were blocked because one of them is at fault.
         pause *= self._outside.uniform(0.5, 1.5)
         self._blocks[topic] += 1
+        self._probes[topic] = 1
         self._topics[topic] = (self._outside.monotonic() + pause, reason)
 
     def worked(self, topics: Iterable[str]) -> None:
@@ -239,6 +260,10 @@ class RealTopics:
         for topic in topics:
             self._blocks.pop(topic, None)
             self._refusals.pop(topic, None)
+            if topic in self._probes:
+                self._probes[topic] *= _PROBE_GROWS
+                if self._probes[topic] >= _PROBES_END:
+                    del self._probes[topic]
 
     def forget(self) -> None:
         """A write was refused for a reason that names no record: believe nothing."""

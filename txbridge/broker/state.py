@@ -21,6 +21,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.progress import Progress
+from txbridge.core.transaction_size import Limits
 from txbridge.record_headers import copyable_headers
 
 #: Bytes of malformed records of HALF that are kept until they are set aside; beyond them they are read again then.
@@ -41,6 +42,8 @@ class PartitionContext:
     commit_timeout_ms: int
     payload_memory: int
     check_rate: int
+    #: How much one Kafka transaction holds at most.
+    largest: Limits = field(default_factory=Limits)
     outside: Outside = OUTSIDE
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
 

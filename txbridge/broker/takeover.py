@@ -79,7 +79,13 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         else:
             _refuse_other_topics(names, partition, progress, ids, bounds)
         _refuse_parked_beyond(names, partition, ledger, bounds["half"][1])
-        queue = HalfQueue(context.policy, watermark=progress.half, next_end=progress.end, next_op=progress.op)
+        queue = HalfQueue(
+            context.policy,
+            watermark=progress.half,
+            next_end=progress.end,
+            next_entry=progress.entry,
+            next_op=progress.op,
+        )
         had_parked = bool(ledger.parked)
         queue.restore_parked(ledger.parked)
         op_from = max(progress.op, bounds["op"][0])
@@ -295,6 +301,8 @@ def _refuse_other_topics(
             )
     for short, wanted in (("half", progress.half), ("end", progress.end), ("op", progress.op)):
         low, high = bounds[short]
+        # A record of END that is applied in part is there.
+        reached = wanted + 1 if short == "end" and progress.entry else wanted
         # OP names half messages. With none at or above the watermark, none of its records is needed.
         needed = short != "op" or bounds["half"][1] > progress.half
         if wanted < low and needed:
@@ -302,8 +310,8 @@ def _refuse_other_topics(
                 f"{topics[short]}[{partition}] begins at offset {low}, above offset {wanted} that is still needed: "
                 f"retention has eaten undecided messages or decisions. Their retention must outlast every outage",
             )
-        if wanted > high:
+        if reached > high:
             raise TakeOverRefusedError(
-                f"{topics[short]}[{partition}] ends at offset {high}, below offset {wanted} that was reached already: "
+                f"{topics[short]}[{partition}] ends at offset {high}, below offset {reached} that was reached already: "
                 f"the log was cut. Restore it, or use a new namespace",
             )

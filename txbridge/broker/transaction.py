@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from txbridge.broker.errors import RecordFailure, RecordKind, RecordName
+from txbridge.broker.errors import RecordFailure, RecordKind, RecordName, UnnamedRecordsError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded
 from txbridge.core import names as header_names
@@ -123,6 +123,8 @@ class Transaction:
         self._timeout_s = timeout_s
         self._receipt = receipt
         self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
+        # Topics that took a record which was reported by itself.
+        self._taken: set[str] = set()
         self._incomplete = False
         # One of each kind of error that a delivered record had, and under None one of those that were stored: a method
         # of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a record.
@@ -143,6 +145,8 @@ class Transaction:
                 whole_topic=error.code() in _WHOLE_TOPIC,
                 alone=error.code() in _THIS_RECORD or together[0] == 1,
                 too_large=error.code() == KafkaError.MSG_SIZE_TOO_LARGE,
+                timed_out=error.code() == KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+                in_part=topic in self._taken,
             )
             for kind, topic, which, error, together in self._failed
         ]
@@ -151,6 +155,16 @@ class Transaction:
     def failed_unnamed(self) -> bool:
         """Whether a record was not taken of which only that is known."""
         return any(error is not None and error.code() not in _CONSEQUENCES for error in self._reports)
+
+    @property
+    def unnamed(self) -> UnnamedRecordsError:
+        """What is known of them."""
+        late = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
+        return UnnamedRecordsError(
+            "Kafka did not take some of its records",
+            timed_out=any(error is not None and error.code() == late for error in self._reports),
+            in_part=None in self._reports,
+        )
 
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
@@ -345,6 +359,7 @@ class Transaction:
         message: Message,
     ) -> None:
         if error is None:
+            self._taken.add(message.topic() or "")
             if on_stored is not None:
                 on_stored(message)
         elif error.code() in _CONSEQUENCES:

@@ -15,8 +15,8 @@ from txbridge.core.end_transaction import MAX_ENTRIES, MAX_REMARK, EndEntry, Sou
 #: Encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB; half of it leaves room for other producers'
 #: settings and makes a thousand entries without remarks (about 60 KB) always fit.
 MAX_RECORD_BYTES = 500_000
-#: Bytes of the half messages that a record names. The worker delivers all of them in one Kafka transaction and holds
-#: them in memory for it.
+#: Bytes of the half messages that a record names: about what the worker delivers in one Kafka transaction. A record
+#: that names more is delivered in several, and nothing is won by it.
 MAX_NAMED_BYTES = 16 * 1024 * 1024
 
 #: Records of one lane leave at least so far apart (s), as with a linger of 5 ms, the default of Kafka's own producer

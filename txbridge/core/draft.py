@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from txbridge.core.batch import Part, Room
 from txbridge.core.end_transaction import EndEntry, EndRecord, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.open_entries import HalfEntry
@@ -24,9 +25,6 @@ class InTurn(str):
 
     __slots__ = ()
 
-
-#: Why a commit is held that would make one Kafka transaction too large: it goes into the next.
-FULL = "this Kafka transaction is full"
 
 MAX_CHECKS = "MAX_CHECKS"
 EXPIRED = "EXPIRED"
@@ -62,21 +60,21 @@ class Decisions:
 class Draft:
     """Effects of one Kafka transaction. The lists are what the shell writes; offsets are half offsets."""
 
-    def __init__(self, queue: HalfQueue, now: int, max_bytes: int) -> None:
+    def __init__(self, queue: HalfQueue, now: int) -> None:
         self._queue = queue
         self._now = now
-        self._max_bytes = max_bytes
         self._final: dict[int, TransactionState] = {}
         self._changed: dict[int, HalfEntry] = {}
         self._taken: dict[int, HalfEntry] = {}
         self._taken_for_age: list[HalfEntry] = []
         self._copies_named: set[int] = set()
-        self._full = False
-        #: END offset from which the next transaction goes on.
-        self.next_end = queue.next_end
+        #: Where in END the next transaction goes on: offset, and index of the entry there.
+        self.next_end, self.next_entry = queue.next_end, queue.next_entry
         self.watermark = queue.watermark
-        #: Of the messages to deliver; max_bytes or more as soon as one did not fit.
+        #: Of the messages that it delivers, checks and discards.
         self.bytes = 0
+        #: Whether a held message that is due had no room.
+        self.left_out = False
         self.deliver: list[HalfEntry] = []
         self.rolled_back: list[HalfEntry] = []
         self.held: list[HalfEntry] = []
@@ -97,29 +95,33 @@ class Draft:
 
     # --- END --------------------------------------------------------------------------------------------------------
 
-    def apply_end(self, record: EndRecord, obstacle: Obstacle) -> None:
-        """Apply one END record, in the order of END; all of its entries are in this draft."""
-        # Counted for the record as a whole: this loop runs 60,000 times a second.
+    def apply_end(self, part: Part, obstacle: Obstacle) -> None:
+        """Apply entries of one END record, in the order of END: those that are next."""
+        record, start, stop = part
+        is_whole = stop >= len(record.entries)
+        entries = record.entries if is_whole and not start else record.entries[start:stop]
+        # Counted for the part as a whole: this loop runs 60,000 times a second.
         delivered, rolled_back = len(self.deliver), len(self.rolled_back)
         held, resumed, refused = len(self.held), len(self.resumed), len(self.refused)
-        self.entries += len(record.entries)
-        for entry in record.entries:
+        self.entries += len(entries)
+        for entry in entries:
             reason = self._apply_entry(record, entry, obstacle)
             if reason is not None:
                 self.refused.append(Refusal(record.offset, record.source, entry, reason))
-        self.next_end = record.offset + 1
+        self.next_end, self.next_entry = (record.offset + 1, 0) if is_whole else (record.offset, stop)
         decisions = self.decisions.setdefault(record.source, Decisions())
         delivered = len(self.deliver) - delivered
         decisions.commits += delivered + len(self.held) - held
         decisions.rollbacks += len(self.rolled_back) - rolled_back
         decisions.resumes += len(self.resumed) - resumed
-        decisions.entries += len(record.entries) - (len(self.refused) - refused)
+        decisions.entries += len(entries) - (len(self.refused) - refused)
         if delivered and record.appended is not None:
             self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + delivered
 
     def skip_end(self, next_end: int) -> None:
         """END has nothing for us below this offset: a malformed record (set aside), or a stranger's marker."""
-        self.next_end = max(self.next_end, next_end)
+        if next_end > self.next_end:
+            self.next_end, self.next_entry = next_end, 0
 
     def _apply_entry(self, record: EndRecord, command: EndEntry, obstacle: Obstacle) -> RefusalReason | None:
         offset = self._queue.first_of(command.half_offset)
@@ -137,7 +139,7 @@ class Draft:
             return RefusalReason.WRONG_GROUP
         why = None
         if event is Event.COMMIT:
-            why = self._why_not(entry, obstacle)
+            why = obstacle(entry)
             if why is not None:
                 event = Event.COMMIT_UNDELIVERABLE
         transition = TRANSITIONS[entry.state, event]
@@ -154,14 +156,6 @@ class Draft:
             return RefusalReason.LATE
         return TRANSITIONS[state, event].refused
 
-    def _why_not(self, entry: HalfEntry, obstacle: Obstacle) -> str | None:
-        why = obstacle(entry)
-        if why is None and self.deliver and self.bytes + entry.size > self._max_bytes:
-            # From here on for all: a small one must not overtake a large one.
-            self._full = True
-            self.bytes = max(self.bytes, self._max_bytes)
-        return FULL if why is None and self._full else why
-
     def _move(self, entry: HalfEntry, state: TransactionState, record: EndRecord, why: str | None) -> None:
         if state is TransactionState.COMMITTED:
             self._deliver(entry)
@@ -169,10 +163,8 @@ class Draft:
             self._final[entry.offset] = state
             self.rolled_back.append(entry)
         elif state is TransactionState.HELD:
-            due, attempts = self._now, 0
-            if why != FULL:
-                due, attempts = self._queue.policy.retry_refused(self._now, 1), 1
-            self.held.append(self._change(entry, state, due, decided=record.offset, error=why, attempts=attempts))
+            due = self._queue.policy.retry_refused(self._now, 1)
+            self.held.append(self._change(entry, state, due, decided=record.offset, error=why, attempts=1))
         else:
             anew = {"checks": 0, "resumed": self._now, "reason": None, "discarded_at": None, "error": None}
             self.resumed.append(self._change(entry, state, self._now, attempts=0, **anew))
@@ -184,24 +176,35 @@ class Draft:
 
     # --- what falls due ---------------------------------------------------------------------------------------------
 
-    def retry_held(self, obstacle: Obstacle, limit: int) -> None:
-        """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed."""
+    def retry_held(self, obstacle: Obstacle, limit: int, max_bytes: int, room: Room | None = None) -> None:
+        """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed.
+
+        `max_bytes` bounds the draft as a whole; only a message that would be alone in it may be larger. What has no
+        room goes back as it came: nothing is written about it.
+        """
         for entry in self._take(self._queue.due.take_timers_due(self._now, limit)):
             if entry.state is TransactionState.DISCARDED:
                 self._final[entry.offset] = TransactionState.DISCARDED
                 self.forgotten.append(entry)
                 continue
-            why = self._why_not(entry, obstacle)
+            # From the first on that does not fit, for all: a small one must not be preferred for ever.
+            fits = not self.left_out and not (self.deliver and self.bytes + entry.size > max_bytes)
+            self.left_out = not fits
+            if not fits or (room is not None and room(entry) is False):
+                self._put_back(entry)
+                continue
+            why = obstacle(entry)
             if why is None:
                 self._deliver(entry)
                 continue
-            # Back into the schedule at once, whatever becomes of this transaction.
             del self._taken[entry.offset]
             # The back-off of one that waits for others begins anew.
-            if why == FULL:
-                self._queue.due.put_back((entry,))
-            else:
-                self._queue.due.postpone(entry, self._now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
+            self._queue.due.postpone(entry, self._now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
+
+    def _put_back(self, entry: HalfEntry) -> None:
+        """Back into the schedule at once, whatever becomes of this transaction."""
+        del self._taken[entry.offset]
+        self._queue.due.put_back((entry,))
 
     def send_checks(
         self, as_of: int, alive: Callable[[str], bool], limit: int, obstacle: Obstacle = lambda _: None
@@ -233,6 +236,7 @@ class Draft:
         changed = self._change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
         # Once it has been refused, the shell writes it apart from others.
         self.checks.append(changed._replace(attempts=entry.attempts))
+        self.bytes += entry.size
 
     def _put_off(self, entry: HalfEntry, why: str) -> None:
         """The check topic does not take its check: not counted, and tried later. OFFSET tells why, from now on."""
@@ -268,6 +272,7 @@ class Draft:
         state = TRANSITIONS[entry.state, Event.GIVE_UP].state
         due = self._now + self._queue.policy.discard_retention
         self.discards.append(self._change(entry, state, due, reason=reason))
+        self.bytes += entry.size
 
     def set_aside_malformed(self, limit: int | None = None) -> None:
         """Copy malformed records of HALF, the first `limit` of them, to the discard topic.
@@ -359,7 +364,11 @@ class Draft:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write: no effect, no END passed."""
-        return not (self._final or self._changed or self.malformed or self.next_end != self._queue.next_end)
+        return not (self._final or self._changed or self.malformed or self._has_moved_on)
+
+    @property
+    def _has_moved_on(self) -> bool:
+        return (self.next_end, self.next_entry) != (self._queue.next_end, self._queue.next_entry)
 
     def ops(self) -> list[tuple[Outcome, list[int]]]:
         """Outcome and half offsets, as OP will name them. A forgotten discard was named when it was discarded."""
@@ -373,7 +382,7 @@ class Draft:
     def apply(self) -> None:
         """Kafka has committed this draft: make it the state."""
         queue = self._queue
-        queue.next_end = self.next_end
+        queue.next_end, queue.next_entry = self.next_end, self.next_entry
         queue.finish([entry.offset for entry in self.deliver], Outcome.COMMIT)
         queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
         queue.finish([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)

@@ -13,7 +13,7 @@ from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Headers
 
-#: Entries of one record are applied in one Kafka transaction, so their number bounds that transaction.
+#: Bounds what is read and parsed at once. A Kafka transaction need not hold all of them (`batch`).
 MAX_ENTRIES = 1_000
 #: Percent-encoded characters of a remark: an exception's text, not its stack.
 MAX_REMARK = 2_048

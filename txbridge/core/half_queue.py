@@ -37,13 +37,14 @@ class HalfQueue:
         *,
         watermark: int = 0,
         next_end: int = 0,
+        next_entry: int = 0,
         next_op: int = 0,
     ) -> None:
         self.policy = policy
         # What the policy says of nearly every message, asked once.
         self._park_after, self._first_check = policy.effective_park_after, policy.first_check(0, None)
-        #: Next END offset to apply.
-        self.next_end = next_end
+        #: Next END offset to apply, and index of the first entry there that is not applied yet.
+        self.next_end, self.next_entry = next_end, next_entry
         #: Next HALF offset to read.
         self.half_position = watermark
         self._entries = OpenEntries()

@@ -79,6 +79,8 @@ class Progress:
     seq: int = 0
     #: HALF offset from which a take-over reads, to know the ids of the last messages (`copies`); None: from `half`.
     recent: int | None = None
+    #: Index of the next entry to apply within the END record at `end`; those before it are applied.
+    entry: int = 0
 
     def encode(self) -> bytes:
         data: dict[str, Any] = {
@@ -91,6 +93,8 @@ class Progress:
         }
         if self.recent is not None:
             data["recent"] = self.recent
+        if self.entry:
+            data["entry"] = self.entry
         return _dump(data)
 
     @classmethod
@@ -105,6 +109,7 @@ class Progress:
                 owner=_text(data["owner"]),
                 seq=_number(data["seq"]),
                 recent=None if data.get("recent") is None else _number(data["recent"]),
+                entry=_number(data.get("entry", 0)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise MalformedRecordError(f"not a progress record: {_short(error)}") from None

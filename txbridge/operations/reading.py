@@ -98,6 +98,7 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         _warn_of_other_topics(connection, view, progress)
         half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
         view.next_end = _start(names.end, partition, progress.end, bounds["end"], view.warnings)
+        view.next_entry = progress.entry if view.next_end == progress.end else 0
         view.op_position = _start(names.op, partition, progress.op, bounds["op"], [])
         for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1]):
             view.take_op(outcome, half_offsets)
@@ -110,7 +111,7 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
                 continue
     with kafka_errors(f"reading {names.end}[{partition}]"):
         for record in _read_end(connection, partition, view.next_end, None):
-            view.take_end(record)
+            view.take_end(view.rest_of(record))
     return view
 
 
@@ -234,13 +235,16 @@ def _read_end(connection: Connection, partition: int, start: int, stop: int | No
 
 
 def read_commands(
-    connection: Connection, partition: int, bounds: tuple[int, int], half_offsets: Collection[int]
+    connection: Connection, view: PartitionView, stop: int, half_offsets: Collection[int]
 ) -> dict[int, list[Command]]:
-    """What END says about these half messages in [bounds), by half offset. Raises as `read_view`."""
+    """What END says about these half messages from where the view stands to `stop`, by half offset.
+
+    Raises as `read_view`.
+    """
     found: dict[int, list[Command]] = {offset: [] for offset in half_offsets}
-    with kafka_errors(f"reading {connection.names.end}[{partition}]"):
-        for record in _read_end(connection, partition, *bounds):
-            for command in commands_of(record):
+    with kafka_errors(f"reading {connection.names.end}[{view.partition}]"):
+        for record in _read_end(connection, view.partition, view.next_end, stop):
+            for command in commands_of(view.rest_of(record)):
                 if command.entry.half_offset in found:
                     found[command.entry.half_offset].append(command)
     return found
@@ -286,7 +290,7 @@ def wait_applied(
         for _, outcome, named in read_op(connection, view, end):
             for offset in outcomes.keys() & set(named):
                 outcomes[offset].append(outcome)
-    commands = read_commands(connection, partition, (view.next_end, end_offset + 1), half_offsets)
+    commands = read_commands(connection, view, end_offset + 1, half_offsets)
     return Applied(outcomes, commands)
 
 

@@ -81,8 +81,9 @@ class PartitionView:
     half_end: int
     #: OP offset behind what was read, to go on from.
     op_position: int = 0
-    #: Next END offset that a worker will apply.
+    #: Next END offset that a worker will apply, and index of the first entry there that is not applied yet.
     next_end: int = 0
+    next_entry: int = 0
     warnings: list[str] = field(default_factory=list)
     _unparked: dict[int, OpenMessage] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
@@ -96,6 +97,12 @@ class PartitionView:
     def watermark(self) -> int:
         """Below it only parked messages are open."""
         return self.half_start if self.ledger.progress is None else self.ledger.progress.half
+
+    def rest_of(self, record: EndRecord) -> EndRecord:
+        """Without the entries that are applied already."""
+        if record.offset != self.next_end or not self.next_entry:
+            return record
+        return replace(record, entries=record.entries[self.next_entry :])
 
     # --- what was read, in this order: OFFSET, OP, HALF, END ---------------------------------------------------------
 

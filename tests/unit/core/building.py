@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from txbridge.core.batch import Batch, Part
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.transaction_size import Limits
 
 #: RocketMQ's times, but three checks only.
 POLICY = CheckPolicy(transaction_timeout=6_000, transaction_check_interval=30_000, transaction_check_max=3)
@@ -64,7 +66,7 @@ class Partition:
         self.obstacles: dict[str, str] = {}
         #: Groups whose check topic refuses what it is offered, and why.
         self.unasked: dict[str, str] = {}
-        self.max_bytes = EVERYTHING
+        self.max_entries = self.max_bytes = EVERYTHING
         self.next_op = start.get("next_op", 0)
 
     def prepare(self, *offsets: int, **kwargs) -> Partition:
@@ -81,10 +83,15 @@ class Partition:
         retries: int = EVERYTHING,
         parks: int = EVERYTHING,
     ) -> Draft:
-        draft = Draft(self.queue, now, self.max_bytes)
+        draft = Draft(self.queue, now)
+        batch = Batch(self.queue, Limits(self.max_entries, self.max_bytes))
         for record in records:
-            draft.apply_end(record, self.obstacle)
-        draft.retry_held(self.obstacle, retries)
+            part = batch.take(record)
+            if part.stop > part.start:
+                draft.apply_end(part, self.obstacle)
+            if part.stop < len(record.entries):
+                break
+        draft.retry_held(self.obstacle, retries, self.max_bytes)
         draft.discard(now, discards)
         draft.send_checks(now, lambda group: group not in self.dead, checks, lambda one: self.unasked.get(one.group))
         draft.set_aside_malformed()
@@ -103,6 +110,11 @@ class Partition:
 
     def step(self, now: int, *records: EndRecord, **limits: int) -> Draft:
         return self.commit(self.draft(now, *records, **limits))
+
+
+def whole(record: EndRecord) -> Part:
+    """All entries of an END record."""
+    return Part(record, 0, len(record.entries))
 
 
 def offsets(entries) -> list[int]:

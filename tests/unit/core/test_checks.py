@@ -476,7 +476,7 @@ def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked
         return "too large"
 
     for now in range(first, first + 130_000, 500):
-        draft = Draft(partition.queue, now, 1_000_000)
+        draft = Draft(partition.queue, now)
         draft.send_checks(now, lambda _: True, 10, refuse)
         # OFFSET tells why since the first time.
         assert (draft.checks, draft.unchecked, draft.is_empty) == ([], [], True)

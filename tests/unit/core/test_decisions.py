@@ -17,9 +17,9 @@ from tests.unit.core.building import (
     offsets,
     reasons,
     resume,
+    whole,
 )
 from txbridge.core import half_queue
-from txbridge.core.draft import FULL
 from txbridge.core.end_transaction import Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import Outcome, TransactionState
@@ -419,54 +419,127 @@ def test_a_retry_is_limited_and_the_rest_follows():
     assert offsets(partition.step(NOW + 1_000, retries=2).deliver) == [4]
 
 
-def test_p2_what_does_not_fit_into_one_transaction_goes_into_the_next_ones_at_once():
+def test_p14_what_does_not_fit_into_one_transaction_goes_into_the_next_ones_in_its_order():
     partition = Partition().prepare(*range(10))
     partition.max_bytes = 350
-    first = partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)]))
-    assert (offsets(first.deliver), offsets(first.held)) == ([9, 8, 7], [6, 5, 4, 3, 2, 1, 0])
-    assert {held.error for held in first.held} == {FULL}
-    assert first.bytes >= 350, "the worker sees that it is full"
-    assert [offsets(partition.step(NOW).deliver) for _ in range(3)] == [[0, 1, 2], [3, 4, 5], [6]]
-    assert partition.queue.counts()[TransactionState.HELD] == 0
+    record = end(7, *[entry(offset, COMMIT) for offset in (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)])
+    drafts = [partition.step(NOW, record) for _ in range(4)]
+    assert [offsets(draft.deliver) for draft in drafts] == [[9, 8, 7], [6, 5, 4], [3, 2, 1], [0]]
+    assert [(draft.next_end, draft.next_entry) for draft in drafts] == [(7, 3), (7, 6), (7, 9), (8, 0)]
+    assert all(draft.held == draft.changed == [] for draft in drafts), "nothing is written about what waits"
 
 
-def test_a_full_transaction_lets_no_small_message_overtake_a_large_one():
+def test_p14_no_small_message_overtakes_a_large_one_of_the_same_or_of_a_later_record():
     partition = Partition()
-    partition.prepare(0).prepare(1, size=300).prepare(2, size=10)
+    partition.prepare(0).prepare(1, size=300).prepare(2, 3, size=10)
     partition.max_bytes = 350
-    draft = partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT), entry(2, COMMIT)))
-    assert (offsets(draft.deliver), offsets(draft.held)) == ([0], [1, 2])
+    records = [end(0, entry(0, COMMIT), entry(1, COMMIT), entry(2, COMMIT)), end(1, entry(3, COMMIT))]
+    assert offsets(partition.step(NOW, *records).deliver) == [0]
+    assert offsets(partition.step(NOW, *records).deliver) == [1, 2, 3]
 
 
 def test_a_transaction_may_be_exactly_full():
     partition = Partition().prepare(0, 1, 2, 3)
     partition.max_bytes = 300
-    draft = partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in range(4)]))
-    assert (offsets(draft.deliver), offsets(draft.held)) == ([0, 1, 2], [3])
+    record = end(0, *[entry(offset, COMMIT) for offset in range(4)])
+    assert offsets(partition.step(NOW, record).deliver) == [0, 1, 2]
+    assert offsets(partition.step(NOW, record).deliver) == [3]
 
 
-def test_one_message_may_be_larger_than_a_transaction_should_be():
-    partition = Partition().prepare(0, size=10_000)
-    partition.max_bytes = 350
-    assert offsets(partition.step(NOW, end(0, entry(0, COMMIT))).deliver) == [0]
-
-
-def test_what_can_not_be_delivered_does_not_fill_a_transaction():
+def test_one_message_that_is_larger_than_a_transaction_should_be_goes_alone():
     partition = Partition()
-    partition.prepare(0).prepare(1, size=1_000, topic="missing").prepare(2)
-    partition.obstacles["missing"] = "no such topic"
+    partition.prepare(0).prepare(1, size=10_000).prepare(2)
     partition.max_bytes = 350
-    draft = partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT), entry(2, COMMIT)))
-    assert (offsets(draft.deliver), [held.error for held in draft.held]) == ([0, 2], ["no such topic"])
+    record = end(0, *[entry(offset, COMMIT) for offset in range(3)])
+    assert [offsets(partition.step(NOW, record).deliver) for _ in range(3)] == [[0], [1], [2]]
+
+
+def test_a_message_of_no_bytes_is_a_message():
+    partition = Partition()
+    partition.prepare(0, size=0).prepare(1, size=10_000)
+    partition.max_bytes = 350
+    record = end(0, entry(0, COMMIT), entry(1, COMMIT))
+    assert [offsets(partition.step(NOW, record).deliver) for _ in range(2)] == [[0], [1]]
+
+
+def test_entries_that_deliver_nothing_are_counted_too():
+    partition = Partition().prepare(0, 1, 2)
+    partition.max_entries = 2
+    records = [end(0, entry(0, ROLLBACK)), end(1, entry(1, ROLLBACK), entry(2, ROLLBACK))]
+    first = partition.step(NOW, *records)
+    assert (offsets(first.rolled_back), first.next_end, first.next_entry) == ([0, 1], 1, 1)
+    second = partition.step(NOW, *records[1:])
+    assert (offsets(second.rolled_back), second.next_end, second.next_entry) == ([2], 2, 0)
+
+
+def test_p5_what_was_applied_of_a_record_is_not_applied_again():
+    partition = Partition().prepare(0, 1)
+    partition.max_entries = 1
+    record = end(0, entry(0, COMMIT), entry(1, COMMIT))
+    partition.step(NOW, record)
+    second = partition.step(NOW, record)
+    assert (offsets(second.deliver), reasons(second)) == ([1], [])
+
+
+def test_one_entry_of_a_record_is_counted_as_one_decision():
+    partition = Partition().prepare(0, 1, 2)
+    partition.max_entries = 2
+    record = end(0, entry(0, COMMIT), entry(1, ROLLBACK), entry(2, COMMIT))
+    counted = [partition.step(NOW, record).decisions[Source.CLIENT] for _ in range(2)]
+    assert [(one.entries, one.commits, one.rollbacks) for one in counted] == [(2, 1, 1), (1, 1, 0)]
+
+
+def test_held_messages_have_the_room_that_decisions_leave():
+    partition = Partition().prepare(*range(4))
+    partition.obstacles["orders.placed"] = "no such topic"
+    partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
+    partition.obstacles.clear()
+    partition.max_bytes = 350
+    draft = partition.step(NOW + 1_000, end(1, entry(2, COMMIT), entry(3, COMMIT)))
+    assert (offsets(draft.deliver), draft.left_out) == ([2, 3, 0], True)
+    assert draft.changed == [], "nothing is written about the one that has no room"
+    draft = partition.step(NOW + 1_000)
+    assert (offsets(draft.deliver), draft.left_out) == ([1], False)
+
+
+def test_a_held_message_without_room_is_put_back_as_it_was():
+    partition = Partition()
+    partition.prepare(0, size=300).prepare(1).prepare(2, size=200)
+    partition.obstacles["orders.placed"] = "no such topic"
+    partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
+    partition.obstacles.clear()
+
+    def held() -> list[tuple]:
+        entries = partition.queue.open_entries()
+        return [(one.offset, one.next_due, one.attempts, one.error) for one in entries if one.decided is not None]
+
+    before = held()
+    partition.max_bytes = 350
+    # The small one behind it waits, too: the large one would never have its turn.
+    draft = partition.step(NOW + 1_000, end(1, entry(2, COMMIT)))
+    assert (offsets(draft.deliver), draft.left_out) == ([2], True)
+    assert held() == before
+    assert offsets(partition.step(NOW + 1_000).deliver) == [0]
+    assert offsets(partition.step(NOW + 1_000).deliver) == [1]
+
+
+def test_a_held_message_that_is_larger_than_a_transaction_should_be_goes_alone():
+    partition = Partition().prepare(0, size=10_000)
+    partition.obstacles["orders.placed"] = "no such topic"
+    partition.step(NOW, end(0, entry(0, COMMIT)))
+    partition.obstacles.clear()
+    partition.max_bytes = 350
+    assert offsets(partition.step(NOW + 1_000).deliver) == [0]
 
 
 def test_held_messages_may_be_retried_before_end_is_applied():
     partition = Partition().prepare(0, 1)
-    partition.max_bytes = 150
+    partition.obstacles["orders.placed"] = "no such topic"
     partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
-    draft = partition.draft(NOW)
-    draft.apply_end(end(1, entry(1, COMMIT), entry(1, ROLLBACK)), partition.obstacle)
-    assert (offsets(draft.deliver), reasons(draft)) == ([1], ["REPEAT", "CONTRADICTION"])
+    partition.obstacles.clear()
+    draft = partition.draft(NOW + 1_000)
+    draft.apply_end(whole(end(1, entry(1, COMMIT), entry(1, ROLLBACK))), partition.obstacle)
+    assert (offsets(draft.deliver), reasons(draft)) == ([0, 1], ["REPEAT", "CONTRADICTION"])
 
 
 # --- position ---------------------------------------------------------------------------------------------------------
@@ -476,7 +549,7 @@ def test_end_goes_on_over_what_is_skipped():
     partition = Partition(next_end=5).prepare(0, 1)
     draft = partition.draft(NOW)
     draft.skip_end(7)
-    draft.apply_end(end(9, entry(0, COMMIT)), partition.obstacle)
+    draft.apply_end(whole(end(9, entry(0, COMMIT))), partition.obstacle)
     draft.skip_end(8)
     assert draft.next_end == 10
     assert not draft.is_empty

@@ -28,6 +28,8 @@ PROGRESS_JSON = (
 )
 RECENT = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3)
 RECENT_JSON = PROGRESS_JSON[:-1] + b',"recent":3}'
+WITHIN = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3, entry=2)
+WITHIN_JSON = PROGRESS_JSON[:-1] + b',"recent":3,"entry":2}'
 PENDING = ParkedEntry(
     half_offset=5,
     state=TransactionState.PENDING,
@@ -125,6 +127,7 @@ def test_the_progress():
     assert PROGRESS.encode() == PROGRESS_JSON
     assert Progress.decode(PROGRESS_JSON) == PROGRESS
     assert (RECENT.encode(), Progress.decode(RECENT_JSON)) == (RECENT_JSON, RECENT)
+    assert (WITHIN.encode(), Progress.decode(WITHIN_JSON)) == (WITHIN_JSON, WITHIN)
     assert offset_headers() == [("TXB_V", b"1")]
 
 

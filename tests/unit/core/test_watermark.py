@@ -16,6 +16,7 @@ from tests.unit.core.building import (
     offsets,
     reasons,
     resume,
+    whole,
 )
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
@@ -42,7 +43,7 @@ def test_it_stands_before_the_first_open_message():
 def test_a_transaction_that_does_not_look_at_it_leaves_it_where_it_is():
     partition = Partition().prepare(0, 1)
     partition.step(NOW, end(0, entry(0, COMMIT)))
-    assert Draft(partition.queue, NOW, 100).watermark == 1
+    assert Draft(partition.queue, NOW).watermark == 1
 
 
 def test_it_passes_gaps_and_what_is_beyond_the_last_record():
@@ -326,10 +327,10 @@ def test_a_decision_about_a_discarded_message_that_was_just_forgotten_is_late_ab
     )
     partition.queue.restore_parked(ParkedEntries([forgotten]))
     partition.prepare(4, born=NOW).prepare(5)
-    draft = Draft(partition.queue, NOW, 1_000)
-    draft.retry_held(partition.obstacle, 10)
+    draft = Draft(partition.queue, NOW)
+    draft.retry_held(partition.obstacle, 10, 1_000)
     assert offsets(draft.forgotten) == [5]
-    draft.apply_end(end(0, entry(5, COMMIT)), partition.obstacle)
+    draft.apply_end(whole(end(0, entry(5, COMMIT))), partition.obstacle)
     assert reasons(draft) == ["LATE"]
     partition.commit(draft)
     assert partition.queue.watermark == 4

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from txbridge.core.names import Headers, Names
 from txbridge.testing.simulator.cluster import WANTS_KEYS, NewRecord, Place
 from txbridge.testing.simulator.kafka_writer import POISON
+from txbridge.testing.simulator.load import Load
 from txbridge.testing.simulator.world import World
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -38,7 +39,7 @@ class LocalTransaction:
 class Application:
     """One process of a service."""
 
-    def __init__(self, world: World, names: Names, name: str, group: str, partitions: int) -> None:
+    def __init__(self, world: World, names: Names, name: str, group: str, partitions: int, load: Load) -> None:
         self.name, self.group = name, group
         self.is_alive = True
         self.transactions: list[LocalTransaction] = []
@@ -47,6 +48,7 @@ class Application:
         self.dies_for_the_group_at: int | None = None
         self._world, self._names, self._partitions = world, names, partitions
         self._side = world.side(name)
+        self._load = load
         self._check_position = 0
         self._prepared = 0
 
@@ -78,6 +80,8 @@ class Application:
         elif chance.random() < 0.1:
             # Too large for every real topic, or only together with others.
             value += b"x" * chance.choice((100, 200))
+        if self._load.is_heavy:
+            headers.append(("padding", self._load.padding()))
         self.transactions.append(transaction)
 
         def acknowledged(offset: int) -> None:
@@ -98,11 +102,23 @@ class Application:
         running = [one for one in self.transactions if one.outcome is None and one.offset is not None]
         if not running:
             return
+        if self._load.is_heavy and self._load.random.random() < 0.5:
+            self._decide_all(running)
+            return
         batch = [one for one in running[:4] if chance.random() < 0.6] or running[:1]
         for one in batch:
             one.outcome = chance.choice((COMMIT, COMMIT, COMMIT, ROLLBACK, ROLLBACK, UNKNOWN))
         if chance.random() < 0.8:
             self._send_end([one for one in batch if one.partition == batch[0].partition], "client")
+
+    def _decide_all(self, running: list[LocalTransaction]) -> None:
+        """A backlog of decisions, in one record or in many."""
+        batch = [one for one in running if one.partition == running[0].partition]
+        for one in batch:
+            one.outcome = self._load.random.choice((COMMIT, COMMIT, COMMIT, COMMIT, ROLLBACK))
+        together = self._load.random.choice((1, 3, len(batch)))
+        for first in range(0, len(batch), together):
+            self._send_end(batch[first : first + together], "client")
 
     def decide_again(self) -> None:
         """The same decision, or another, of something decided already."""

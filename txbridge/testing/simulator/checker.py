@@ -10,7 +10,7 @@ from typing import Any
 
 from txbridge.core.names import Names
 from txbridge.testing.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, Finished, Place
-from txbridge.testing.simulator.kafka_writer import MAX_BATCH, POISON
+from txbridge.testing.simulator.kafka_writer import POISON
 from txbridge.testing.simulator.model import Half, PartitionModel, Times, text_headers
 from txbridge.testing.simulator.partition_log import Stored
 from txbridge.testing.simulator.witness import Witness
@@ -79,15 +79,15 @@ class Checker:
         before, model = self._progress[number], self.models[number]
         ended = before["end"] if before else 0
         self._check_progress(number, before, new)
-        decided = self._apply_ends(model, ended, new["end"], witness)
-        delivered = self._deliveries(by_topic, number)
+        decided = self._apply_ends(model, _position(before), _position(new), witness)
+        delivered = self._deliveries(by_topic, number, decided)
         op_place = by_topic.pop(self._names.op, [])
         set_aside, discarded = self._discards(by_topic.pop(self._names.discard, []), number, witness)
         checked = self._checks(by_topic, number, witness, new["end"], finished.began)
         rolled_back = {offset for offset in decided if model.halves[offset].state == "rolled_back"}
         self._ops(op_place, model, delivered, rolled_back, discarded | set_aside)
         self._ledger(number, [one for one in ledger if one is not progress[0]], witness)
-        for offset in decided - rolled_back - delivered:
+        for offset in decided.keys() - rolled_back - delivered:
             half = model.halves[offset]
             if half.state == "held":
                 self._world.count("transition pending commit_undeliverable")
@@ -96,10 +96,15 @@ class Checker:
                     "P2",
                     f"half {number}:{offset} was committed at END {half.decided} and is neither delivered nor held",
                 )
-        for offset in decided & delivered:
+                self._require(
+                    self._may_be_held(half),
+                    "P14",
+                    f"half {number}:{offset} is held, so that others overtake it, and its topic takes everything",
+                )
+        for offset in decided.keys() & delivered:
             self._world.count("transition pending commit")
             self._require(model.halves[offset].state == "committed", "P2", f"{number}:{offset}")
-        for _ in delivered - decided:
+        for _ in delivered - decided.keys():
             self._world.count("transition held deliver")
         self._check_watermark(number, before, new)
         self._check_malformed_ends(model, ended, new["end"])
@@ -114,32 +119,55 @@ class Checker:
 
     def _check_progress(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
         if before is not None:
-            for name in ("half", "end", "op"):
+            for name in ("half", "op"):
                 self._require(new[name] >= before[name], "P10", f"progress {number}: {name} went back to {new[name]}")
+            went_back = _position(new) < _position(before)
+            self._require(not went_back, "P10", f"progress {number}: END went back to {_position(new)}")
         for name, topic in (("half", self._names.half), ("end", self._names.end), ("op", self._names.op)):
             high = self._cluster.logs[topic, number].high_watermark
             self._require(new[name] <= high, "P10", f"progress {number}: {name} {new[name]} is beyond the log")
 
-    def _apply_ends(self, model: PartitionModel, start: int, end: int, witness: Witness) -> set[int]:
-        decided = set()
-        for position in range(start, end):
-            for entry in model.entries(position) or ():
+    def _apply_ends(
+        self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int], witness: Witness
+    ) -> dict[int, int]:
+        """Apply END between two positions; of what it decided, the place in the order of decisions."""
+        decided: dict[int, int] = {}
+        for position in range(start[0], end[0] + (end[1] > 0)):
+            entries = model.entries(position) or []
+            if position == end[0]:
+                self._world.count("cut within an END record")
+                self._require(len(entries) > end[1], "P10", f"END {position} has no entry {end[1]} to go on from")
+                entries = entries[: end[1]]
+            for entry in entries[start[1] if position == start[0] else 0 :]:
                 half = model.apply(entry, witness.latest())
                 if half is not None and half.decided == position:
-                    decided.add(entry.half)
+                    decided.setdefault(entry.half, len(decided))
         return decided
 
-    def _deliveries(self, by_topic: dict[str, list[tuple[Place, Stored]]], number: int) -> set[int]:
+    def _may_be_held(self, half: Half) -> bool:
+        """Whether its topic ever refused a record, or was not there, or might have been."""
+        topic = half.headers["REAL_TOPIC"]
+        return topic in self._world.refused or topic == "missing" or half.headers.get("REAL_QID") == "7"
+
+    def _deliveries(
+        self, by_topic: dict[str, list[tuple[Place, Stored]]], number: int, decided: dict[int, int]
+    ) -> set[int]:
         own = {self._names.op, self._names.discard}
         found: set[int] = set()
         for topic, records in by_topic.items():
             if topic in own or topic.startswith("RMQ_SYS_"):
                 continue
+            last: dict[Place, int] = {}
             for place, stored in records:
                 headers = text_headers(stored)
                 partition, _, offset_text = headers["TXB_HALF"].partition(":")
                 offset = int(offset_text)
                 name = f"half {partition}:{offset}"
+                if offset in decided:
+                    # Only what was held comes later than its turn. Kafka transactions themselves go in END's order.
+                    in_order = last.get(place, -1) < decided[offset]
+                    self._require(in_order, "P14", f"{name} stands in {place} behind what was decided later")
+                    last[place] = decided[offset]
                 self._require(int(partition) == number, "P1", f"{name} was delivered by the owner of {number}")
                 half = self.models[number].half(offset)
                 self._require(half is not None and not half.is_malformed, "P1", f"{name} was never prepared")
@@ -373,7 +401,7 @@ class Checker:
     def _is_uncheckable(self, half: Half) -> bool:
         """Whether the check topic takes no check of this message. Then it waits for its greatest age."""
         picky = self._cluster.picky.get(self._names.check(half.headers["PGROUP"]))
-        too_large = picky == TOO_SMALL and len(half.stored.value or b"") > MAX_BATCH
+        too_large = picky == TOO_SMALL and len(half.stored.value or b"") > self._world.max_batch
         return too_large or (picky == WANTS_KEYS and half.stored.key is None)
 
     def require_checks(self, since: int, now: int, dead_groups: set[str]) -> None:
@@ -392,12 +420,11 @@ class Checker:
                     f"{name} has been due for a check for {waited // 1000} s, its group is alive, and none was sent",
                 )
 
-    @staticmethod
-    def _is_undeliverable(half: Half, undeliverable: set[str]) -> bool:
+    def _is_undeliverable(self, half: Half, undeliverable: set[str]) -> bool:
         return (
             half.headers["REAL_TOPIC"] in undeliverable
             or POISON in (half.stored.value or b"")
-            or len(half.stored.value or b"") > MAX_BATCH
+            or len(half.stored.value or b"") > self._world.max_batch
             or half.headers.get("REAL_QID") == "7"
         )
 
@@ -416,6 +443,11 @@ class Checker:
                 text = f"half {number}:{offset} is {half.state}, readers see it {copies} times"
                 self._require(copies == (1 if half.state == "committed" else 0), promise, text)
         self._require(not seen, "P1", f"readers see what was never prepared: {sorted(seen)}")
+
+
+def _position(progress: dict[str, Any] | None) -> tuple[int, int]:
+    """Where END goes on: offset and index of the entry there."""
+    return (progress["end"], progress.get("entry", 0)) if progress else (0, 0)
 
 
 def _key_rest(one: tuple[Place, Stored], names: Names) -> bytes:

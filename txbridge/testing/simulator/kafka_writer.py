@@ -19,8 +19,6 @@ from txbridge.testing.simulator.world import World
 
 #: A value that contains this makes a real topic refuse the batch that it is in, as one with a broken schema would.
 POISON = b"poison"
-#: max.message.bytes of the real topics, as far as values go: it bounds the batch.
-MAX_BATCH = 150
 #: Between two attempts of a request that the coordinator puts off (ms).
 _RETRY_MS = 10
 
@@ -47,6 +45,9 @@ class SimulatedProducer:
         # What stands in the way: the transaction can only be aborted, or the producer is of no use any more.
         self._abortable: KafkaError | None = None
         self._fatal: KafkaError | None = None
+        #: Bytes of this transaction that the link has carried, and whether it was too slow for the rest.
+        self._carried = 0
+        self._was_too_slow = False
 
     # --- what an owner calls ----------------------------------------------------------------------------------------
 
@@ -85,6 +86,7 @@ class SimulatedProducer:
 
     def begin_transaction(self) -> None:
         self._raise_fatal()
+        self._carried, self._was_too_slow = 0, False
 
     def produce(
         self,
@@ -119,6 +121,7 @@ class SimulatedProducer:
         if self._abortable is not None:
             raise kafka_exception(self._abortable.code(), self._abortable.str(), abort=True)
         if self._added and self._world.strikes("commit must be aborted"):
+            self._excuse_all()
             self._abortable = KafkaError(KafkaError.INVALID_TXN_STATE, "abort it")
             raise kafka_exception(KafkaError.INVALID_TXN_STATE, "abort it", abort=True)
         self._end(timeout, commit=True)
@@ -126,7 +129,7 @@ class SimulatedProducer:
     def abort_transaction(self, timeout: float) -> None:
         self._raise_fatal()
         for place in self._queues:
-            self._fail(place, KafkaError._PURGE_QUEUE)  # noqa: SLF001
+            self._report_failed(place, KafkaError._PURGE_QUEUE)  # noqa: SLF001
         self._end(timeout, commit=False)
         self._abortable = None
 
@@ -175,6 +178,7 @@ class SimulatedProducer:
         self._added.clear()
 
     def _give_up(self, milliseconds: int) -> None:
+        self._excuse_all()
         if self._world.random.random() < 0.5:
             self._trouble()
         self._actor.wait(milliseconds)
@@ -200,8 +204,10 @@ class SimulatedProducer:
             # Partitions have leaders of their own: no order between them.
             self._world.random.shuffle(places)
         for place in places:
-            if self._fatal is not None or self._abortable is not None:
-                self._fail(place, KafkaError._PURGE_QUEUE)  # noqa: SLF001
+            if self._was_too_slow:
+                self._report_failed(place, KafkaError._MSG_TIMED_OUT)  # noqa: SLF001
+            elif self._fatal is not None or self._abortable is not None:
+                self._report_failed(place, KafkaError._PURGE_QUEUE)  # noqa: SLF001
             elif self._add(place):
                 self._send(place)
 
@@ -244,18 +250,20 @@ class SimulatedProducer:
                 world.count("fault record refused")
                 self._fail(place, KafkaError.INVALID_RECORD)
                 return
-            if sum(map(len, values)) > MAX_BATCH:
+            if sum(map(len, values)) > world.max_batch:
                 world.count("fault batch too large")
                 self._fail(place, KafkaError.MSG_SIZE_TOO_LARGE)
                 return
         picky = self._cluster.picky.get(place[0])
-        if picky == TOO_SMALL and sum(len(record[1] or b"") for record in records) > MAX_BATCH:
+        if picky == TOO_SMALL and sum(len(record[1] or b"") for record in records) > world.max_batch:
             world.count("fault check too large")
             self._fail(place, KafkaError.MSG_SIZE_TOO_LARGE)
             return
         if picky == WANTS_KEYS and any(record[0] is None for record in records):
             world.count("fault check without key")
             self._fail(place, KafkaError.INVALID_RECORD)
+            return
+        if self._is_too_slow_for(place, records):
             return
         if world.strikes("records timed out"):
             if world.random.random() < 0.5:
@@ -285,8 +293,41 @@ class SimulatedProducer:
             self._reports.append(partial(report, None, SimulatedMessage(*place, first + number, stored)))
         queue.clear()
 
+    def _is_too_slow_for(self, place: Place, records: list[NewRecord]) -> bool:
+        """Whether the link does not carry all of them in time; it carries the first ones."""
+        carried, count = self._carried, 0
+        for key, value, headers, _ in records:
+            carried += len(key or b"") + len(value or b"") + sum(len(name) + len(text or b"") for name, text in headers)
+            count += carried <= self._world.link
+        if carried <= self._world.link:
+            self._carried = carried
+            return False
+        self._world.count("link too slow")
+        self._world.trace(f"the link carries {count} of {len(records)} records for {place} in time")
+        queue = self._queues[place]
+        if count:
+            self._cluster.produce(place, self._name, self._epoch, self._sequences.get(place, 0), records[:count])
+            stored = SimulatedMessage(*place, 0)
+            self._reports.extend(partial(report, None, stored) for _, report in queue[:count])
+            del queue[:count]
+        else:
+            # From the worker's place it looks as if the topic took nothing.
+            self._world.refused.add(place[0])
+        self._was_too_slow = True
+        self._actor.wait(self._message_timeout)
+        self._report_failed(place, KafkaError._MSG_TIMED_OUT)  # noqa: SLF001
+        return True
+
     def _fail(self, place: Place, code: int) -> None:
         """None of what is queued for this partition will be stored; the transaction can only be aborted."""
+        self._excuse_all()
+        self._report_failed(place, code)
+
+    def _excuse_all(self) -> None:
+        """Something went wrong that may be the fault of any topic in this transaction."""
+        self._world.refused.update(topic for topic, _ in self._queues)
+
+    def _report_failed(self, place: Place, code: int) -> None:
         error = KafkaError(code, "not stored")
         for _, report in self._queues[place]:
             self._reports.append(partial(report, error, SimulatedMessage(*place, -1)))
@@ -297,6 +338,7 @@ class SimulatedProducer:
     # --- callbacks --------------------------------------------------------------------------------------------------
 
     def _trouble(self) -> None:
+        self._excuse_all()
         error = KafkaError(KafkaError._TRANSPORT, "connection lost")  # noqa: SLF001
         self._reports.append(partial(self._on_trouble, error))
 

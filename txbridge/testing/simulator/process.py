@@ -15,6 +15,7 @@ from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.state import PartitionContext
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
+from txbridge.core.transaction_size import Limits
 from txbridge.testing.simulator.actors import Actor
 from txbridge.testing.simulator.kafka_readers import SimulatedAdmin, SimulatedConsumer
 from txbridge.testing.simulator.kafka_writer import SimulatedProducer
@@ -80,6 +81,7 @@ class Process:
         partition: int,
         name: str,
         check_rate: int = 1_000,
+        largest: Limits | None = None,
     ) -> None:
         self.name = name
         self.partition = partition
@@ -105,6 +107,7 @@ class Process:
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
             payload_memory=300,
             check_rate=check_rate,
+            largest=largest or Limits(),
             outside=outside,
         )
         self.owner = PartitionOwner(context, partition, lambda _: self._confirm())

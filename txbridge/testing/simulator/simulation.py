@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from txbridge.testing.simulator.applications import FLAKY_TOPIC, MISSING_TOPIC, 
 from txbridge.testing.simulator.checker import Checker, Violation
 from txbridge.testing.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster
 from txbridge.testing.simulator.faults import choose_faults
+from txbridge.testing.simulator.load import choose_load
 from txbridge.testing.simulator.model import Times
 from txbridge.testing.simulator.process import Process
 from txbridge.testing.simulator.world import World
@@ -68,8 +70,14 @@ class Simulation:
         )
         self._check_rate = chance.choice((2, 1_000, 1_000))
         self._create_topics()
+        self.load = load = choose_load(seed)
+        world.link = load.link
+        if load.is_heavy:
+            # Paddings are in headers: a larger value would not mean a larger message.
+            world.max_batch = sys.maxsize
         self.applications = [
-            Application(world, self.names, f"app{number}", f"group{number % 2}", self.partitions) for number in range(3)
+            Application(world, self.names, f"app{number}", f"group{number % 2}", self.partitions, load)
+            for number in range(3)
         ]
         times = Times(
             self.policy.transaction_timeout,
@@ -112,10 +120,10 @@ class Simulation:
         structlog.configure(processors=[cast(Any, self._on_log)], cache_logger_on_first_use=False)
         violation: str | None = None
         try:
-            for partition in range(self.partitions):
-                self.start_owner(partition)
             self._update_members()
-            for _ in range(self.steps):
+            for number in range(max(self.steps, self.load.outage + 1)):
+                if number == self.load.outage:
+                    self._start_owners()
                 self.step()
                 self.look()
             self._stop_faults()
@@ -150,13 +158,26 @@ class Simulation:
 
     # --- owners -----------------------------------------------------------------------------------------------------
 
+    def _start_owners(self) -> None:
+        for partition, process in enumerate(self.assigned):
+            if process is None or process.actor.has_ended:
+                self.start_owner(partition)
+
     def start_owner(self, partition: int) -> None:
         """A worker comes up and is assigned the partition; whoever had it may not know yet."""
         self._started += 1
         before = self.assigned[partition]
         if before is not None:
             before.is_assigned = False
-        process = Process(self.world, self.names, self.policy, partition, f"w{self._started}", self._check_rate)
+        process = Process(
+            self.world,
+            self.names,
+            self.policy,
+            partition,
+            f"w{self._started}",
+            self._check_rate,
+            self.load.limits,
+        )
         self.checker.witnesses[process.name] = process.witness
         self.processes.append(process)
         self.assigned[partition] = process
@@ -372,6 +393,7 @@ class Simulation:
             hidden.remove(FLAKY_TOPIC)
         else:
             hidden.add(FLAKY_TOPIC)
+            self.world.refused.add(FLAKY_TOPIC)
             self.world.count("fault topic gone")
 
     def _mishap_death(self) -> None:
@@ -394,9 +416,7 @@ class Simulation:
                 self._resume(process)
             if self.assigned[process.partition] is not process:
                 process.stop()
-        for partition, process_or_none in enumerate(self.assigned):
-            if process_or_none is None or process_or_none.actor.has_ended:
-                self.start_owner(partition)
+        self._start_owners()
         dead = "group1" if world.random.random() < 0.15 else None
         for application in self.applications:
             if application.group == dead:

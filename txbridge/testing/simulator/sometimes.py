@@ -33,6 +33,8 @@ OTHER_COUNTERS = (
     "late EndTxn refused, its epoch is over",
     "late InitProducerId",
     "late describe group",
+    "link too slow",
+    "cut within an END record",
     "client checked",
     "client decided again",
     *(f"client forged {kind}" for kind in range(6)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
@@ -35,6 +36,12 @@ class World:
         self.tail: deque[str] = deque(maxlen=60)
         #: Chance of each kind of fault, per occasion; empty when faults have stopped.
         self.faults: dict[str, float] = {}
+        #: Topics that have refused a record, or were not there: what is held for them is held for a reason.
+        self.refused: set[str] = set()
+        #: max.message.bytes of the real topics, as far as values go: it bounds the batch.
+        self.max_batch = 150
+        #: Bytes of records that the link carries within the produce time-out.
+        self.link = sys.maxsize
         self.cluster = Cluster(lambda: self.now, self.trace)
         #: Requests that are on their way and may arrive whenever they like: what they are, and their effect.
         self.late_requests: list[tuple[str, Callable[[], None]]] = []

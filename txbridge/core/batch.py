@@ -1,0 +1,73 @@
+"""Batch: which entries of END go into one Kafka transaction. The cut falls between two of them, in the order of END."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from txbridge.core.end_transaction import Decision, EndRecord
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.open_entries import HalfEntry
+from txbridge.core.states import TransactionState
+from txbridge.core.transaction_size import Limits
+
+#: Whether one more message of its topic has room, or None when it can not be delivered now and needs none.
+Room = Callable[[HalfEntry], bool | None]
+
+
+class Part(NamedTuple):
+    """Entries of one END record: those from `start` on, below `stop`."""
+
+    record: EndRecord
+    start: int
+    stop: int
+
+
+class Batch:
+    """Entries in the order of END, until one has no room; nothing behind it comes in.
+
+    What is counted here is what would be delivered if every topic took it. HALF was read up to all that is named.
+    """
+
+    def __init__(self, queue: HalfQueue, limits: Limits, room: Room | None = None) -> None:
+        self._queue = queue
+        self._limits = limits
+        self._room = room
+        self.entries = 0
+        self.bytes = 0
+        self._has_any = False
+        #: Real topics of what it delivers.
+        self.topics: set[str] = set()
+
+    def take(self, record: EndRecord) -> Part:
+        """As many of its entries as have room; of the record that was begun before, of the others."""
+        queue, room, limits = self._queue, self._room, self._limits
+        find, first_of, topics = queue.entry, queue.first_of, self.topics
+        start = queue.next_entry if record.offset == queue.next_end else 0
+        entries = record.entries[start : start + limits.entries - self.entries]
+        stop, size, most, has_any = start, self.bytes, limits.bytes, self._has_any
+        for command in entries:
+            if command.decision is Decision.COMMIT:
+                entry = find(first_of(command.half_offset))
+                if entry is not None and entry.state is TransactionState.PENDING:
+                    has_room = True if room is None else room(entry)
+                    if has_room is not None:
+                        # One that is too large by itself goes alone.
+                        if not has_room or (has_any and size + entry.size > most):
+                            break
+                        size += entry.size
+                        has_any = True
+                    topics.add(entry.real_topic)
+            stop += 1
+        self.entries += stop - start
+        self.bytes, self._has_any = size, has_any
+        return Part(record, start, stop)
+
+    def take_whole(self, size: int) -> bool:
+        """A record without entries, to be set aside; False when it has no room."""
+        if self.entries >= self._limits.entries or (self._has_any and self.bytes + size > self._limits.bytes):
+            return False
+        self.entries += 1
+        self.bytes += size
+        self._has_any = True
+        return True
