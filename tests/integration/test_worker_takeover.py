@@ -291,7 +291,7 @@ def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
     record = {"key": used.names.parked_key(0, end), "headers": offset_headers(), "partition": 0}
     used.produce(used.names.offset, value=entry.encode(), **record)
     refused = used.local_owner(0)
-    refused.wait_error(f"a parked entry of half offset {end}", f"ends at offset {end}")
+    refused.wait_error(f"a parked entry of half offset {end}", f"was read up to offset {end} only")
     # As the text says.
     used.produce(used.names.offset, value=None, **record)
     refused.wait_serving()

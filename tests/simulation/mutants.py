@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from txbridge.broker import membership, takeover
+from txbridge.broker import half_log, membership, takeover
 from txbridge.broker.committer import Committer
 from txbridge.broker.cycle import Cycle
 from txbridge.broker.errors import AbortedError, IndefiniteError
@@ -21,6 +21,7 @@ from txbridge.broker.groups import GroupDirectory, _Group
 from txbridge.broker.inbox import EndInbox
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.refused_checks import RefusedChecks
+from txbridge.broker.transaction import Transaction
 from txbridge.broker.trouble import EndTxnWatch
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.batch import Batch
@@ -243,6 +244,24 @@ def a_refused_check_has_no_back_off() -> None:
     RefusedChecks.obstacle = lambda _self, _entry, _topic: None
 
 
+def absence_by_one_answer() -> None:
+    """What HALF does not hold by one answer about its end is not there."""
+    half_log._ABSENT_AFTER_S = 0.0
+
+
+def offset_topic_ends_where_somebody_says() -> None:
+    """A take-over does not look where its first record lands."""
+    Committer._look_where_the_ledger_ends = lambda _self: None
+    produce = Transaction.produce
+    Transaction.produce = lambda self, contents: produce(self, replace(contents, ledger_at=None))
+
+
+def op_ends_where_somebody_says() -> None:
+    """A take-over does not count the records of OP."""
+    progress = Committer._progress
+    Committer._progress = lambda self, draft: replace(progress(self, draft), ops=0)
+
+
 def copies_are_messages() -> None:
     """A half message that its producer has sent twice is two."""
     HalfQueue.note_id = lambda _self, _half: None
@@ -279,6 +298,9 @@ MUTANTS: dict[str, Callable[[], None]] = {
         dirty_reads_at_take_over,
         parked_entries_forgotten,
         a_refused_check_has_no_back_off,
+        absence_by_one_answer,
+        offset_topic_ends_where_somebody_says,
+        op_ends_where_somebody_says,
         copies_are_messages,
         copies_across_a_take_over_are_messages,
     )

@@ -92,16 +92,19 @@ def test_the_progress() -> None:
         topics={"half": "h-id", "end": "e-id", "op": "o-id", "offset": "f-id"},
         owner="worker-1",
         seq=5,
+        read=104,
+        ops=3,
         recent=90,
         entry=3,
     )
     assert Progress.decode(golden.value) == progress
     assert (progress.encode(), NAMES.progress_key(2), offset_headers()) == (golden.value, golden.key, golden.headers)
-    # Left out, "recent" is "half" and "entry" the beginning of the record.
+    # Left out, "recent" is "half", "entry" the beginning of the record, and nobody knows how far HALF was read.
     shorter = json.loads(golden.value)
-    del shorter["recent"], shorter["entry"]
+    for name in ("recent", "entry", "read", "ops"):
+        del shorter[name]
     read = Progress.decode(json.dumps(shorter).encode())
-    assert (read.recent, read.entry) == (None, 0)
+    assert (read.recent, read.entry, read.read, read.ops) == (None, 0, None, 0)
 
 
 PARKED = {

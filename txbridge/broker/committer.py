@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from txbridge.broker.errors import (
     AbortedError,
     FencedError,
     IndefiniteError,
+    OutdatedError,
     RecordFailure,
     RecordKind,
     RecordName,
@@ -25,7 +27,7 @@ from txbridge.core import names as header_names
 from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.core.open_entries import HalfEntry
-from txbridge.core.progress import Progress
+from txbridge.core.progress import Progress, encode_ops
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.log import get_logger
 
@@ -63,6 +65,8 @@ class Committer:
         # Records that the discard topic takes without key and value only.
         self._bodiless: set[RecordName] = set()
         self._settled_op = 0
+        # Whether it has to be learnt anew where OFFSET ends, to know that nothing of it was missed.
+        self._look_again = False
         # Whether the fate of every record has to be known, after one was refused of which it was not.
         self._named = False
 
@@ -78,7 +82,7 @@ class Committer:
     def commit(self, draft: Draft, malformed: Sequence[MalformedRecord]) -> bool:
         """Write and apply the draft; False when it was abandoned and must be drafted anew.
 
-        Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
+        Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
         """
         state = self._state
         receipt = Receipt()
@@ -101,7 +105,12 @@ class Committer:
         )
         if state.writer.must_fence:
             self._was_committed(receipt)
+        elif self._look_again:
+            self._look_where_the_ledger_ends()
+        contents = replace(contents, ledger_at=state.ledger_at)
         started = self._outside.monotonic()
+        # Whatever becomes of it: should it be aborted, OFFSET ends further on.
+        self._look_again = state.ledger_at is not None
         try:
             state.writer.write(contents, receipt)
         except RecordsRefusedError as error:
@@ -119,6 +128,9 @@ class Committer:
             draft.abandon()
             self._aborted(draft, "transaction_aborted", error)
             return False
+        except OutdatedError:
+            draft.abandon()
+            raise
         except IndefiniteError as error:
             if not self._was_committed(receipt):
                 draft.abandon()
@@ -139,15 +151,24 @@ class Committer:
         if draft.watermark >= queue.half_position:
             # Everything read is finished or parked: no OP record up to here names anything that is still needed.
             op = max(op, self._settled_op)
-        recent = queue.recent_start
         return Progress(
             half=draft.watermark,
             end=draft.next_end,
             op=op,
             topics=last.topics,
-            recent=recent,
+            # What the predecessor has read stays so, though it is read anew.
+            read=max(queue.half_position, last.read or 0),
+            ops=queue.ops_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
+            recent=self._recent(),
             entry=draft.next_entry,
         )
+
+    def _recent(self) -> int:
+        state, last = self._state, self._state.progress
+        if state.half_reader.position >= state.queue.half_position:
+            return state.queue.recent_start
+        # Since the take-over the ids of the last messages have not been read yet.
+        return min(state.queue.recent_start, last.half if last.recent is None else last.recent)
 
     def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:
         """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
@@ -178,6 +199,7 @@ class Committer:
         draft.apply()
         assert receipt.progress is not None
         state.progress, state.progress_offset = receipt.progress, receipt.progress_offset
+        state.ledger_at, self._look_again = receipt.ledger_at, False
         for _, half_offsets in draft.ops():
             state.payloads.drop(half_offsets)
         state.payloads.yield_room(entry.offset for entry in draft.parked)
@@ -209,14 +231,23 @@ class Committer:
         state.writer.fence()
         start = max(state.progress_offset, 0)
         ledger = read_offset_topic(self._context, state.partition, state.stopping, start)
-        last = ledger.progress
+        last, state.ledger_at, self._look_again = ledger.progress, ledger.position, False
         if last is not None and last == receipt.progress:
-            receipt.progress_offset = ledger.progress_offset
+            receipt.progress_offset, receipt.ledger_at = ledger.progress_offset, ledger.position
             return True
         nothing_yet = last is None and state.progress_offset < 0
         if nothing_yet or last == state.progress:
             return False
         raise FencedError("another worker has written the progress meanwhile")
+
+    def _look_where_the_ledger_ends(self) -> None:
+        """Where the next record in OFFSET must land, after what was written there was aborted. Raises OutdatedError."""
+        state = self._state
+        assert state.ledger_at is not None
+        ledger = read_offset_topic(self._context, state.partition, state.stopping, state.ledger_at)
+        if ledger.progress is not None:
+            raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a progress that was not read")
+        state.ledger_at, self._look_again = ledger.position, False
 
     # --- what went wrong --------------------------------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from txbridge.broker.check_watch import CheckWatch
 from txbridge.broker.committer import Committer
-from txbridge.broker.errors import AbortedError, LogGoneError
+from txbridge.broker.errors import AbortedError
 from txbridge.broker.groups import GroupDirectory
+from txbridge.broker.half_log import HALF_BATCH, HalfLog
 from txbridge.broker.real_topics import RealTopics
 from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.state import PartitionContext, PartitionState
@@ -17,12 +18,9 @@ from txbridge.broker.turn import Turn, Waiting, first_entries, next_turn, requir
 from txbridge.core.batch import Batch, Part
 from txbridge.core.commit_pace import CommitPace
 from txbridge.core.draft import Draft
-from txbridge.core.end_transaction import EndRecord
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
 
-#: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
-_HALF_BATCH = 10_000
 #: Waiting for work: HALF is looked at this often, and two looks bound how late a check can be noticed.
 _IDLE_S = 0.1
 #: Beside decisions, which say themselves what of HALF they need, HALF is looked at this often.
@@ -41,7 +39,7 @@ _VAIN_ROUND_S = 0.25
 _ROUND_LIMIT = 1_000
 #: Messages that are parked with one Kafka transaction, 2 MB of records: as many as are read in the same turn, so that
 #: what is undecided does not pile up as objects.
-_PARK_LIMIT = _HALF_BATCH
+_PARK_LIMIT = HALF_BATCH
 #: The same while the discard topic takes records one by one only.
 _CAREFUL_LIMIT = 50
 #: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction; one
@@ -50,11 +48,6 @@ _STEP = 10
 #: Beside decisions, held messages that are due again have this part of a Kafka transaction (1/n) at most. When they had
 #: no room in n - 1 that decisions have filled, the next one is theirs alone: so neither waits for the other for ever.
 _SHARE_OF_HELD = 4
-#: Reading HALF up to an offset that an END names: a fetch takes milliseconds. After so long, Kafka is asked whether it
-#: goes there at all.
-_HALF_SOON_S = 0.05
-#: Reading HALF up to an offset that Kafka says is there: without a record for this long, something is wrong.
-_HALF_TIMEOUT_S = 10.0
 #: When nothing has been written for so long, the progress is brought level with the ends of the logs.
 _SETTLE_S = 60.0
 
@@ -71,6 +64,7 @@ class Cycle:
         self._refused_checks = RefusedChecks(context.outside)
         self._size = TransactionSize(context.largest)
         self._committer = Committer(context, state, self._topics, self._refused_checks, self._size)
+        self._half = HalfLog(state, context.outside)
         self._watch = CheckWatch(state.partition, context.outside)
         # Groups with checks due, as of the round at hand.
         self._due_groups: list[str] = []
@@ -122,11 +116,13 @@ class Cycle:
         and KafkaException when Kafka can not be asked.
         """
         self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(waiting, end_position)
+        self._half.look()
         if waiting and self._left_out >= _SHARE_OF_HELD - 1 and self._retry_alone():
             return
-        self._read_half_for(first_entries(self._state.queue, waiting, self._size.limits.entries))
+        first = first_entries(self._state.queue, waiting, self._size.limits.entries)
+        ready = self._half.ready(first)
         self._note_what_is_due(end_position)
-        turn = self._next_of(waiting, end_position)
+        turn = self._next_of(waiting, end_position, None if ready == len(first) else ready)
         as_of = self._round_as_of(turn.end)
         self._look_up(turn.topics, as_of)
         started = self._outside.monotonic()
@@ -175,7 +171,7 @@ class Cycle:
         if not self._may_read_on(waiting, end_position):
             return False
         state = self._state
-        came = state.take_in_half(_HALF_BATCH, _NEXT_FETCH_S if self._is_behind else 0)
+        came = state.take_in_half(HALF_BATCH, _NEXT_FETCH_S if self._is_behind else 0)
         self._is_behind = came > 0 and state.half_reader.position < state.half_reader.fetched_end()
         if not self._is_behind:
             self._read_ahead_at = self._outside.monotonic() + _READ_AHEAD_S
@@ -187,35 +183,16 @@ class Cycle:
         Not far ahead of decisions that are stored and not applied: after an outage, messages would be parked for
         nothing, by the hundred thousand, and be decided a moment later.
         """
-        if not self._state.queue.reads_far_ahead:
+        queue = self._state.queue
+        if not queue.reads_far_ahead:
             return True
-        if waiting:
+        if waiting or queue.must_park:
             return False
         if self._outside.monotonic() >= self._level_until:
             if self._state.end_reader.watermarks()[1] > end_position:
                 return False
             self._level_until = self._outside.monotonic() + _ROUND_S
         return True
-
-    def _read_half_for(self, batch: Sequence[EndRecord | MalformedRecord]) -> None:
-        """Read HALF to min(highest offset named + 1, its end fetched after the END was read).
-
-        Its end is asked for only when it does not come up to there soon: what an END of a client's names is stored,
-        and is on its way. Beyond it there is nothing to wait for, however many messages come meanwhile.
-        """
-        state, monotonic = self._state, self._outside.monotonic
-        named = [entry.half_offset for record in batch if isinstance(record, EndRecord) for entry in record.entries]
-        target = max(named, default=-1) + 1
-        started = monotonic()
-        deadline, is_stored = started + _HALF_TIMEOUT_S, False
-        while state.queue.half_position < target:
-            came = state.take_in_half(_HALF_BATCH, _HALF_SOON_S)
-            if not is_stored and monotonic() >= started + _HALF_SOON_S:
-                target, is_stored = min(target, state.half_reader.watermarks()[1]), True
-            elif came:
-                deadline = monotonic() + _HALF_TIMEOUT_S
-            elif monotonic() > deadline:
-                raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {target}")
 
     def _note_what_is_due(self, end_position: int) -> None:
         """Once something is due, remember up to where END has to be applied first: its end as of a later time.
@@ -231,13 +208,10 @@ class Cycle:
             self._watch.round_done({})
             return
         self._next_round = self._outside.monotonic() + _ROUND_S
-        end = self._state.end_reader.watermarks()[1]
-        if end < end_position:
-            raise LogGoneError(
-                f"{self._context.names.end}[{self._state.partition}] ends at offset {end}, below {end_position} that "
-                f"was reached already: it was cut, or deleted and created anew",
-            )
-        self._due = (now, end)
+        # A decision that whoever is asked does not know would not stop the check.
+        end = self._state.end_reader.end_from(end_position)
+        if end is not None:
+            self._due = (now, end)
 
     def _round_as_of(self, next_end: int) -> int | None:
         """The time up to which checks and discards may be done in a draft that applies END up to here, or None."""
@@ -249,15 +223,19 @@ class Cycle:
         self._watch.round_waits(f"END has to be applied up to offset {end}, and is up to {self._state.queue.next_end}")
         return None
 
-    def _next_of(self, waiting: Waiting, end_position: int) -> Turn:
-        """The next entries of END, in its order, as many as one Kafka transaction should hold."""
+    def _next_of(self, waiting: Waiting, end_position: int, ready: int | None) -> Turn:
+        """The next entries of END, in its order, as many as one Kafka transaction should hold.
+
+        `ready`: of so many records all is known that they name; None: of those that it can hold.
+        """
         if self._round_waits:
             return Turn(self._state.queue.next_end if waiting else end_position)
         state = self._state
         require_the_rest(state.queue, waiting, f"{self._context.names.end}[{state.partition}]")
         self._topics.begin_draft()
         batch = Batch(state.queue, self._size.limits, self._topics.room)
-        return next_turn(batch, waiting, end_position, _CAREFUL_LIMIT if self._is_careful else _ROUND_LIMIT)
+        most_aside = _CAREFUL_LIMIT if self._is_careful else _ROUND_LIMIT
+        return next_turn(batch, waiting, end_position, most_aside, ready)
 
     @property
     def _is_careful(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from txbridge.broker.errors import LogGoneError
 from txbridge.broker.inbox import EndEvent, EndInbox
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.payloads import offset_of
@@ -76,14 +75,11 @@ class EndLog:
             self._compare()
 
     def _compare(self) -> None:
-        end = self._seen_end = self._reader.watermarks()[1]
-        if end > self.position:
-            self._inbox.unlevel()
-        elif end < self.position:
-            raise LogGoneError(
-                f"{self._topic}[{self._partition}] ends at offset {end}, below {self.position} that was reached "
-                f"already: it was cut, or deleted and created anew",
-            )
+        end = self._reader.end_from(self.position)
+        if end is not None:
+            self._seen_end = end
+            if end > self.position:
+                self._inbox.unlevel()
 
     def _read(self, room: int, timeout: float) -> None:
         """Read END ourselves until Faust's events are level with us; without them this is how END is read."""

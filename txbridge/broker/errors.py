@@ -36,6 +36,10 @@ class AbortedError(TxBridgeError):
     """The Kafka transaction was aborted and nothing of it is visible; it can be tried again."""
 
 
+class OutdatedError(TxBridgeError):
+    """OFFSET reaches further than its end was said to be: what was read is not the last state. Nothing was written."""
+
+
 class UnnamedRecordsError(AbortedError):
     """Kafka did not take some records of it, and which ones is not known: write it again and have each one reported.
 

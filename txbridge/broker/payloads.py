@@ -115,6 +115,8 @@ class PayloadStore:
                     if messages and messages[0].offset() == offset:
                         yield messages[0]
             except LogGoneError:
-                # Retention came by just now.
+                # Retention came by just now; or the log ends here, as whoever is asked says, which is no retention.
                 reader.position = -1
+                if reader.watermarks()[0] <= offset:
+                    raise
         reader.stop()

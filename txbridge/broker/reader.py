@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,22 @@ from txbridge.log import librdkafka_logger
 
 #: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
 _REQUEST_TIMEOUT_S = 5.0
+#: A broker that was stopped and goes on first answers what has waited for it as if it still led the partition: with
+#: the end of long ago. It loses its leadership after broker.session.timeout.ms (9 s by default). An answer as late as
+#: this is not believed; a healthy broker needs milliseconds, a first connection up to a second.
+_PROMPT_S = 2.0
+#: After a late answer: time for the broker to learn who leads, a fetch of the metadata log, before it is asked again.
+_AGAIN_S = 1.0
+#: Late answers until asking is given up, as when nobody answers.
+_MOST_ASKED = 3
+#: Metadata may be this old when it decides who is asked for the end of a log. librdkafka's own refresh is every five
+#: minutes, in which a former leader that is cut off from the others would be asked.
+_METADATA_S = 1.0
+#: A log that ends below what was read from it: a former leader may say so, for the moments until all know the new one.
+#: When every answer of so long says so, the log was cut.
+CUT_AFTER_S = 10.0
+#: Between two fetches of a position that the broker asked does not have.
+_FETCH_AGAIN_S = 0.5
 #: How long the last stable offset may lag behind: the coordinator aborts a transaction whose owner is gone after its
 #: transaction.timeout.ms (10 s by default for ours), and looks every 10 s.
 STABLE_TIMEOUT_S = 30.0
@@ -69,6 +86,10 @@ class PartitionReader:
         self._consumer = outside.consumer(config)
         #: Offset of the next record, as far as this reader has come.
         self.position = -1
+        self._refreshed_at = float("-inf")
+        # Since when the log seems to end below what was reached, by topic for `end_from`, and by what a fetch said.
+        self._short_since: dict[str, float] = {}
+        self._fetch_short_since: float | None = None
 
     def start(self, offset: int) -> None:
         """Read from this offset on."""
@@ -85,16 +106,53 @@ class PartitionReader:
     def watermarks(self, topic: str | None = None) -> tuple[int, int]:
         """Log start and end of this partition, or of the one with its number in another topic.
 
-        Only a reader of uncommitted records sees the true end. Raises KafkaException.
+        Only a reader of uncommitted records sees the true end. It is what a broker said that took itself for the leader
+        a moment ago: a log may be longer than that. Raises KafkaException.
         """
         topic = topic or self.topic
+        monotonic = self._outside.monotonic
         try:
-            low, high = self._consumer.get_watermark_offsets(
-                TopicPartition(topic, self.partition), timeout=_REQUEST_TIMEOUT_S
-            )
+            for _ in range(_MOST_ASKED):
+                started = monotonic()
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(topic, self.partition), timeout=_REQUEST_TIMEOUT_S
+                )
+                if monotonic() - started <= _PROMPT_S:
+                    return low, high
+                self._outside.wait(threading.Event(), _AGAIN_S)
+                self._refresh(topic)
         except KafkaException as error:
             raise KafkaException(_named(error.args[0], topic)) from error
-        return low, high
+        late = f"{_MOST_ASKED} answers about the end of {topic}[{self.partition}] came late, and may be out of date"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, late))  # noqa: SLF001 - librdkafka's public name for it
+
+    def _refresh(self, topic: str) -> None:
+        """Learn anew who leads. Raises KafkaException."""
+        self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
+        self._refreshed_at = self._outside.monotonic()
+
+    def end_from(self, reached: int, topic: str | None = None) -> int | None:
+        """Log end, from the leader as the brokers know it now; None when it is below what was reached already.
+
+        Then somebody answered who does not lead any more, or the log was cut: raises LogGoneError when all answers of
+        CUT_AFTER_S say so. Raises KafkaException.
+        """
+        topic = topic or self.topic
+        if self._outside.monotonic() - self._refreshed_at > _METADATA_S:
+            try:
+                self._refresh(topic)
+            except KafkaException as error:
+                raise KafkaException(_named(error.args[0], topic)) from error
+        end = self.watermarks(topic)[1]
+        if end >= reached:
+            self._short_since.pop(topic, None)
+            return end
+        if self._outside.monotonic() - self._short_since.setdefault(topic, self._outside.monotonic()) < CUT_AFTER_S:
+            return None
+        raise LogGoneError(
+            f"{topic}[{self.partition}] ends at offset {end}, below {reached} that was reached already: it was cut, or "
+            f"deleted and created anew",
+        )
 
     def fetched_end(self) -> int:
         """Log end as the last fetched records told it; asks nobody. Negative when nothing was fetched yet."""
@@ -113,17 +171,35 @@ class PartitionReader:
             if error is None:
                 assert offset is not None
                 self.position = offset + 1
+                self._fetch_short_since = None
                 records.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public name for it
                 assert offset is not None
                 self.position = max(self.position, offset)
+                self._fetch_short_since = None
             elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
-                raise LogGoneError(
-                    f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}",
-                )
+                self._fetch_again(error)
+                break
+            elif error.code() == KafkaError._LOG_TRUNCATION:  # noqa: SLF001
+                raise LogGoneError(f"{self.topic}[{self.partition}] was cut below {self.position}: {error.str()}")
             elif not error.retriable() and error.code() not in _PASSING:
                 raise KafkaException(_named(error, self.topic))
         return records
+
+    def _fetch_again(self, error: KafkaError) -> None:
+        """Whoever was asked does not have this position: below the log, or above its end as a former leader knows it.
+
+        Raises LogGoneError, KafkaException.
+        """
+        now = self._outside.monotonic()
+        if self._fetch_short_since is None:
+            self._fetch_short_since = now
+        low, _ = self.watermarks()
+        if self.position < low or now - self._fetch_short_since >= CUT_AFTER_S:
+            raise LogGoneError(f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}")
+        self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
+        self._refresh(self.topic)
+        self.start(self.position)
 
     def read_to(self, end: int, stopping: Callable[[], bool], batch: int = 5_000) -> Iterator[Message]:
         """Every record below `end`, until the reader stands there.

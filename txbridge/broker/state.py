@@ -71,6 +71,8 @@ class PartitionState:
     #: The progress that Kafka has committed last, and where it stands in OFFSET.
     progress: Progress
     progress_offset: int
+    #: Where the next record in OFFSET has to land, when OFFSET was read to its end and nothing was written since.
+    ledger_at: int | None
     #: Whether the owner was told to stop: asked while something waits for Kafka.
     stopping: Callable[[], bool]
     #: Records of HALF that were read and not yet set aside; an unread one has to be read again.

@@ -1,10 +1,15 @@
 """Take-over of a partition, from the topics alone: after it, memory holds what the previous owner had committed.
 
 1. The fence: whoever owned the partition can write nothing any more.
-2. OFFSET to its end: the progress and the parked entries; then OP from the progress, then HALF from the low watermark,
-   and from a little below it for the ids of the last messages.
-3. A first Kafka transaction with nothing but the progress: it proves that nobody came in between.
-END from the progress on is then read by the owner as any other END.
+2. OFFSET to its end: the progress and the parked entries; then OP from the progress.
+3. A first Kafka transaction with nothing but the progress: it proves that nobody came in between, and that OFFSET was
+   read to its true end.
+HALF is then read by the owner as decisions ask for it, from the low watermark, and from a little below it for the ids
+of the last messages; END from the progress on, as any other END.
+
+A broker that leads a partition no more may answer for a moment as if it did, with the end of long ago. So no end that
+somebody reports is believed: of OFFSET the first transaction proves it, of OP the progress knows how many records there
+are, and of HALF how far it was read.
 
 Only workers write OP and OFFSET. What can not be theirs is passed over and reported. What looks like theirs is
 believed, unless the logs contradict it: then the take-over is refused. It is refused, too, when a worker of a later
@@ -13,17 +18,19 @@ release has written there what this one can not read.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NoReturn
 
 from confluent_kafka import Message, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from txbridge.broker.errors import FencedError, StoppedError, TakeOverRefusedError
+from txbridge.broker.errors import FencedError, LogGoneError, StoppedError, TakeOverRefusedError
 from txbridge.broker.faults import fault_point
 from txbridge.broker.outside import Outside
 from txbridge.broker.payloads import PayloadStore, offset_of
-from txbridge.broker.reader import PartitionReader
+from txbridge.broker.reader import CUT_AFTER_S, PartitionReader
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.half_queue import HalfQueue
@@ -36,8 +43,8 @@ from txbridge.log import get_logger
 from txbridge.record_headers import headers_of
 
 _REQUEST_TIMEOUT_S = 10.0
-#: HALF has records up to its high watermark: without one for this long, something is wrong.
-_HALF_TIMEOUT_S = 30.0
+#: Between two questions about an end that can not be the true one.
+_ASK_AGAIN_S = 0.25
 
 _Bounds = Mapping[str, tuple[int, int]]
 _log = get_logger("txbridge.broker")
@@ -75,10 +82,16 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         }
         progress = ledger.progress
         if progress is None:
-            progress = Progress(half=bounds["half"][0], end=bounds["end"][0], op=bounds["op"][0], topics=ids)
+            half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
+            progress, half_read = Progress(half=half, end=end, op=op, topics=ids), half
         else:
-            _refuse_other_topics(names, partition, progress, ids, bounds)
-        _refuse_parked_beyond(names, partition, ledger, bounds["half"][1])
+            half_read = max(progress.half, bounds["half"][1] if progress.read is None else progress.read)
+            _refuse_other_topics(names, partition, progress, half_read, ids, bounds)
+            # A record of END that is applied in part is there.
+            end = progress.end + 1 if progress.entry else progress.end
+            for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, progress.op)):
+                _refuse_cut(half_reader, topic, wanted, stopping, outside)
+        _refuse_parked_beyond(names, partition, ledger, half_read)
         queue = HalfQueue(
             context.policy,
             watermark=progress.half,
@@ -89,7 +102,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         had_parked = bool(ledger.parked)
         queue.restore_parked(ledger.parked)
         op_from = max(progress.op, bounds["op"][0])
-        replayed = _replay_op(context, partition, queue, op_from, bounds["op"][1], bounds["half"][1], stopping)
+        replayed = _replay_op(context, partition, queue, op_from, progress, half_read, stopping)
         if ledger.progress is None and (replayed or had_parked or bounds["op"][0] > 0):
             _refuse_lost_progress(names, partition)
         state = PartitionState(
@@ -100,14 +113,14 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             writer=writer,
             half_reader=half_reader,
             end_reader=end_reader,
-            progress=progress,
+            progress=replace(progress, read=half_read),
             progress_offset=ledger.progress_offset,
+            ledger_at=ledger.position,
             stopping=stopping,
         )
         # Below the watermark only for the ids: what retention has eaten there is missed by nobody.
         recent = progress.half if progress.recent is None else min(progress.recent, progress.half)
         half_reader.start(max(recent, bounds["half"][0]))
-        _read_half(state, bounds["half"][1], stopping, outside)
         fault_point("takeover.restored")
     except TakeOverRefusedError:
         _close(readers)
@@ -172,6 +185,7 @@ def read_offset_topic(
                 ledger.take(message.key(), message.value(), headers_of(message), offset_of(message))
             except MalformedRecordError as error:
                 strangers.note(offset_of(message), error)
+        ledger.position = reader.position
     finally:
         reader.close()
     strangers.report()
@@ -192,49 +206,58 @@ def _replay_op(
     partition: int,
     queue: HalfQueue,
     start: int,
-    end: int,
-    half_end: int,
+    progress: Progress,
+    half_read: int,
     stopping: Callable[[], bool],
 ) -> int:
-    """Take in OP from `start` to `end`; returns how many records of ours there were."""
+    """Take in OP from `start` to its end; returns how many records of ours there were.
+
+    Raises TakeOverRefusedError when there are fewer than the progress knows of.
+    """
+    outside = context.outside
     strangers = _Strangers(context.names.op, partition)
     reader = PartitionReader(context.kafka, context.names.op, partition, committed=True, outside=context.outside)
     count = 0
     try:
         reader.start(start)
-        for message in reader.read_to(end, stopping):
-            try:
-                outcome, half_offsets = _read_op(message, half_end)
-            except NewerVersionError as error:
-                _refuse_newer(context.names.op, partition, offset_of(message), str(error))
-            except MalformedRecordError as error:
-                strangers.note(offset_of(message), error)
-            else:
-                count += 1
-                queue.restore_op(offset_of(message), outcome, half_offsets)
+        deadline = outside.monotonic() + CUT_AFTER_S
+        while True:
+            for message in reader.read_to(_bounds(context, context.names.op, partition)[1], stopping):
+                try:
+                    outcome, half_offsets = _read_op(message, half_read)
+                except NewerVersionError as error:
+                    _refuse_newer(context.names.op, partition, offset_of(message), str(error))
+                except MalformedRecordError as error:
+                    strangers.note(offset_of(message), error)
+                else:
+                    count += 1
+                    queue.restore_op(offset_of(message), outcome, half_offsets)
+            # What retention has eaten is not needed, and not counted.
+            if count >= progress.ops or start > progress.op:
+                break
+            if outside.monotonic() > deadline:
+                _refuse_lost_ops(context.names, partition, progress, count)
+            _wait_to_ask_again(stopping, outside)
     finally:
         reader.close()
     strangers.report()
     return count
 
 
-def _read_op(message: Message, half_end: int) -> tuple[Outcome, list[int]]:
+def _wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
+    if stopping():
+        raise StoppedError("told to stop while reading")
+    outside.wait(threading.Event(), _ASK_AGAIN_S)
+
+
+def _read_op(message: Message, half_read: int) -> tuple[Outcome, list[int]]:
     """Outcome and half offsets. Raises MalformedRecordError also for what would finish a message that is to come."""
     outcome, half_offsets = parse_op(message.value(), headers_of(message))
-    if max(half_offsets) >= half_end:
-        raise MalformedRecordError(f"it names half offset {max(half_offsets)}, but HALF ends at offset {half_end}")
+    if max(half_offsets) >= half_read:
+        raise MalformedRecordError(
+            f"it names half offset {max(half_offsets)}, but HALF was read up to {half_read} only"
+        )
     return outcome, half_offsets
-
-
-def _read_half(state: PartitionState, end: int, stopping: Callable[[], bool], outside: Outside) -> None:
-    deadline = outside.monotonic() + _HALF_TIMEOUT_S
-    while state.half_reader.position < end:
-        if stopping():
-            raise StoppedError("told to stop while reading")
-        if state.take_in_half(5_000, 0.2):
-            deadline = outside.monotonic() + _HALF_TIMEOUT_S
-        elif outside.monotonic() > deadline:
-            raise TimeoutError(f"{state.half_reader.topic}[{state.partition}] did not come up to offset {end}")
 
 
 class _Strangers:
@@ -258,15 +281,33 @@ class _Strangers:
             _log.error("malformed_record", **self._where, offset=offset, count=self._count, error=error)
 
 
-def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, half_end: int) -> None:
-    """What HALF does not hold can not be open; and the next message to get that offset would be taken for it."""
+def _refuse_cut(
+    reader: PartitionReader, topic: str, wanted: int, stopping: Callable[[], bool], outside: Outside
+) -> None:
+    """A log that ends below what was reached, as everybody says who is asked, was cut."""
+    try:
+        while reader.end_from(wanted, topic) is None:
+            _wait_to_ask_again(stopping, outside)
+    except LogGoneError as error:
+        raise TakeOverRefusedError(f"{error}: the log was cut. Restore it, or use a new namespace") from None
+
+
+def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, half_read: int) -> None:
+    """What nobody has read can not be open; and the next message to get that offset would be taken for it."""
     last = max(ledger.parked, default=-1)
-    if last >= half_end:
+    if last >= half_read:
         raise TakeOverRefusedError(
             f"{names.offset}[{partition}] holds a parked entry of half offset {last}, and {names.half}[{partition}] "
-            f"ends at offset {half_end}: the log was cut, or a stranger wrote the entry. If it is a stranger's, remove "
-            f"it: write a record with its key, header TXB_V=1 and no value",
+            f"was read up to offset {half_read} only: a stranger wrote the entry. Remove it: write a record with its "
+            f"key, header TXB_V=1 and no value",
         )
+
+
+def _refuse_lost_ops(names: Names, partition: int, progress: Progress, count: int) -> NoReturn:
+    raise TakeOverRefusedError(
+        f"{names.op}[{partition}] has {count} records from offset {progress.op} on, and workers have written "
+        f"{progress.ops}: the log was cut. Restore it, or use a new namespace",
+    )
 
 
 def _refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoReturn:
@@ -288,6 +329,7 @@ def _refuse_other_topics(
     names: Names,
     partition: int,
     progress: Progress,
+    half_read: int,
     ids: Mapping[str, str],
     bounds: _Bounds,
 ) -> None:
@@ -300,18 +342,11 @@ def _refuse_other_topics(
                 f"{ids[short]}, not {progress.topics[short]}): it was deleted and created anew. Use a new namespace",
             )
     for short, wanted in (("half", progress.half), ("end", progress.end), ("op", progress.op)):
-        low, high = bounds[short]
-        # A record of END that is applied in part is there.
-        reached = wanted + 1 if short == "end" and progress.entry else wanted
-        # OP names half messages. With none at or above the watermark, none of its records is needed.
-        needed = short != "op" or bounds["half"][1] > progress.half
+        low, _ = bounds[short]
+        # OP names half messages. With none read at or above the watermark, none of its records is needed.
+        needed = short != "op" or half_read > progress.half
         if wanted < low and needed:
             raise TakeOverRefusedError(
                 f"{topics[short]}[{partition}] begins at offset {low}, above offset {wanted} that is still needed: "
                 f"retention has eaten undecided messages or decisions. Their retention must outlast every outage",
-            )
-        if reached > high:
-            raise TakeOverRefusedError(
-                f"{topics[short]}[{partition}] ends at offset {high}, below offset {reached} that was reached already: "
-                f"the log was cut. Restore it, or use a new namespace",
             )

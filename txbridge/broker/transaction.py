@@ -90,6 +90,8 @@ class Receipt:
     ops: list[tuple[int, list[int]]] = field(default_factory=list)
     progress: Progress | None = None
     progress_offset: int = -1
+    #: OFFSET offset of the next record of ours, when it was learnt by reading.
+    ledger_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,12 @@ class Contents:
     bodiless: AbstractSet[RecordName]
     #: Whether the fate of each delivered record is to be told, or only that of all of them together.
     named: bool = False
+    #: OFFSET offset at which the first record has to land, because it was read up to there.
+    ledger_at: int | None = None
+
+
+class LedgerMovedError(Exception):
+    """OFFSET was longer than it was said to be. The Kafka transaction must be aborted."""
 
 
 class TransactionFailedError(Exception):
@@ -169,7 +177,7 @@ class Transaction:
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
 
-        Raises TransactionFailedError as soon as the transaction is beyond help, KafkaException.
+        Raises TransactionFailedError as soon as the transaction is beyond help, LedgerMovedError, KafkaException.
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
         for entry in draft.deliver:
@@ -206,8 +214,14 @@ class Transaction:
             )
         self._discard(contents)
         fault_point("commit.discards")
-        self._write_ledger(draft)
+        before_progress = self._write_ledger(draft)
         self._flush()
+        if contents.ledger_at is not None:
+            # A reader believes whoever takes himself for the leader. What is written with acks=all, the leader has
+            # stored, at the true end.
+            landed = self._receipt.progress_offset - before_progress
+            if landed != contents.ledger_at:
+                raise LedgerMovedError(f"it was read up to {contents.ledger_at}, the next record landed at {landed}")
 
     def _deliver(self, half: HalfMessage) -> None:
         """Produce a user's message; only whether all of them were taken will be known."""
@@ -280,7 +294,8 @@ class Transaction:
             # Their coordinates go into the parked entries of this same transaction.
             self._flush()
 
-    def _write_ledger(self, draft: Draft) -> None:
+    def _write_ledger(self, draft: Draft) -> int:
+        """Write OP and OFFSET, the progress last; returns how many records stand before it in OFFSET."""
         names, partition, receipt = self._names, self._partition, self._receipt
         for outcome, offsets in draft.ops():
             headers = op_headers(outcome)
@@ -289,16 +304,18 @@ class Transaction:
                 self._record(names.op, value, None, headers, partial(_note_op, receipt, half_offsets))
         fault_point("commit.ops")
         headers = offset_headers()
-        for entry in draft.changed:
+        changed, tombstones = draft.changed, draft.tombstones
+        for entry in changed:
             key = names.parked_key(partition, entry.offset)
             self._record(names.offset, entry.to_parked(draft.next_end).encode(), key, headers)
-        for offset in draft.tombstones:
+        for offset in tombstones:
             self._record(names.offset, None, names.parked_key(partition, offset), headers)
         fault_point("commit.parked")
         assert receipt.progress is not None
         key = names.progress_key(partition)
         self._record(names.offset, receipt.progress.encode(), key, headers, partial(_note_progress, receipt))
         fault_point("commit.progress")
+        return len(changed) + len(tombstones)
 
     def _record(
         self,

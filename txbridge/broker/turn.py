@@ -27,13 +27,16 @@ class Turn:
     topics: AbstractSet[str] = frozenset()
 
 
-def next_turn(batch: Batch, waiting: Waiting, end_position: int, most_aside: int) -> Turn:
+def next_turn(batch: Batch, waiting: Waiting, end_position: int, most_aside: int, ready: int | None = None) -> Turn:
     """As much of what waits as the batch has room for, `most_aside` malformed records among it.
 
-    `end_position` is the END offset behind the last of `waiting`.
+    `end_position` is the END offset behind the last of `waiting`; only the first `ready` of them may be taken.
     """
     turn = Turn(end_position, topics=batch.topics)
-    for record in waiting:
+    for number, record in enumerate(waiting):
+        if number == ready:
+            turn.end = record.offset
+            break
         if isinstance(record, EndRecord):
             part = batch.take(record)
             is_whole = part.stop == len(record.entries)

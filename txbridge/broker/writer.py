@@ -13,13 +13,20 @@ from txbridge.broker.errors import (
     AbortedError,
     FencedError,
     IndefiniteError,
+    OutdatedError,
     RecordFailure,
     RecordsRefusedError,
 )
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded, is_fenced, open_fence
 from txbridge.broker.outside import OUTSIDE, Outside
-from txbridge.broker.transaction import Contents, Receipt, Transaction, TransactionFailedError
+from txbridge.broker.transaction import (
+    Contents,
+    LedgerMovedError,
+    Receipt,
+    Transaction,
+    TransactionFailedError,
+)
 from txbridge.broker.trouble import EndTxnWatch
 from txbridge.core.names import Names
 from txbridge.log import librdkafka_logger
@@ -78,6 +85,7 @@ class TransactionalWriter:
             AbortedError: aborted for another reason; nothing is visible.
             FencedError: another worker owns the partition.
             IndefiniteError: the outcome can only be learnt from the topics.
+            OutdatedError: aborted, because OFFSET holds more than was read of it.
 
         """
         producer = self._producer
@@ -97,6 +105,11 @@ class TransactionalWriter:
             guarded(producer.commit_transaction, self._timeout_s)
             fault_point("commit.committed")
             guarded(producer.poll, 0)
+        except LedgerMovedError as error:
+            try:
+                self._abort(producer, transaction, None)
+            except AbortedError:
+                raise OutdatedError(f"{self._names.offset}[{self._partition}]: {error}") from error
         except TransactionFailedError as error:
             cause = error.__cause__
             self._abort(producer, transaction, cause if isinstance(cause, KafkaException) else None)

@@ -6,7 +6,7 @@ puts back what was taken from the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -347,7 +347,7 @@ class Draft:
     # --- for the shell ----------------------------------------------------------------------------------------------
 
     @property
-    def changed(self) -> Iterable[HalfEntry]:
+    def changed(self) -> Collection[HalfEntry]:
         """Open entries whose parked record must be written, as they will be."""
         return [entry for offset, entry in self._changed.items() if offset not in self._final]
 

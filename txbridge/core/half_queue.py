@@ -76,7 +76,7 @@ class HalfQueue:
             self.due.schedule(entry)
             self.due.schedule_expiry(entry)
 
-    def restore_op(self, op_offset: int, outcome: Outcome, half_offsets: Iterable[int]) -> None:
+    def restore_op(self, op_offset: int, outcome: Outcome, half_offsets: Collection[int]) -> None:
         """Take in one OP record, in the order of OP, after the parked entries and before anything is read."""
         watermark = self.half_position
         named = [offset for offset in half_offsets if offset >= watermark]
@@ -84,8 +84,9 @@ class HalfQueue:
             # A discarded message is open, if only for a resume: its parked entry is the last word.
             if offset not in self._entries:
                 self._outcomes[offset] = outcome
-        if named:
-            self._ops.append((op_offset, max(named)))
+        if named or self._ops:
+            # From the first one on every record is counted, and `advance` looks at the first only.
+            self._ops.append((op_offset, max(half_offsets)))
         self._next_op = op_offset + 1
 
     # --- reading HALF -----------------------------------------------------------------------------------------------
@@ -149,6 +150,12 @@ class HalfQueue:
         """OP offset from which a take-over must replay: that of the first record that names an offset >= watermark."""
         return self._ops[0][0] if self._ops else self._next_op
 
+    def ops_from(self, op_offset: int) -> int:
+        """How many OP records there are from this one on, at or above `replay_op`."""
+        if op_offset <= self.replay_op:
+            return len(self._ops)
+        return sum(offset >= op_offset for offset, _ in self._ops)
+
     @property
     def recent_start(self) -> int:
         """HALF offset from which a take-over must read, to recognise the copies that this queue would."""
@@ -186,6 +193,11 @@ class HalfQueue:
             self.half_position - watermark > self.policy.park_after_records
             or self._window_bytes - passed_bytes > self.policy.park_after_bytes
         )
+
+    @property
+    def must_park(self) -> bool:
+        """Whether something has to be parked before more of HALF may be read."""
+        return self.lags_behind(self.watermark, 0)
 
     @property
     def reads_far_ahead(self) -> bool:

@@ -77,6 +77,10 @@ class Progress:
     topics: Mapping[str, str]
     owner: str = ""
     seq: int = 0
+    #: HALF was read up to here: no OP record names more, and no parked entry is of more. None: not known.
+    read: int | None = None
+    #: OP records from `op` on, those of this Kafka transaction included: a reader that sees fewer has not seen all.
+    ops: int = 0
     #: HALF offset from which a take-over reads, to know the ids of the last messages (`copies`); None: from `half`.
     recent: int | None = None
     #: Index of the next entry to apply within the END record at `end`; those before it are applied.
@@ -91,6 +95,8 @@ class Progress:
             "owner": self.owner,
             "seq": self.seq,
         }
+        if self.read is not None:
+            data |= {"read": self.read, "ops": self.ops}
         if self.recent is not None:
             data["recent"] = self.recent
         if self.entry:
@@ -108,6 +114,8 @@ class Progress:
                 topics={_text(name): _text(topic_id) for name, topic_id in data["topics"].items()},
                 owner=_text(data["owner"]),
                 seq=_number(data["seq"]),
+                read=None if data.get("read") is None else _number(data["read"]),
+                ops=_number(data.get("ops", 0)),
                 recent=None if data.get("recent") is None else _number(data["recent"]),
                 entry=_number(data.get("entry", 0)),
             )

@@ -10,6 +10,7 @@ from txbridge.testing.simulator.world import World
 #: Chance per occasion; mishaps of the scheduler have weights of their own and only need to be here.
 CHANCES = {
     "offsets not answered": 0.02,
+    "offsets answered late": 0.06,
     "fetch slow": 0.05,
     "fetch small": 0.3,
     "fetch failed": 0.01,
@@ -41,6 +42,7 @@ CHANCES = {
     "clock jump": 1.0,
     "topic gone": 1.0,
     "application death": 1.0,
+    "former leader": 1.0,
 }
 
 

@@ -100,10 +100,24 @@ class SimulatedConsumer:
         if self._world.strikes("offsets not answered"):
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for offsets")  # noqa: SLF001
-        log = self._world.cluster.logs[place.topic, place.partition]
-        end = log.last_stable_offset if self._committed else log.high_watermark
+        end = self._end_of((place.topic, place.partition))
+        if self._world.strikes("offsets answered late"):
+            # The leader stood still, lost its leadership before it was asked, and goes on: it answers as of then.
+            end = max(0, end - self._world.random.randint(0, 3))
+            self._actor.wait(self._world.random.randint(2_500, int(timeout * 1000)))
         self._world.saw(self._actor.name, "offsets", place.topic, end)
         return 0, end
+
+    def list_topics(self, _topic: str, timeout: float) -> None:
+        self._actor.io()
+        if self._world.strikes("metadata not answered"):
+            self._actor.wait(int(timeout * 1000))
+            raise kafka_exception(KafkaError._TRANSPORT, "no broker answers")  # noqa: SLF001
+
+    def _end_of(self, place: tuple[str, int]) -> int:
+        """Where it ends for this reader, as the broker knows that it takes for the leader."""
+        log = self._world.cluster.logs[place]
+        return self._world.seen_end(place, log.last_stable_offset if self._committed else log.high_watermark)
 
     def poll(self, timeout: float) -> SimulatedMessage | None:
         if not self._fetched:
@@ -133,15 +147,15 @@ class SimulatedConsumer:
             return
         if not self._has_news() and timeout > 0:
             self._actor.wait(int(timeout * 1000), self._has_news)
-        if self._offset > log.high_watermark:
+        end = self._end_of(self._place)
+        if self._offset > self._world.seen_end(self._place, log.high_watermark):
             error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "offset out of range")  # noqa: SLF001
             self._fetched.append(SimulatedMessage(topic, partition, self._offset, error=error))
             return
         limit = self._world.random.randint(1, 3) if self._world.strikes("fetch small") else 1_000
-        records, self._offset = log.visible(self._offset, limit, committed=self._committed)
+        records, self._offset = log.visible(self._offset, limit, committed=self._committed, end=end)
         for stored in records:
             self._fetched.append(SimulatedMessage(topic, partition, stored.offset, stored))
-        end = log.last_stable_offset if self._committed else log.high_watermark
         if self._offset >= end and self._told_end != self._offset:
             self._told_end = self._offset
             error = KafkaError(KafkaError._PARTITION_EOF, "end")  # noqa: SLF001
@@ -152,8 +166,7 @@ class SimulatedConsumer:
     def _has_news(self) -> bool:
         if self._place is None:
             return False
-        log = self._world.cluster.logs[self._place]
-        end = log.last_stable_offset if self._committed else log.high_watermark
+        end = self._end_of(self._place)
         return self._offset < end or self._told_end != self._offset
 
 

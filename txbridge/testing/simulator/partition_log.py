@@ -80,9 +80,10 @@ class PartitionLog:
         self.entries.append(Stored(len(self.entries), kind, None, None, (), now, now, producer_id, epoch))
         return decided
 
-    def visible(self, offset: int, limit: int, *, committed: bool) -> tuple[list[Stored], int]:
-        """Up to `limit` records from `offset` on, and the offset behind what was looked at."""
-        end = self.last_stable_offset if committed else len(self.entries)
+    def visible(self, offset: int, limit: int, *, committed: bool, end: int | None = None) -> tuple[list[Stored], int]:
+        """Up to `limit` records from `offset` on (and below `end`), and the offset behind what was looked at."""
+        if end is None:
+            end = self.last_stable_offset if committed else len(self.entries)
         found: list[Stored] = []
         while offset < end and len(found) < limit:
             stored = self.entries[offset]

@@ -321,6 +321,7 @@ class Simulation:
             (1, "clock jump", self._mishap_clock),
             (1, "topic gone", self._mishap_topic),
             (1, "application death", self._mishap_death),
+            (2, "former leader", self._mishap_former_leader),
         ]
 
     def _living(self) -> list[Process]:
@@ -402,6 +403,16 @@ class Simulation:
             self.world.count("fault application death")
             self.world.random.choice(alive).die()
 
+    def _mishap_former_leader(self) -> None:
+        """A log has a new leader and grows; for a moment readers still ask the former one, which does not know it."""
+        # Not END: from the events of Faust, which has a consumer of its own, a worker knows more of it.
+        chance, names = self.world.random, self.names
+        place = (chance.choice((names.half, names.half, names.op, names.offset)), chance.randrange(self.partitions))
+        end = self.world.cluster.logs[place].high_watermark
+        self.world.former_leaders[place] = (end, self.world.now + chance.choice((200, 1_000, 4_000)))
+        self.world.count("fault former leader")
+        self.world.trace(f"the former leader of {place[0]} answers with end {end}")
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _stop_faults(self) -> None:
@@ -410,6 +421,7 @@ class Simulation:
         self._is_resting = True
         world.faults.clear()
         world.cluster.hidden.clear()
+        world.former_leaders.clear()
         for process in self._living():
             process.skew = min(process.skew, 0)
             if process.actor.is_paused:

@@ -42,6 +42,8 @@ class World:
         self.max_batch = 150
         #: Bytes of records that the link carries within the produce time-out.
         self.link = sys.maxsize
+        #: By partition: where the log ended when its former leader lost it, and until when readers still ask that one.
+        self.former_leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self.cluster = Cluster(lambda: self.now, self.trace)
         #: Requests that are on their way and may arrive whenever they like: what they are, and their effect.
         self.late_requests: list[tuple[str, Callable[[], None]]] = []
@@ -83,6 +85,11 @@ class World:
 
     def count(self, what: str) -> None:
         self.counters[what] += 1
+
+    def seen_end(self, place: tuple[str, int], end: int) -> int:
+        """The log end as whoever is asked now knows it."""
+        known, until = self.former_leaders.get(place, (end, 0))
+        return min(end, known) if self.now < until else end
 
     def strikes(self, fault: str) -> bool:
         """Whether this kind of fault happens now."""
