@@ -442,3 +442,23 @@ def test_finishing_a_message_below_the_watermark_leaves_no_outcome_behind():
     queue.restore_parked(ParkedEntries([parked(5)]))
     queue.finish([5], Outcome.COMMIT)
     assert (queue.outcome(5), queue.entry(5)) == (None, None)
+
+
+def test_how_many_records_of_op_a_take_over_needs():
+    queue = HalfQueue(CheckPolicy(), watermark=10, next_op=3)
+    queue.restore_op(3, Outcome.COMMIT, [4])
+    assert (queue.replay_op, queue.ops_from(queue.replay_op)) == (4, 0)
+    queue.restore_op(5, Outcome.COMMIT, [12])
+    # It names nothing that is needed, but it stands between two that count.
+    queue.restore_op(7, Outcome.COMMIT, [5])
+    queue.restore_op(9, Outcome.ROLLBACK, [11])
+    assert (queue.replay_op, queue.ops_from(5), queue.ops_from(6)) == (5, 3, 2)
+
+
+def test_when_something_has_to_be_parked_before_more_is_read():
+    queue = HalfQueue(CheckPolicy(park_after_records=2))
+    for offset in range(2):
+        queue.read(half(offset))
+    assert not queue.must_park
+    queue.read(half(2))
+    assert queue.must_park

@@ -1,0 +1,122 @@
+"""A backlog in HALF that nobody has read: what a worker holds of it stays within the bound, and it serves at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import structlog
+
+from txbridge.broker.half_log import HALF_BATCH
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Names
+from txbridge.core.open_entries import HalfEntry, OpenEntries
+from txbridge.testing.simulator.partition_log import Stored
+from txbridge.testing.simulator.process import Process
+from txbridge.testing.simulator.world import World
+
+UNREAD = 30_000
+#: Half messages that may be unfinished before they are parked.
+LIMIT = 2_000
+_HOUR = 3_600_000
+
+
+class _Halves:
+    """The records of HALF, made when they are asked for."""
+
+    def __len__(self) -> int:
+        return UNREAD
+
+    def __getitem__(self, offset: int) -> Stored:
+        headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", b"orders"), ("PGROUP", b"group")]
+        headers.append(("UNIQ_KEY", b"%032X" % offset))
+        born = 1_750_000_000_000
+        return Stored(offset, "data", b"key", b"%d" % offset, headers, born, born)
+
+
+class Backlog:
+    """A worker that comes up to it, alone in its world."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        structlog.configure(processors=[self._on_log], cache_logger_on_first_use=False)
+        self.world = world = World(0)
+        self.names = names = Names()
+        for topic in (names.half, names.end, names.op, names.offset, names.discard, "orders"):
+            world.cluster.create_topic(topic, 1)
+        world.cluster.logs[names.half, 0].entries = cast(list[Stored], _Halves())
+        policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=LIMIT)
+        #: The most half messages that were objects at one time.
+        self.most = 0
+        add = OpenEntries.add
+
+        def counted(entries: OpenEntries, entry: HalfEntry) -> None:
+            add(entries, entry)
+            self.most = max(self.most, len(entries._objects))
+
+        monkeypatch.setattr(OpenEntries, "add", counted)
+        self.process = Process(world, names, policy, 0, "w1")
+        self.logged: list[str] = []
+
+    def _on_log(self, _logger: object, _method: str, event: dict[str, object]) -> str:
+        self.logged.append(str(event["event"]))
+        raise structlog.DropEvent
+
+    def decide(self, offset: int) -> None:
+        headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
+        self.world.cluster.append_plain((self.names.end, 0), (None, b"%d,%032X,8" % (offset, offset), headers, 0))
+
+    def turns(self, most: int) -> Iterator[int]:
+        """Let the worker do something, again and again."""
+        for turn in range(most):
+            for coordinated, place in self.world.cluster.markers_due():
+                self.world.cluster.write_marker(coordinated, place)
+            actor = self.process.actor
+            if actor.is_runnable:
+                actor.run(1)
+            else:
+                self.world.now = max(self.world.now + 1, actor.waits_until or 0)
+            yield turn
+        pytest.fail(f"not done after {most} turns: {self.logged[-3:]}")
+
+    def delivered(self) -> list[bytes | None]:
+        records, _ = self.world.cluster.logs["orders", 0].visible(0, UNREAD, committed=True)
+        return [record.value for record in records]
+
+
+@pytest.fixture
+def backlog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backlog]:
+    made = Backlog(monkeypatch)
+    yield made
+    made.process.actor.crash()
+    structlog.reset_defaults()
+
+
+def test_a_take_over_serves_before_it_has_read_the_backlog(backlog: Backlog) -> None:
+    for _ in backlog.turns(100):
+        if backlog.process.owner.status.serving:
+            break
+    assert backlog.most <= LIMIT + HALF_BATCH
+    # What is decided of the first messages does not wait for the last ones.
+    backlog.decide(3)
+    for turn in backlog.turns(200):
+        if backlog.delivered() == [b"3"]:
+            assert turn < 200
+            break
+
+
+def test_an_end_that_names_a_far_offset_parks_what_lies_between(backlog: Backlog) -> None:
+    backlog.decide(UNREAD - 1)
+    for _ in backlog.turns(10_000):
+        if backlog.delivered():
+            break
+    assert backlog.delivered() == [b"%d" % (UNREAD - 1)]
+    assert 0 < backlog.most <= LIMIT + HALF_BATCH
+
+
+def test_all_of_the_backlog_becomes_known_and_little_of_it_objects(backlog: Backlog) -> None:
+    for _ in backlog.turns(10_000):
+        restored = backlog.process.owner._restored
+        if restored is not None and restored[0].queue.half_position == UNREAD:
+            break
+    assert backlog.most <= LIMIT + HALF_BATCH
