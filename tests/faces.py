@@ -16,7 +16,7 @@ class Blocking(TransactionProducer):
 
     @property
     def runtime(self):
-        return self._runtime
+        return self._life.runtime
 
     def end_loop(self):
         """There is none."""

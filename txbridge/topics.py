@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.topics_cluster import (
+    Bounds,
     Cluster,
     KafkaUnreachableError,
     MissingRight,
@@ -71,8 +72,9 @@ def check_layout(
     *,
     client: bool = False,
     transaction_max_age_ms: int = 0,
+    bounds: Bounds | None = None,
 ) -> Layout:
-    """Verify the internal topics of a namespace; several requests, each bounded by REQUEST_TIMEOUT_S.
+    """Verify the internal topics of a namespace; several requests, each bounded by REQUEST_TIMEOUT_S and `bounds`.
 
     All must exist; HALF, END, OP and OFFSET with equal partitions; with the right cleanup policy, LogAppendTime, END
     and OP kept as long as HALF and that as long as `transaction_max_age_ms`. A `client` never touches OP, OFFSET and
@@ -81,7 +83,7 @@ def check_layout(
 
     Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
     """
-    seen = Cluster(admin).read([names.half, names.end, names.op, names.offset, names.discard])
+    seen = Cluster(admin, bounds).read([names.half, names.end, names.op, names.offset, names.discard])
     half = seen[names.half]
     unchecked: tuple[str, ...] = ()
     if client:
@@ -108,7 +110,9 @@ def check_layout(
     )
 
 
-def ensure_check_topic(admin: AdminClient, names: Names, group: str, layout: Layout) -> None:
+def ensure_check_topic(
+    admin: AdminClient, names: Names, group: str, layout: Layout, *, bounds: Bounds | None = None
+) -> None:
     """Create the topic of a producer group's checks if it is missing, and wait until it can be subscribed to.
 
     It is replicated like HALF. A topic that is there already must be able to carry the checks.
@@ -117,7 +121,7 @@ def ensure_check_topic(admin: AdminClient, names: Names, group: str, layout: Lay
     topic = names.check(group)
     if not is_group(group) or not is_topic(topic):
         raise UsageError(f"{group!r} can not be a producer group: {topic!r} would be no topic name")
-    cluster = Cluster(admin)
+    cluster = Cluster(admin, bounds)
     wanted = check_topic(names, group, message_size=layout.max_message_size)
     sight = cluster.read([topic])[topic]
     if sight is None:
@@ -134,7 +138,7 @@ def ensure_check_topic(admin: AdminClient, names: Names, group: str, layout: Lay
         now = cluster.read([topic])[topic]
         return isinstance(now, TopicFacts) and now.leaderless == 0
 
-    wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions")
+    wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
 
 
 def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -28,6 +29,10 @@ REQUEST_TIMEOUT_S = 10.0
 #: From the creation of a topic until all its partitions have leaders in the metadata: tens of milliseconds on KRaft,
 #: some seconds while brokers restart. Beyond this the cluster is ill.
 VISIBLE_TIMEOUT_S = 30.0
+#: The least that a request is given: what is left of a time-out may be nothing.
+_SHORTEST_S = 0.1
+#: How late it is noticed that nobody waits any more.
+_LOOK_S = 0.05
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
@@ -53,6 +58,46 @@ UNCLEAN = "unclean.leader.election.enable"
 
 class KafkaUnreachableError(EnvironmentProblemError):
     """The cluster did not answer in time, or refused the connection. Trying again later may help."""
+
+
+class UnwantedError(EnvironmentProblemError):
+    """Nobody wants the answer any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long somebody waits for several requests together: until `deadline` (time.monotonic), and while wanted."""
+
+    deadline: float = math.inf
+    is_unwanted: Callable[[], bool] = lambda: False
+
+    def left(self) -> float:
+        """Seconds for one request. Never 0, which librdkafka takes for its default."""
+        return max(_SHORTEST_S, min(REQUEST_TIMEOUT_S, self.deadline - time.monotonic()))
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long. UnwantedError if that is not wanted any more."""
+        until = time.monotonic() + seconds
+        while True:
+            self.require_wanted()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _LOOK_S))
+
+    def answer(self, future: Future[Any]) -> Any:
+        """The result of a request, which ends by itself. UnwantedError if that is not wanted any more."""
+        while True:
+            try:
+                return future.result(_LOOK_S)
+            except TimeoutError:
+                if future.done():
+                    raise
+                self.require_wanted()
+
+    def require_wanted(self) -> None:
+        if self.is_unwanted():
+            raise UnwantedError("nobody waits for this any more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +155,13 @@ Sight = TopicFacts | MissingRight | None
 class Cluster:
     """Requests to a cluster through an admin client.
 
-    Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S (librdkafka itself ends
-    each request then), and EnvironmentProblemError for what the cluster refuses otherwise.
+    Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or what `bounds` leave of
+    it (librdkafka itself ends each request then), and EnvironmentProblemError for what the cluster refuses otherwise.
     """
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: AdminClient, bounds: Bounds | None = None) -> None:
         self._admin = admin
+        self._bounds = bounds or Bounds()
         #: librdkafka's last word on the connection: the request itself only ever ends with "timed out".
         self.last_error = ""
 
@@ -148,13 +194,13 @@ class Cluster:
 
     def describe(self) -> Any:
         """Kafka's description of the cluster: id, controller, brokers, and what this user may do there."""
-        future = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S)
+        future = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=self._bounds.left())
         return self._result(future, "describe the cluster")
 
     def greet(self, topic: str) -> Greeting:
         """Ask any broker who it is: answered also while there is no controller. A topic is named to ask for no more."""
         try:
-            told = self._admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+            told = self._admin.list_topics(topic, timeout=self._bounds.left())
         except KafkaException as failure:
             raise self._translated(failure.args[0], "connect") from None
         return Greeting(str(told.cluster_id), {node: f"{one.host}:{one.port}" for node, one in told.brokers.items()})
@@ -162,7 +208,7 @@ class Cluster:
     def topics_with_prefix(self, prefix: str) -> list[str]:
         """Names of the topics that begin so, as far as this user may see them."""
         try:
-            topics = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+            topics = self._admin.list_topics(timeout=self._bounds.left()).topics
         except KafkaException as failure:
             raise self._translated(failure.args[0], "list the topics") from None
         return sorted(topic for topic in topics if topic.startswith(prefix))
@@ -171,7 +217,7 @@ class Cluster:
         """What there is of each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
         seen: dict[str, Sight] = {}
         described = {}
-        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=REQUEST_TIMEOUT_S)
+        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._bounds.left())
         for topic, future in futures.items():
             found = self._try(future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if found is None or isinstance(found, MissingRight):
@@ -181,7 +227,7 @@ class Cluster:
         if not described:
             return seen
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in described]
-        for resource, future in self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
+        for resource, future in self._admin.describe_configs(resources, request_timeout=self._bounds.left()).items():
             topic = resource.name
             config = self._try(future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if config is None or isinstance(config, MissingRight):
@@ -203,8 +249,8 @@ class Cluster:
         # operation_timeout: how long the controller itself may wait, so that it answers before we give up.
         futures = self._admin.create_topics(
             [NewTopic(one.name, one.partitions, one.replication_factor, config=dict(one.config)) for one in topics],
-            operation_timeout=REQUEST_TIMEOUT_S / 2,
-            request_timeout=REQUEST_TIMEOUT_S,
+            operation_timeout=self._bounds.left() / 2,
+            request_timeout=self._bounds.left(),
             validate_only=dry_run,
         )
         return {topic: self._reason(future, "CREATE", topic) for topic, future in futures.items()}
@@ -224,7 +270,7 @@ class Cluster:
         ]
         futures = self._admin.incremental_alter_configs(
             resources,
-            request_timeout=REQUEST_TIMEOUT_S,
+            request_timeout=self._bounds.left(),
             validate_only=dry_run,
         )
         return {
@@ -233,7 +279,7 @@ class Cluster:
 
     def _try(self, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
         try:
-            return future.result()
+            return self._bounds.answer(future)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() == absent:
@@ -253,7 +299,7 @@ class Cluster:
 
     def _result(self, future: Future[Any], purpose: str) -> Any:
         try:
-            return future.result()
+            return self._bounds.answer(future)
         except KafkaException as failure:
             raise self._translated(failure.args[0], purpose) from None
 
@@ -265,12 +311,17 @@ class Cluster:
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}")
 
 
-def wait_for(condition: Callable[[], bool], complaint: str) -> None:
-    """Ask until `condition` holds; EnvironmentProblemError with `complaint` if it does not within VISIBLE_TIMEOUT_S."""
-    deadline = time.monotonic() + VISIBLE_TIMEOUT_S
+def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | None = None) -> None:
+    """Ask until `condition` holds.
+
+    EnvironmentProblemError with `complaint` if it does not within VISIBLE_TIMEOUT_S, or what `bounds` leave of it.
+    """
+    bounds = bounds or Bounds()
+    began = time.monotonic()
+    deadline = min(began + VISIBLE_TIMEOUT_S, bounds.deadline)
     pause = _FIRST_PAUSE_S
     while not condition():
         if time.monotonic() > deadline:
-            raise EnvironmentProblemError(f"{complaint} within {VISIBLE_TIMEOUT_S:.0f} s")
-        time.sleep(pause)
+            raise EnvironmentProblemError(f"{complaint} within {deadline - began:.0f} s")
+        bounds.wait(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)

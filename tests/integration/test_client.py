@@ -705,8 +705,7 @@ def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer
     assert connection_events(caplog) == ["kafka_connection_lost", "kafka_connection_back"]
 
 
-def test_start_gives_up_in_the_end(face, monkeypatch, caplog):
-    monkeypatch.setattr(topics_cluster, "REQUEST_TIMEOUT_S", 0.5)
+def test_start_gives_up_in_the_end(face, caplog):
     producer = face("orders", Listener(), {"bootstrap.servers": "127.0.0.1:1"}, start_timeout=1)
     began = time.monotonic()
     with pytest.raises(KafkaUnreachableError, match="can not be reached"):

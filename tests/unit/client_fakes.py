@@ -8,11 +8,13 @@ from collections import deque
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import PrepareError, UsageError
+from txbridge.client import check_consumer, runtime, start
 from txbridge.client.attempts import TransactionIds
 from txbridge.client.end_queue import Ticket
 from txbridge.client.half_writer import Prepared
 from txbridge.client.serving import Serving, Waiter
 from txbridge.core.end_transaction import EndEntry
+from txbridge.topics import Layout
 
 
 class FakeRecord:
@@ -51,13 +53,14 @@ class FakeWire:
         self.automatic = automatic
         self.refusals = deque()
         self.records = []
-        self.closed = False
+        self.closed = self.used = False
+        self.serving = ""
         self._reports = deque()
         self._condition = threading.Condition()
         self._offset = 0
 
     def connect(self, topic):
-        pass
+        self.used = True
 
     def produce(self, topic, value, key, headers, on_delivery, partition=-1):
         with self._condition:
@@ -70,12 +73,21 @@ class FakeWire:
             self._condition.notify_all()
 
     def serve(self, timeout):
+        self.serving = threading.current_thread().name
         with self._condition:
             self._condition.wait_for(lambda: any(ready for *_, ready in self._reports), timeout)
             due = [report for report in self._reports if report[3]]
             self._reports = deque(report for report in self._reports if not report[3])
-        for error, on_delivery, record, _ in due:
-            on_delivery(error, record)
+        while due:
+            error, on_delivery, record, _ = due[0]
+            del due[0]
+            try:
+                on_delivery(error, record)
+            except BaseException:
+                # As librdkafka: this report counts as made, the others come with the next call.
+                with self._condition:
+                    self._reports.extendleft(reversed(due))
+                raise
 
     def acknowledge(self, error=None):
         """Let everything that was produced so far be reported, as failed with `error` if given."""
@@ -132,7 +144,10 @@ class FakeRuntime:
     def check_limits(self, message):
         pass
 
-    def begin(self, transaction_id):
+    def is_called_by_it(self):
+        return False
+
+    def begin(self, transaction_id, running=None):
         if self.closed:
             raise UsageError("this producer is closed; create a new one")
         self.running.add(transaction_id)
@@ -154,7 +169,7 @@ class FakeRuntime:
     def half_writer(self, *, gathers=False, in_order=False):
         return self._half_writer
 
-    def write_half(self, writer, message, transaction_id, on_done, after_reports=None):
+    def write_half(self, writer, message, transaction_id, on_done, deadline, after_reports=None):
         assert writer is self._half_writer
         self.after_reports = after_reports
         if self.refusals:
@@ -191,3 +206,78 @@ class FakeRuntime:
             self._condition.wait_for(lambda: not self.running, timeout)
         finish_calls(timeout)
         self.acknowledge(PrepareError("the producer was closed meanwhile"))
+
+
+class FakeConsumer:
+    """A consumer to whom nothing comes."""
+
+    def __init__(self, settings):
+        self.closed = False
+        self.used = False
+        self._waiting = threading.Event()
+
+    def subscribe(self, topics, **callbacks):
+        self.used = True
+        callbacks["on_assign"](self, [])
+
+    def poll(self, timeout):
+        self._waiting.wait(min(timeout, 0.005))
+
+    def list_topics(self, topic, timeout):
+        raise refusal(KafkaError._TRANSPORT)
+
+    def close(self):
+        self.closed = True
+
+
+class FakeAdmin:
+    """An admin client of whom nothing is asked."""
+
+    def __init__(self, settings):
+        pass
+
+    def poll(self, timeout):
+        pass
+
+
+LAYOUT = Layout(2, {}, 1_065_536, 1_065_536, 604_800_000, 1, 1, ())
+
+
+class WorkingKafka:
+    """What a producer with fakes for its connections has made."""
+
+    def __init__(self):
+        self.wires, self.consumers = [], []
+
+    def forget(self):
+        self.wires.clear()
+        self.consumers.clear()
+
+    def wire(self, config, connection):
+        self.wires.append(FakeWire(automatic=True))
+        self.wires[-1].is_half = "message.max.bytes" in config
+        return self.wires[-1]
+
+    def consumer(self, settings):
+        self.consumers.append(FakeConsumer(settings))
+        return self.consumers[-1]
+
+    def half_wires(self):
+        return [wire for wire in self.wires if wire.is_half]
+
+    def left_open(self):
+        """Connections that were used and never closed; one that was only made ends with its object."""
+        return [wire for wire in self.wires if wire.used and not wire.closed] + [
+            consumer for consumer in self.consumers if consumer.used and not consumer.closed
+        ]
+
+
+def working_kafka(monkeypatch):
+    """Let producers have a Kafka that acknowledges everything at once."""
+    kafka = WorkingKafka()
+    monkeypatch.setattr(start, "AdminClient", FakeAdmin)
+    monkeypatch.setattr(start, "check_layout", lambda *_, **__: LAYOUT)
+    monkeypatch.setattr(start, "ensure_check_topic", lambda *_, **__: None)
+    monkeypatch.setattr(runtime, "Wire", kafka.wire)
+    monkeypatch.setattr(check_consumer, "Consumer", kafka.consumer)
+    return kafka

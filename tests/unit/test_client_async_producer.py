@@ -64,7 +64,7 @@ class Plain(AsyncTransactionListener):
 def runtime(monkeypatch):
     runtime = FakeRuntime()
 
-    def start(_, ask):
+    def start(_, ask, is_unwanted):
         runtime.ask = ask
         return runtime
 

@@ -97,7 +97,9 @@ def test_a_record_that_librdkafka_refuses_fails_at_once(wire, writer):
 def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
     # What the broker answers when it recognises a retry of a record that it stored too long ago.
     reports = []
-    writer._delivered(ID, 0, reports.append, None, FakeRecord(0, -1001))
+    writer.write(Message("real", b""), ID, reports.append)
+    delivery = writer._expected[0]
+    delivery(None, FakeRecord(0, -1001))
     assert isinstance(reports[0], PrepareError)
     assert "did not tell its offset" in str(reports[0])
 
@@ -115,10 +117,10 @@ def test_after_some_reports_somebody_is_told_once(wire, writer):
 
 
 def test_who_gathers_is_told_of_a_record_that_was_not_even_accepted(wire, writer):
-    reports, told = [], []
+    reports, told = [], SimpleQueue()
     wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
-    writer.write(Message("real", b""), ID, reports.append, lambda: told.append(len(reports)))
-    assert told[0] == 1
+    writer.write(Message("real", b""), ID, reports.append, lambda: told.put(len(reports)))
+    assert told.get(timeout=10) == 1
     assert isinstance(reports[0], PrepareError)
 
 

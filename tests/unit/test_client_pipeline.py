@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.client_fakes import FakeRuntime
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client import producer as module
+from txbridge.client import life as module
 from txbridge.client.in_flight import InFlight
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE

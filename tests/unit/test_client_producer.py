@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.client_fakes import FakeHalfWriter
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client import producer as module
+from txbridge.client import life as module
 from txbridge.client.attempts import TransactionIds
 from txbridge.topics import KafkaUnreachableError
 
@@ -111,6 +111,9 @@ def test_many_threads_start_it_once(monkeypatch):
     class Runtime:
         is_of_this_process = False
 
+        def is_called_by_it(self):
+            return False
+
     def start(*_):
         started.append(1)
         return Runtime()
@@ -156,7 +159,7 @@ class FakeRuntime:
     def check_limits(self, message):
         self.log.append("check_limits")
 
-    def begin(self, transaction_id):
+    def begin(self, transaction_id, running):
         self.log.append("begin")
 
     def finish(self, transaction_id):
@@ -172,7 +175,7 @@ class FakeRuntime:
     def half_writer(self):
         return PatientHalfWriter([])
 
-    def write_half(self, writer, message, transaction_id, on_done, after_reports):
+    def write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
         self.log.append("write")
         raise self.write
 

@@ -45,7 +45,7 @@ class FakeCluster:
         self.created = []
         self.refusal = None
 
-    def __call__(self, admin):
+    def __call__(self, admin, bounds=None):
         assert admin == "admin"
         return self
 

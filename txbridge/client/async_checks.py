@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 from txbridge.client.async_listener import ListenerMethod
-from txbridge.client.calling import Calling
+from txbridge.client.calling import calling
 from txbridge.client.check_request import CheckRequest
 from txbridge.client.hand_over import HandOver
 from txbridge.client.listener import UNKNOWN, Outcome
+
+#: While close() waits: how late it is noticed that the loop, which would tell that a check is over, is closed.
+_LOOK_S = 0.1
 
 _Asked = tuple[CheckRequest, Callable[[Outcome | None], None]]
 
@@ -26,6 +30,7 @@ class AsyncChecks:
         self._condition = threading.Condition()
         self._asked = 0
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         # The rest belongs to the loop.
         self._waiting: deque[_Asked] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -39,13 +44,19 @@ class AsyncChecks:
             if self._closed:
                 return
             self._asked += 1
+        self._loop = hand_over.loop
         hand_over.call(self._arrived, (request, answer))
 
     def close(self, timeout: float | None = None) -> None:
         """Ask no more and wait for those that run (s, None: no limit); not to be called on the loop."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         with self._condition:
             self._closed = True
-            self._condition.wait_for(lambda: not self._asked, timeout)
+            while self._asked and not (self._loop is not None and self._loop.is_closed()):
+                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                if left <= 0:
+                    return
+                self._condition.wait(left)
 
     def _arrived(self, asked: _Asked) -> None:
         self._waiting.append(asked)
@@ -68,7 +79,7 @@ class AsyncChecks:
         if self._closed:
             return
         try:
-            with Calling(self._owner):
+            with calling(self._owner):
                 outcome = await self._method.outcome(request.message, left_running=lambda _: None)
         except BaseException:
             # The application ends its loop; the worker learns that nothing is known.

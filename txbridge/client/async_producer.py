@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from txbridge.client import process
 from txbridge.client.async_checks import AsyncChecks
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
 from txbridge.client.attempt import (
@@ -21,7 +24,7 @@ from txbridge.client.attempt import (
     refuse,
     require_this_process,
 )
-from txbridge.client.calling import Calling, is_called_by
+from txbridge.client.calling import calling, is_called_by
 from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import Prepared
@@ -105,6 +108,8 @@ class AsyncTransactionProducer:
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
         self._hand_over: HandOver | None = None
         self._runtime: Runtime | None = None
+        #: The process in which it was started; None until then.
+        self._process: int | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
@@ -156,7 +161,7 @@ class AsyncTransactionProducer:
             prepared = await self._prepare(hand_over, runtime, message, transaction_id)
             given = extended(message, prepared)
             try:
-                with Calling(self):
+                with calling(self):
                     outcome = await self._execute.outcome(given, arg, left_running=left.append)
             except BaseException as error:
                 interrupted(runtime, prepared, given, error)
@@ -189,9 +194,11 @@ class AsyncTransactionProducer:
 
         `timeout` in seconds; None waits as long as they take, at most 30 s for the ENDs. What is not done then is left
         to the worker's checks. Calling it again waits for the first call. A cancelled call goes on in the background.
-        UsageError in another event loop, and from within a listener method of this producer, or a task that it has
-        started, which it would wait for.
+        A start that is under way is given up. In a forked child it does nothing. UsageError in another event loop, and
+        from within a listener method of this producer, or a task that it has started, which it would wait for.
         """
+        if self._process is not None and self._process != process.generation():
+            return
         if is_called_by(self):
             raise UsageError("close() was called by a listener method, for which it would have to wait")
         self._require_ours()
@@ -244,9 +251,24 @@ class AsyncTransactionProducer:
         return self._hand_over, runtime
 
     async def _start(self, hand_over: HandOver) -> None:
+        self._process = process.generation()
+        is_abandoned = False
+        started: list[Runtime] = []
+
+        def begin() -> Runtime:
+            ask = partial(self._checks.ask, hand_over)
+            started.append(start(self._options, ask, lambda: self._closed or is_abandoned))
+            if is_abandoned:
+                started[0].close(0, _do_nothing)
+            return started[0]
+
         try:
-            self._runtime = await _in_thread(self._waits_in, start, self._options, partial(self._checks.ask, hand_over))
+            self._runtime = await _in_thread(self._waits_in, begin)
         except BaseException:
+            # Cancelled: the loop ends while the thread goes on, and nobody would close what it starts.
+            is_abandoned = True
+            if started:
+                threading.Thread(target=started[0].close, args=[0, _do_nothing], daemon=True).start()
             # It may be tried again, also in another loop.
             self._starting = self._hand_over = None
             raise
@@ -282,16 +304,15 @@ class AsyncTransactionProducer:
     ) -> None:
         """Hand the half message over; waits for room, as long as for an acknowledgement."""
         timeout = runtime.prepare_timeout
+        deadline = time.monotonic() + timeout
         if not runtime.wait_for_room(0) and not await self._shared(runtime.wait_for_room, timeout):
             raise no_room_for_ends()
-        time = asyncio.get_running_loop().time
-        deadline = time() + timeout
         while True:
             writer = runtime.half_writer(gathers=self._turns.number >= _GATHER_FROM)
             try:
-                runtime.write_half(writer, message, transaction_id, on_done)
+                runtime.write_half(writer, message, transaction_id, on_done, deadline)
             except BufferError:
-                left = deadline - time()
+                left = deadline - time.monotonic()
                 if left <= 0:
                     raise no_room_for_half_messages() from None
                 await self._shared(writer.wait_for_room, left)
@@ -305,6 +326,10 @@ class AsyncTransactionProducer:
             waiting = self._waits[wait] = asyncio.ensure_future(_in_thread(self._waits_in, wait, timeout))
             waiting.add_done_callback(lambda _: self._waits.pop(wait))
         return await asyncio.shield(waiting)
+
+
+def _do_nothing(_: float | None) -> None:
+    """No check was asked yet."""
 
 
 async def _in_thread(pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: Any) -> _T:

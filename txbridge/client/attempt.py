@@ -41,7 +41,7 @@ def prepare(runtime: Runtime, message: Message, transaction_id: str) -> Prepared
         writer = runtime.half_writer()
         with writer.waiter() as waiter:
             write(runtime, writer, message, transaction_id, waiter.report)
-            # librdkafka reports every record, at the latest after message.timeout.ms.
+            # Every record is reported, at the latest when its time is over.
             prepared = waiter.result()
     except BaseException:
         # Interrupted: Kafka may store it, but there will be no local transaction.
@@ -67,7 +67,7 @@ def write(
         raise no_room_for_ends()
     while True:
         try:
-            runtime.write_half(writer, message, transaction_id, on_done, after_reports)
+            runtime.write_half(writer, message, transaction_id, on_done, deadline, after_reports)
         except BufferError:
             left = deadline - time.monotonic()
             if left <= 0:

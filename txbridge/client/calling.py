@@ -1,48 +1,48 @@
-"""Who is being called: a listener method must not wait for the end of its own call, which never comes."""
+"""Re-entrancy guard: finds a close() or flush() inside of a call that it would have to wait for."""
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
-from typing import Self
+import threading
+import weakref
+from contextvars import ContextVar
 
 
-class Calling:
-    """While the application is called on behalf of `owner`: `with Calling(owner): ...`.
+class _Call:
+    __slots__ = ("outer", "owner", "running")
+
+    def __init__(self, owner: weakref.ref[object], running: threading.Lock, outer: _Call | None) -> None:
+        self.owner = owner
+        self.running = running
+        self.outer = outer
+
+
+def calling(owner: object) -> threading.Lock:
+    """For the `with` in which the application is called on behalf of `owner`.
 
     Follows the call into coroutines, into the tasks they start and into threads that inherit its context
     (asyncio.to_thread does), where a flag of the thread would be lost.
+
+    It returns a lock, because only the `with` of a lock can not be interrupted by a signal between its parts: a call
+    that is over must not be taken for one that runs. So the context is not put back either; a call counts while its
+    lock is held.
     """
-
-    __slots__ = ("_token", "active", "outer", "owner")
-
-    def __init__(self, owner: object) -> None:
-        self.owner = owner
-        self.outer: Calling | None = None
-        self.active = False
-
-    def __enter__(self) -> Self:
-        # A task that was started in a call may outlive it, and start others: no chain of calls that are over.
-        outer = _current.get()
-        while outer is not None and not outer.active:
-            outer = outer.outer
-        self.outer = outer
-        self.active = True
-        self._token: Token[Calling | None] = _current.set(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.active = False
-        _current.reset(self._token)
+    # A task that was started in a call may outlive it, and start others: no chain of calls that are over.
+    outer = _current.get()
+    while outer is not None and not outer.running.locked():
+        outer = outer.outer
+    running = threading.Lock()
+    _current.set(_Call(weakref.ref(owner), running, outer))
+    return running
 
 
 def is_called_by(owner: object) -> bool:
     """Whether this code runs in a call on behalf of `owner`, at any depth."""
     call = _current.get()
     while call is not None:
-        if call.active and call.owner is owner:
+        if call.running.locked() and call.owner() is owner:
             return True
         call = call.outer
     return False
 
 
-_current: ContextVar[Calling | None] = ContextVar("txbridge_calling", default=None)
+_current: ContextVar[_Call | None] = ContextVar("txbridge_calling", default=None)

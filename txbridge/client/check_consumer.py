@@ -15,10 +15,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
 from txbridge import kafka_config
+from txbridge.client import process
 from txbridge.client.check_offsets import CheckOffsets
 from txbridge.client.check_request import CheckRequest, parse_check
 from txbridge.client.connection import Connection
 from txbridge.client.events import report
+from txbridge.client.serving import join
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.denied import named
@@ -79,6 +81,7 @@ class CheckConsumer:
         self._stopping = threading.Event()
         settings = {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error}
         self._consumer = kafka_config.create(Consumer, settings)
+        process.owns_handle(self)
         self._thread = threading.Thread(target=self._run, name="txbridge-check", daemon=True)
 
     def start(self) -> None:
@@ -88,10 +91,14 @@ class CheckConsumer:
         """Read no more requests; returns at once."""
         self._stopping.set()
 
+    def is_this_thread(self) -> bool:
+        """Whether this code is called by the thread of the checks."""
+        return threading.current_thread() is self._thread
+
     def close(self, timeout: float | None = None) -> None:
         """Stop and leave the group; `timeout` in seconds, None waits as long as librdkafka tries."""
         self._stopping.set()
-        self._thread.join(timeout)
+        join(self._thread, timeout)
 
     def _run(self) -> None:
         self._consumer.subscribe(

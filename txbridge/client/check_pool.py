@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 
-from txbridge.client.calling import Calling, is_called_by
+from txbridge.client.calling import calling, is_called_by
 from txbridge.client.check_request import CheckRequest
 from txbridge.client.events import report
 from txbridge.client.listener import UNKNOWN, Outcome, TransactionListener, check
@@ -67,7 +67,7 @@ class CheckPool:
         if self._closed:
             return
         try:
-            with Calling(self):
+            with calling(self):
                 outcome = check(self._listener, request.message)
         except BaseException:
             # SystemExit in a thread of a pool ends nothing; the worker learns that nothing is known.

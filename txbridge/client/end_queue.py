@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import inf
 
+from txbridge.client import process
 from txbridge.client.errors import EndTransactionError
 from txbridge.core.end_transaction import MAX_ENTRIES, MAX_REMARK, EndEntry, Source
 
@@ -49,18 +49,23 @@ class Ticket:
     made for whoever asks. Thread-safe.
     """
 
-    __slots__ = ("_error", "_future", "_hurry", "_settled", "entry", "size")
+    __slots__ = ("_error", "_future", "_hurry", "_process", "_settled", "entry", "size")
 
     def __init__(self, entry: EndEntry, size: int, hurry: Callable[[], object] = _do_nothing) -> None:
         self.entry = entry
         self.size = size
         self._hurry = hurry
         self._settled = False
+        self._process = process.generation()
         self._error: EndTransactionError | None = None
         self._future: Future[None] | None = None
 
     def future(self) -> Future[None]:
         """Resolved when the command is settled; it can not be cancelled, as the command will be sent."""
+        if not self._settled and self._process != process.generation():
+            self.settle(
+                EndTransactionError("the END is sent by the parent of this forked process: only the parent knows")
+            )
         with _FUTURES:
             if self._future is None:
                 self._future = Future()
@@ -85,7 +90,7 @@ class Ticket:
 
 
 #: Of all tickets: it is held for a moment.
-_FUTURES = threading.Lock()
+_FUTURES = process.lock()
 
 
 def _resolve(future: Future[None], error: EndTransactionError | None) -> None:
@@ -158,12 +163,20 @@ class EndQueue:
         if lane is None:
             lane = self._lanes[partition, source] = Lane(partition, source)
         ticket = Ticket(entry, size, self._hurry)
-        if not lane.waiting and not lane.in_flight:
-            self._ready.append(lane)
-        lane.waiting.append(ticket)
-        self.has_news = not lane.in_flight and len(lane.waiting) in {1, ENOUGH}
+        is_ready = not lane.waiting and not lane.in_flight
+        # A signal may interrupt this at any call, and what is counted must be there: else nobody would ever find that
+        # nothing is left.
         lane.given += 1
         self.unsettled += 1
+        try:
+            if is_ready:
+                self._ready.append(lane)
+            lane.waiting.append(ticket)
+        except BaseException:
+            if not lane.waiting or lane.waiting[-1] is not ticket:
+                lane.waiting.append(ticket)
+            raise
+        self.has_news = not lane.in_flight and len(lane.waiting) in {1, ENOUGH}
         return ticket
 
     @property

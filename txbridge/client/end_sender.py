@@ -16,6 +16,7 @@ from txbridge.client.connection import Connection
 from txbridge.client.end_queue import Batch, EndQueue, Ticket
 from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.events import report
+from txbridge.client.serving import join
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
@@ -88,13 +89,17 @@ class EndSender:
         with self._lock:
             self._closing = True
             self._work.notify()
-        self._thread.join(timeout)
+        join(self._thread, timeout)
         with self._lock:
             self._give_up = True
             left = self._queue.unsettled
             self._work.notify()
-        self._thread.join()
+        join(self._thread)
         return left
+
+    def is_this_thread(self) -> bool:
+        """Whether this code is called by the thread of the ENDs, in a callback of a result's `end`, say."""
+        return threading.current_thread() is self._thread
 
     def _hurry(self) -> None:
         with self._lock:

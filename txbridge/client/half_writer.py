@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -49,22 +52,31 @@ class _Delivery:
     are in flight that was a good part of all work.
     """
 
-    __slots__ = ("_on_delivery", "_on_done", "_size", "_transaction_id")
+    __slots__ = ("deadline", "on_delivery", "on_done", "size", "transaction_id")
 
     def __init__(
         self,
-        on_delivery: Callable[[str, int, Report, KafkaError | None, Record], None],
+        on_delivery: Callable[[_Delivery, KafkaError | None, Record], None],
         transaction_id: str,
         size: int,
         on_done: Report,
+        deadline: float,
     ) -> None:
-        self._on_delivery = on_delivery
-        self._transaction_id = transaction_id
-        self._size = size
-        self._on_done = on_done
+        self.on_delivery = on_delivery
+        self.transaction_id = transaction_id
+        self.size = size
+        #: None once it was called.
+        self.on_done: Report | None = on_done
+        self.deadline = deadline
 
     def __call__(self, error: KafkaError | None, record: Record) -> None:
-        self._on_delivery(self._transaction_id, self._size, self._on_done, error, record)
+        self.on_delivery(self, error, record)
+
+    def report(self, result: Prepared | PrepareError) -> None:
+        """Once, however often it is called; what is interrupted by a signal may be called again."""
+        if self.on_done is not None:
+            self.on_done(result)
+            self.on_done = None
 
 
 class HalfWriter:
@@ -78,6 +90,10 @@ class HalfWriter:
         self._room = threading.Condition()
         self._waiting_for_room = 0
         self._after_reports: AfterReports | None = None
+        #: In the order of their deadlines; those that are reported are taken out when they come first.
+        self._expected: deque[_Delivery] = deque()
+        #: What the handler of a signal has raised while a thread served, perhaps in the middle of a delivery report.
+        self._interrupts: deque[BaseException] = deque()
         #: Once: each time it is looked up, a method is an object of its own.
         self._on_delivery = self._delivered
         self._serving = Serving(self._serve, f"txbridge-{thread}")
@@ -92,11 +108,17 @@ class HalfWriter:
         return Waiter(self._serving)
 
     def write(
-        self, message: Message, transaction_id: str, on_done: Report, after_reports: AfterReports | None = None
+        self,
+        message: Message,
+        transaction_id: str,
+        on_done: Report,
+        after_reports: AfterReports | None = None,
+        deadline: float = math.inf,
     ) -> None:
         """Begin an attempt. Raises BufferError when too much is on its way already, else `on_done` will be called.
 
-        `after_reports` is one and the same for all attempts that have one.
+        It is at the `deadline` (time.monotonic) if Kafka has said nothing by then. `after_reports` is one and the same
+        for all attempts that have one.
         """
         self._after_reports = after_reports
         headers = half_headers(
@@ -109,17 +131,14 @@ class HalfWriter:
             user_timestamp=message.timestamp,
         )
         size = len(message.value or b"") + message.key_and_headers_size
+        delivery = _Delivery(self._on_delivery, transaction_id, size, on_done, deadline)
         try:
-            self._wire.produce(
-                self._topic,
-                message.value,
-                message.key,
-                headers,
-                _Delivery(self._on_delivery, transaction_id, size, on_done),
-            )
+            self._wire.produce(self._topic, message.value, message.key, headers, delivery)
         except KafkaException as failure:
-            on_done(self._failed(transaction_id, failure.args[0]))
-            self._tell()
+            # `after_reports` is called by who serves.
+            delivery.report(self._failed(transaction_id, failure.args[0]))
+        else:
+            self._expected.append(delivery)
         self._serving.expect()
 
     def wait_for_room(self, timeout: float) -> None:
@@ -136,40 +155,74 @@ class HalfWriter:
         self._serving.stop(self._wire.close)
         self._tell()
 
+    def is_served_here(self) -> bool:
+        """Whether this code is called by a delivery report or a callback of this writer's connection."""
+        return self._serving.is_served_here
+
     def _serve(self, timeout: float) -> None:
+        if self._interrupts:
+            self._report_again()
         try:
             self._wire.serve(timeout)
         except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: whoever serves must go on
+            self._interrupts.append(error)
             report(logging.ERROR, "kafka_callback_raised", exception=error)
+        except BaseException as error:
+            # First of all, and in one step: another one may follow. The next that serves, at the latest our thread,
+            # takes care of the report.
+            self._interrupts.append(error)
+            raise
+        if self._expected:
+            self._give_up_overdue()
         self._tell()
+
+    def _report_again(self) -> None:
+        """Repeat the delivery report that was interrupted by a signal: librdkafka takes it for made."""
+        while self._interrupts:
+            trace = self._interrupts[0].__traceback__
+            while trace is not None:
+                if trace.tb_frame.f_code is _Delivery.__call__.__code__:
+                    given = trace.tb_frame.f_locals
+                    given["self"](given["error"], given["record"])
+                trace = trace.tb_next
+            self._interrupts.popleft()
+
+    def _give_up_overdue(self) -> None:
+        """Fail what Kafka has said nothing about in time.
+
+        librdkafka keeps the time-out of a message only as long as it waits in its queue: it may take it three times as
+        long to report one that a broker has refused again and again.
+        """
+        now = time.monotonic()
+        while self._expected:
+            first = self._expected[0]
+            if first.on_done is not None:
+                if now < first.deadline:
+                    return
+                first.report(self._failed(first.transaction_id, KafkaError(KafkaError._MSG_TIMED_OUT)))  # noqa: SLF001
+            self._expected.popleft()
 
     def _tell(self) -> None:
         if self._after_reports is not None:
             self._after_reports()
 
-    def _delivered(
-        self,
-        transaction_id: str,
-        size: int,
-        on_done: Report,
-        error: KafkaError | None,
-        record: Record,
-    ) -> None:
+    def _delivered(self, delivery: _Delivery, error: KafkaError | None, record: Record) -> None:
+        transaction_id = delivery.transaction_id
         if self._waiting_for_room:
             with self._room:
                 self._room.notify_all()
         if error is not None:
             if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  its public name
                 self._connection.gave_up("half messages", record.latency() or 0.0)
-            on_done(self._failed(transaction_id, error))
+            delivery.report(self._failed(transaction_id, error))
             return
         self._connection.works()
         partition, offset = record.partition(), record.offset()
         if partition is None or offset is None or offset < 0:
             # The broker recognised a retry of a record that it stored long ago, and no longer knows where.
-            on_done(self._failed(transaction_id, None))
+            delivery.report(self._failed(transaction_id, None))
             return
-        on_done(Prepared(transaction_id, partition, offset, record.timestamp()[1], size))
+        delivery.report(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
 
     def _failed(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
         cause = "Kafka did not tell its offset; send again" if error is None else explain(error)

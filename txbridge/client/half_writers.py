@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from txbridge.client.half_writer import HalfWriter
+from txbridge.client.serving import join
 
 
 class Company(Enum):
@@ -44,6 +45,8 @@ class HalfWriters:
         self._making: dict[Company, threading.Thread] = {}
         self._guard = threading.Lock()
         self._writers = {Company.NOBODY: new(Company.NOBODY.value, "half")}
+        #: Also one whose start was interrupted by a signal.
+        self._begun = list(self._writers.values())
 
     def start(self) -> None:
         self._writers[Company.NOBODY].start()
@@ -65,14 +68,18 @@ class HalfWriters:
                 thread.start()
         return self._writers[Company.NOBODY]
 
+    def is_served_here(self) -> bool:
+        """See HalfWriter.is_served_here."""
+        return any(writer.is_served_here() for writer in tuple(self._writers.values()))
+
     def close(self) -> None:
         """What is not acknowledged by now fails. May be called again."""
         with self._guard:
             self._closed = True
         for thread in self._making.values():
-            thread.join()
+            join(thread)
         with self._lock:
-            for writer in self._writers.values():
+            for writer in self._begun:
                 writer.close()
 
     def _made(self, company: Company) -> HalfWriter:
@@ -82,6 +89,7 @@ class HalfWriters:
                 return self._writers[Company.NOBODY]
             if company not in self._writers:
                 writer = self._new(company.value, f"half-{company.name.lower()}")
+                self._begun.append(writer)
                 writer.start()
                 self._writers[company] = writer
             return self._writers[company]

@@ -24,11 +24,13 @@ class InFlight:
 
     def add(self, size: int) -> int:
         """Another one, of `size` bytes; returns its epoch."""
+        left = self._left.get(self._epoch, 0) + 1
+        # From here on nothing is called: a signal interrupts only at calls, and either all of this is counted or none.
         self.number += 1
         self._bytes += size
         if self.number >= self._max_number or self._bytes >= self._max_bytes:
             self.is_full = True
-        self._left[self._epoch] = self._left.get(self._epoch, 0) + 1
+        self._left[self._epoch] = left
         return self._epoch
 
     def remove(self, epoch: int, size: int) -> bool:

@@ -8,6 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from txbridge.client import process
+from txbridge.errors import UsageError
+
+_FINISHED = "FINISHED"
+
 _T = TypeVar("_T")
 _Read = TypeVar("_Read")
 
@@ -17,10 +22,11 @@ class SharedCondition(threading.Condition):
 
     # `with` looks for these on the class, and finds the lock's own in the instance. A Condition's are functions that
     # call the lock's, twice for each of the five times that a transaction needs it.
-    __slots__ = ("__enter__", "__exit__")
+    __slots__ = ("__enter__", "__exit__", "process")
 
     def __init__(self) -> None:
         super().__init__()
+        self.process = process.generation()
         self.__enter__ = self._lock.__enter__  # type: ignore[attr-defined, method-assign]  # the standard library's own
         self.__exit__ = self._lock.__exit__  # type: ignore[attr-defined, method-assign]
 
@@ -39,7 +45,7 @@ class LightFuture(Future[_T]):
 
     def __init__(self, condition: SharedCondition) -> None:
         # Not super().__init__, which makes the condition: the rest of what it sets are constants, and of the class.
-        self._condition = condition
+        self._condition: SharedCondition = condition
         self._waiters: list[Any] = []
         self._done_callbacks: list[Any] = []
 
@@ -53,6 +59,8 @@ class LightFuture(Future[_T]):
 
     def _looking_again(self, read: Callable[[float | None], _Read], timeout: float | None) -> _Read:
         deadline = None if timeout is None else time.monotonic() + timeout
+        if self._condition.process != process.generation() and self._state != _FINISHED:
+            raise UsageError("this future belongs to a producer that was started before a fork: only the parent knows")
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:

@@ -7,11 +7,11 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from txbridge.client.attempt import decide, write
-from txbridge.client.calling import Calling, is_called_by
+from txbridge.client.calling import calling, is_called_by
 from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import Prepared
@@ -47,14 +47,15 @@ class _Attempt:
     arg: Any
     future: Future[TransactionSendResult]
     size: int
-    epoch: int
-    prepared: Prepared | PrepareError = field(init=False)
-    is_over: bool = False
+    #: What it has got from InFlight; None until it counts there, and once it is over.
+    epoch: int | None = None
+    prepared: Prepared | PrepareError | None = None
 
     def __call__(self, prepared: Prepared | PrepareError) -> None:
         """The half message is stored or not; this is the thread of the delivery reports, or of a call that failed."""
-        self.prepared = prepared
-        self.ready.append(self)
+        if self.prepared is None:
+            self.prepared = prepared
+            self.ready.append(self)
 
 
 class Pipeline:
@@ -88,14 +89,15 @@ class Pipeline:
         """Hand the half message over; blocks while too much is in flight. UsageError after close."""
         size = len(message.value or b"")
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
-        attempt = _Attempt(self._ready, runtime, transaction_id, message, arg, future, size, self._enter(size))
+        attempt = _Attempt(self._ready, runtime, transaction_id, message, arg, future, size)
         try:
-            # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
+            # Inside: an interrupt must not leave an attempt for which flush() or close() would wait for ever.
+            self._enter(attempt)
             runtime.begin(transaction_id)
             writer = runtime.half_writer(gathers=True, in_order=True)
             write(runtime, writer, message, transaction_id, attempt, self._start_jobs)
         except PrepareError as error:
-            with Calling(self):
+            with calling(self):
                 self._settle(attempt, error)
         except BaseException:
             # Interrupted. If it can not be cancelled any more, its local transaction has begun and will be decided.
@@ -132,7 +134,7 @@ class Pipeline:
                 is_idle = not self._in_flight.number
             self._executor.shutdown(wait=is_idle)
 
-    def _enter(self, size: int) -> int:
+    def _enter(self, attempt: _Attempt) -> None:
         """Wait for room and take it."""
         # A listener method, or a callback, that waited for room would wait for itself.
         waits = not is_called_by(self)
@@ -141,15 +143,16 @@ class Pipeline:
                 self._news.wait_for(lambda: self._stopped or not self._in_flight.is_full)
             if self._stopped:
                 raise UsageError("this producer is closed; create a new one")
-            return self._in_flight.add(size)
+            attempt.epoch = self._in_flight.add(attempt.size)
 
     def _leave(self, attempt: _Attempt) -> None:
         """The attempt is over; only the first time counts."""
         attempt.runtime.finish(attempt.transaction_id)
         with self._lock:
-            if not attempt.is_over:
-                attempt.is_over = True
-                if self._in_flight.remove(attempt.epoch, attempt.size):
+            if attempt.epoch is not None:
+                is_news = self._in_flight.remove(attempt.epoch, attempt.size)
+                attempt.epoch = None
+                if is_news:
                     self._news.notify_all()
 
     def _start_jobs(self) -> None:
@@ -179,7 +182,7 @@ class Pipeline:
             self._refused(None)
 
     def _run(self) -> None:
-        with Calling(self):
+        with calling(self):
             while not self._closed:
                 try:
                     attempt = self._ready.popleft()
@@ -206,7 +209,7 @@ class Pipeline:
             except IndexError:
                 return number
             prepared = attempt.prepared
-            with Calling(self):
+            with calling(self):
                 self._settle(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(why))
         raise AssertionError
 
@@ -218,12 +221,13 @@ class Pipeline:
         number = self._give_up(_REFUSED) if is_last else 0
         report(logging.ERROR, "local_transactions_not_run", exception=error, transactions=number)
 
-    def _settle(self, attempt: _Attempt, prepared: Prepared | PrepareError) -> None:
+    def _settle(self, attempt: _Attempt, prepared: Prepared | PrepareError | None) -> None:
         """Run the local transaction, if it comes to that, and resolve the future, whose callbacks run here, too.
 
-        Within `Calling(self)`.
+        Within `calling(self)`.
         """
         runtime, future = attempt.runtime, attempt.future
+        assert prepared is not None
         try:
             if not future.set_running_or_notify_cancel():
                 runtime.give_up(attempt.transaction_id)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import Any, Self
 
-from txbridge.client.attempt import admit, decide, prepare, refuse
-from txbridge.client.calling import Calling, is_called_by
+from txbridge.client.attempt import admit, decide, prepare, refuse, require_this_process
+from txbridge.client.calling import calling, is_called_by
 from txbridge.client.check_pool import CheckPool
-from txbridge.client.events import report
+from txbridge.client.life import Life
 from txbridge.client.listener import TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.metrics import ClientMetrics
@@ -26,8 +24,6 @@ from txbridge.client.options import (
 )
 from txbridge.client.pipeline import Pipeline
 from txbridge.client.result import TransactionSendResult
-from txbridge.client.runtime import Runtime
-from txbridge.client.start import start
 from txbridge.errors import UsageError
 
 
@@ -50,8 +46,7 @@ class TransactionProducer:
         check_thread_pool_max_size: threads of our pool (RocketMQ's checkThreadPoolMaxSize).
         check_request_hold_max: unanswered checks before no more are read (RocketMQ's checkRequestHoldMax; there
             further ones are dropped, here they stay in Kafka).
-        start_timeout: seconds to wait for Kafka at start; an attempt that has begun is finished, which takes up to
-            10 s more.
+        start_timeout: seconds to wait for Kafka at start.
         metrics: counts what this producer does; one object may serve several producers.
 
     Raises:
@@ -89,10 +84,7 @@ class TransactionProducer:
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
-        self._life = threading.RLock()
-        self._runtime: Runtime | None = None
-        #: From the begin of `close`, and from its end.
-        self._closed = self._ended = False
+        self._life = Life(self._options, self._checks.ask)
 
     @property
     def group(self) -> str:
@@ -105,7 +97,7 @@ class TransactionProducer:
         Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka can not be
         reached within `start_timeout` or refuses, UsageError after close.
         """
-        self._started()
+        self._life.started()
         return self
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
@@ -122,13 +114,14 @@ class TransactionProducer:
 
         """
         refuse(message, self._options.names)
-        runtime = self._runtime or self._started()
+        runtime = self._life.runtime or self._life.started()
         transaction_id = admit(runtime, message)
+        # Its own `with` ends with the attempt, whatever a signal interrupts: close() does not wait for ever.
+        running = calling(self)
         try:
-            # Inside: an interrupt must not leave an attempt for which close() would wait for ever.
-            runtime.begin(transaction_id)
-            prepared = prepare(runtime, message, transaction_id)
-            with Calling(self):
+            with running:
+                runtime.begin(transaction_id, running)
+                prepared = prepare(runtime, message, transaction_id)
                 return decide(runtime, self._listener, message, prepared, arg)
         finally:
             runtime.finish(transaction_id)
@@ -152,7 +145,7 @@ class TransactionProducer:
 
         """
         refuse(message, self._options.names)
-        runtime = self._runtime or self._started()
+        runtime = self._life.runtime or self._life.started()
         return self._pipeline.submit(runtime, admit(runtime, message), message, arg)
 
     def flush(self, timeout: float | None = None) -> int:
@@ -160,13 +153,17 @@ class TransactionProducer:
 
         `timeout` in seconds; None waits as long as they are tried, and as long as the local transactions of submitted
         messages take. Returns how many are not settled: 0 is all. One that was given up is settled; its result tells.
-        UsageError from within the local transaction of a submitted message, which it would wait for.
+        UsageError from within the local transaction of a submitted message and from callbacks in our threads, which it
+        would wait for, and after a fork.
         """
         if self._pipeline.is_called_by_it():
             raise UsageError("flush() was called by a submitted transaction, for which it would have to wait")
-        runtime = self._runtime
+        runtime = self._life.runtime
         if runtime is None:
             return 0
+        require_this_process(runtime)
+        if runtime.is_called_by_it():
+            raise UsageError("flush() was called by a callback, whose thread it would have to wait for")
         deadline = None if timeout is None else time.monotonic() + timeout
         undecided = self._pipeline.flush(timeout)
         return undecided + runtime.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -175,22 +172,21 @@ class TransactionProducer:
         """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.
 
         `timeout` in seconds; None waits as long as they take, at most 30 s for the ENDs. What is not done then is left
-        to the worker's checks; submitted messages whose local transaction has not begun fail with PrepareError. Calling
-        it again does nothing. UsageError from within a listener method of this producer, which it would wait for.
+        to the worker's checks; submitted messages whose local transaction has not begun fail with PrepareError. A start
+        that is under way is given up. Calling it again does nothing, unless the first call was interrupted by a signal:
+        then it goes on. In a forked child it does nothing.
+
+        UsageError from within a listener method of this producer, from a signal's handler that interrupts a send, and
+        from callbacks in our threads (of a result's `end`, `error_cb`, `stats_cb`), which it would wait for.
         """
+        if self._life.is_of_another_process():
+            return
         if is_called_by(self) or self._pipeline.is_called_by_it() or self._checks.is_called_by_it():
-            raise UsageError("close() was called by a listener method, for which it would have to wait")
-        self._closed = True
-        self._pipeline.stop()
-        with self._life:
-            if self._ended:
-                return
-            if self._runtime is None:
-                self._finish(0)
-            else:
-                self._runtime.close(timeout, self._finish)
-            self._ended = True
-        report(logging.INFO, "client_closed", group=self._options.group)
+            raise UsageError(
+                "close() was called by a listener method, or while a send of this thread was under way, "
+                "for which it would have to wait"
+            )
+        self._life.close(timeout, self._pipeline.stop, self._finish)
 
     def _finish(self, timeout: float | None) -> None:
         """End the calls of the application, those that have begun within `timeout` seconds."""
@@ -207,11 +203,3 @@ class TransactionProducer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _started(self) -> Runtime:
-        if self._closed:
-            raise UsageError("this producer is closed; create a new one")
-        with self._life:
-            if self._runtime is None:
-                self._runtime = start(self._options, self._checks.ask)
-            return self._runtime

@@ -41,6 +41,9 @@ _LEAVE_GROUP_S = 3.0
 #: threads do 3,800 transactions a second with a linger of 1 ms, 5,200 without; 32 threads 9,600 with 0.5 ms, 7,200
 #: without.
 _COMPANY_FROM = 16
+#: So long after message.timeout.ms a half message is given up of which librdkafka has said nothing: it looks once a
+#: second what is too old, and what it says itself is the better answer.
+REPORT_MARGIN_S = 1.0
 
 
 class Runtime:
@@ -80,7 +83,9 @@ class Runtime:
             self._answer,
             options.check_request_hold_max,
         )
-        # Only now: a setting that librdkafka refuses leaves no thread behind.
+
+    def start(self) -> None:
+        """Start the threads; only now: a setting that librdkafka refuses leaves none behind."""
         # This one connects in its thread, while the other waits for its own connection.
         self._ends.start()
         self._halves.start()
@@ -99,9 +104,9 @@ class Runtime:
         """UsageError if these topics can not take the message."""
         check_limits(message, self._limits)
 
-    def begin(self, transaction_id: str) -> None:
-        """An attempt runs until it is finished. UsageError after close."""
-        self._attempts.begin(transaction_id)
+    def begin(self, transaction_id: str, running: threading.Lock | None = None) -> None:
+        """See Attempts.begin."""
+        self._attempts.begin(transaction_id, running)
 
     def give_up(self, transaction_id: str) -> None:
         """The attempt is not prepared; if a check comes for it, it is answered with rollback."""
@@ -133,12 +138,13 @@ class Runtime:
         message: Message,
         transaction_id: str,
         on_done: Report,
+        deadline: float,
         after_reports: AfterReports | None = None,
     ) -> None:
-        """See HalfWriter.write."""
+        """See HalfWriter.write; `deadline` is when its caller's patience ends."""
         measured = self._metrics.preparing(transaction_id, on_done)
         carried, traced = self._tracing.preparing(transaction_id, message, measured)
-        writer.write(carried, transaction_id, traced, after_reports)
+        writer.write(carried, transaction_id, traced, after_reports, deadline + REPORT_MARGIN_S)
 
     def end(self, prepared: Prepared, outcome: Outcome) -> Ticket:
         """Send the decision of a local transaction on its way."""
@@ -151,6 +157,10 @@ class Runtime:
     def flush(self, timeout: float | None) -> int:
         """See EndSender.flush."""
         return self._ends.flush(timeout)
+
+    def is_called_by_it(self) -> bool:
+        """Whether this code runs in a thread of ours, in a callback of the application's: it can not wait for it."""
+        return self._ends.is_this_thread() or self._checks.is_this_thread() or self._halves.is_served_here()
 
     def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
         """Let everything that was begun come to its end, for at most `timeout` seconds, and stop.

@@ -24,8 +24,10 @@ class Serving:
 
     def __init__(self, serve: Callable[[float], None], name: str) -> None:
         self._serve = serve
-        #: Held by who serves.
-        self._lock = threading.Lock()
+        #: Held by who serves. It knows by whom: a leader that is interrupted lets go of it if it is the leader's.
+        self._lock = threading.RLock()
+        #: The thread that serves now.
+        self._server: int | None = None
         self._waiting: set[object] = set()
         #: A caller serves, or would: our thread stays away until it is needed, or callers stay away for a while.
         self._is_led = False
@@ -42,12 +44,17 @@ class Serving:
             self._needed.set()
 
     def stop(self, finish: Callable[[], None]) -> None:
-        """End the thread; then `finish`, while nobody serves."""
+        """End the thread; then `finish`, while nobody serves. May be called again when it was interrupted."""
         self._stopping = True
         self._needed.set()
-        self._thread.join()
+        join(self._thread)
         with self._lock:
             finish()
+
+    @property
+    def is_served_here(self) -> bool:
+        """Whether this code is called by what this thread serves: a delivery report, or a callback of the user's."""
+        return self._server == threading.get_ident()
 
     def _run(self) -> None:
         while not self._stopping:
@@ -58,17 +65,29 @@ class Serving:
                     continue
             self._needed.clear()
             with self._lock:
-                self._serve(SERVE_S)
+                self._serve_here()
 
     def lead(self, until: Callable[[], bool]) -> None:
         """Serve until this holds, if nobody else does; a waiter."""
         self._is_led = True
-        if self._lock.acquire(blocking=False):
-            try:
+        # A signal may interrupt this at any call, also right after the lock was given.
+        try:
+            if self._lock.acquire(blocking=False):
                 while not (until() or self._stopping):
-                    self._serve(SERVE_S)
-            finally:
+                    self._serve_here()
+        finally:
+            try:  # noqa: SIM105  the call of suppress() is one that a signal may interrupt
                 self._lock.release()
+            except RuntimeError:
+                # It was not given: another thread serves.
+                pass
+
+    def _serve_here(self) -> None:
+        self._server = threading.get_ident()
+        try:
+            self._serve(SERVE_S)
+        finally:
+            self._server = None
 
     def add(self, waiter: object) -> None:
         """It waits for a report from now on."""
@@ -81,8 +100,14 @@ class Serving:
     def leave(self, waiter: object) -> None:
         """It goes, and others that wait are served by our thread."""
         self._waiting.discard(waiter)
-        if self._waiting and not self._lock.locked():
+        if self._waiting and self._server is None:
             self._needed.set()
+
+
+def join(thread: threading.Thread, timeout: float | None = None) -> None:
+    """Wait for the end of a thread (s, None: no limit), or for nothing, if it was never started."""
+    if thread.ident is not None:
+        thread.join(timeout)
 
 
 class Waiter(Generic[_T]):

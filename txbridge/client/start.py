@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
+from collections.abc import Callable
 
 from confluent_kafka.admin import AdminClient
 
@@ -13,8 +13,10 @@ from txbridge.client.connection import Connection
 from txbridge.client.events import report
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Ask, Runtime
+from txbridge.errors import UsageError
 from txbridge.log import librdkafka_logger
 from txbridge.topics import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
+from txbridge.topics_cluster import Bounds, UnwantedError
 
 #: Between attempts to reach Kafka: an attempt itself waits for a connection, so this only slows down one that fails at
 #: once (a name that can not be resolved).
@@ -22,11 +24,11 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 
 
-def start(options: ClientOptions, ask: Ask) -> Runtime:
+def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = lambda: False) -> Runtime:
     """Verify the topics, create the group's check topic if it is missing, and start to send and to answer.
 
     Raises LayoutError, KafkaUnreachableError after `start_timeout`, EnvironmentProblemError, UsageError for settings
-    that librdkafka refuses.
+    that librdkafka refuses, and once it `is_unwanted`: then nothing is left behind.
     """
     connection = Connection(options.bootstrap_servers, options.settings.get("error_cb"))
     config = kafka_config.admin_config(options.settings)
@@ -34,33 +36,50 @@ def start(options: ClientOptions, ask: Ask) -> Runtime:
         AdminClient,
         {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error},
     )
-    layout = _layout(options, admin, connection)
+    layout = _layout(options, admin, connection, is_unwanted)
     connection.works()
     runtime = Runtime(options, layout, connection, ask)
-    report(
-        logging.INFO,
-        "client_started",
-        group=options.group,
-        namespace=options.names.namespace,
-        partitions=layout.partitions,
-        bootstrap_servers=options.bootstrap_servers,
-    )
+    try:
+        runtime.start()
+        if is_unwanted():
+            raise closed()  # noqa: TRY301  what is handled is that it was started
+        report(
+            logging.INFO,
+            "client_started",
+            group=options.group,
+            namespace=options.names.namespace,
+            partitions=layout.partitions,
+            bootstrap_servers=options.bootstrap_servers,
+        )
+    except BaseException:
+        # Also interrupted by a signal. A member of the group that nobody knows of would burn checks.
+        runtime.close(0, lambda _: None)
+        raise
     return runtime
 
 
-def _layout(options: ClientOptions, admin: AdminClient, connection: Connection) -> Layout:
-    deadline = time.monotonic() + options.start_timeout
+def closed() -> UsageError:
+    """What a call after close() raises."""
+    return UsageError("this producer is closed; create a new one")
+
+
+def _layout(
+    options: ClientOptions, admin: AdminClient, connection: Connection, is_unwanted: Callable[[], bool]
+) -> Layout:
+    bounds = Bounds(time.monotonic() + options.start_timeout, is_unwanted)
     pause = _FIRST_PAUSE_S
     while True:
         try:
-            layout = check_layout(admin, options.names, client=True)
-            ensure_check_topic(admin, options.names, options.group, layout)
+            layout = check_layout(admin, options.names, client=True, bounds=bounds)
+            ensure_check_topic(admin, options.names, options.group, layout, bounds=bounds)
+        except UnwantedError:
+            raise closed() from None
         except KafkaUnreachableError as error:
             admin.poll(0)  # an admin client calls error_cb only from here
             connection.lost(str(error))
-            if time.monotonic() + pause >= deadline:
+            if bounds.left() <= pause:
                 raise
         else:
             return layout
-        threading.Event().wait(pause)
+        bounds.wait(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Record
 
 from txbridge import kafka_config
+from txbridge.client import process
 from txbridge.client.connection import Connection
 from txbridge.client.events import report
 from txbridge.core.names import Headers
@@ -48,6 +49,7 @@ class Wire:
         self._factory = factory
         self._dead = False
         self._producer = kafka_config.create(factory, self._config)
+        process.owns_handle(self)
 
     def connect(self, topic: str) -> None:
         """Wait until a broker tells about the topic, but not for long: when none does, sending will say so.

@@ -1,0 +1,138 @@
+"""Raises an exception in a thread at every point at which CPython may run the handler of a signal.
+
+Ctrl-C is an exception that may come after any call, at the begin of any function and at the end of each turn of a loop,
+and a lock may not be given. It does not come between two stores, nor between a `with lock:` and its body. A tool that
+raised at every line would find holes that are none, and miss those in the middle of a line.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import txbridge
+
+#: Where the exception may come: in our own code. What it does inside of the standard library is not ours to mend.
+OURS = str(Path(txbridge.__file__).parent / "client")
+#: After these, CPython looks whether a signal has come (CHECK_EVAL_BREAKER).
+_LOOKS_AFTER = frozenset(
+    number
+    for name, number in dis.opmap.items()
+    if name in {"CALL", "CALL_FUNCTION_EX", "RESUME"} or ("JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name)
+)
+#: A lock is waited for, and a signal ends the wait.
+_WAITS_BEFORE = frozenset({dis.opmap["BEFORE_WITH"]})
+
+
+class Interrupted(KeyboardInterrupt):
+    """What is raised: a Ctrl-C that a test can tell from others."""
+
+
+class Interrupter:
+    """As a tracer of one thread: raises at the point of this number, from 0; counts them until then."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._seen = 0
+        self._last: dict[FrameType, int | None] = {}
+        #: Where it has raised, for people.
+        self.place = ""
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            caller = frame.f_back
+            if (
+                caller is not None
+                and caller.f_code.co_filename.startswith(OURS)
+                and "weakref" not in frame.f_code.co_filename
+            ):
+                # The begin of a function that is not ours, before it has done anything.
+                self._point(caller)
+            return None
+        if frame.f_back is not None:
+            # A call of Python code that comes back is no such point.
+            self._last[frame.f_back] = None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._inside
+
+    def _inside(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            now = _code(frame.f_code)[frame.f_lasti]
+            last, self._last[frame] = self._last.get(frame), now
+            if last in _LOOKS_AFTER or now in _WAITS_BEFORE:
+                self._point(frame)
+        elif event == "return":
+            self._last.pop(frame, None)
+        return self._inside
+
+    def _point(self, frame: FrameType) -> None:
+        if self.place:
+            return
+        if self._seen == self._number:
+            self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}"
+            raise Interrupted
+        self._seen += 1
+
+
+_codes: dict[CodeType, bytes] = {}
+
+
+def _code(code: CodeType) -> bytes:
+    # Without what the interpreter has put in place of its instructions to be faster; made anew each time it is asked.
+    if code not in _codes:
+        _codes[code] = code.co_code
+    return _codes[code]
+
+
+class Run:
+    """`what` in a thread of its own with an Interrupter; then `after`, which is not interrupted."""
+
+    def __init__(self, number: int, what: Callable[[], object], after: Callable[[], object]) -> None:
+        self.interrupter = Interrupter(number)
+        self.error: BaseException | None = None
+        self._what, self._after = what, after
+        self._thread = threading.Thread(target=self._run, name="interrupted", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        sys.settrace(self.interrupter)
+        try:
+            self._what()
+        except Interrupted:
+            pass
+        except BaseException as error:
+            self.error = error
+        finally:
+            sys.settrace(None)
+        try:
+            self._after()
+        except BaseException as error:
+            self.error = error
+
+    def hangs(self, seconds: float) -> str:
+        """Where it stands if it is not over by then."""
+        self._thread.join(seconds)
+        return stack_of(self._thread) if self._thread.is_alive() else ""
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """Where a thread is, as text."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)[-6:]) if frame is not None else "over"
+
+
+def wait_until(what: Callable[[], object], seconds: float) -> bool:
+    """Whether it comes true within this time."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
