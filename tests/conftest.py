@@ -10,11 +10,18 @@ import pytest
 
 from tests.harness import Bridge
 from tests.postgres import URL_VARIABLE, Postgres
+from txbridge.client import events
 from txbridge.embedded import EmbeddedKafka
 
 # A shell ignores Ctrl-C for what it starts in the background, and so would everything that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _every_exception_is_logged() -> None:
+    """A test that logs an exception must not keep another's from being logged in full."""
+    events.forget()
 
 
 @pytest.fixture(scope="session")
