@@ -1,15 +1,19 @@
 """RocketMQ-style transactional messages on Apache Kafka."""
 
-from txbridge.client.async_listener import AsyncTransactionListener
-from txbridge.client.async_producer import AsyncTransactionProducer
-from txbridge.client.errors import EndTransactionError, PrepareError
-from txbridge.client.listener import LocalTransactionState, TransactionListener
-from txbridge.client.message import Message, MessageExt
-from txbridge.client.metrics import ClientMetrics
-from txbridge.client.producer import TransactionProducer
-from txbridge.client.result import AsyncTransactionSendResult, SendStatus, TransactionSendResult
-from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
-from txbridge.topics import LayoutError
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txbridge.client.async_listener import AsyncTransactionListener
+    from txbridge.client.async_producer import AsyncTransactionProducer
+    from txbridge.client.errors import EndTransactionError, PrepareError
+    from txbridge.client.listener import LocalTransactionState, TransactionListener
+    from txbridge.client.message import Message, MessageExt
+    from txbridge.client.metrics import ClientMetrics
+    from txbridge.client.producer import TransactionProducer
+    from txbridge.client.result import AsyncTransactionSendResult, SendStatus, TransactionSendResult
+    from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
+    from txbridge.topics import LayoutError
 
 __all__ = [
     "AsyncTransactionListener",
@@ -30,3 +34,37 @@ __all__ = [
     "TxBridgeError",
     "UsageError",
 ]
+
+#: Where each name is. They are imported when they are first asked for: a command of the CLI, and the pure core, need
+#: neither librdkafka nor the client.
+_HOMES = {
+    "AsyncTransactionListener": "client.async_listener",
+    "AsyncTransactionProducer": "client.async_producer",
+    "AsyncTransactionSendResult": "client.result",
+    "ClientMetrics": "client.metrics",
+    "EndTransactionError": "client.errors",
+    "EnvironmentProblemError": "errors",
+    "LayoutError": "topics",
+    "LocalTransactionState": "client.listener",
+    "Message": "client.message",
+    "MessageExt": "client.message",
+    "PrepareError": "client.errors",
+    "SendStatus": "client.result",
+    "TransactionListener": "client.listener",
+    "TransactionProducer": "client.producer",
+    "TransactionSendResult": "client.result",
+    "TxBridgeError": "errors",
+    "UsageError": "errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -22,6 +23,12 @@ def librdkafka_logger() -> logging.Logger:
     return logger
 
 
+def _for_people() -> Any:
+    """Colours only on a terminal of somebody who wants them; a trace is plain text, as in the other format."""
+    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    return structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
+
+
 def configure(log_format: str, level: str) -> None:
     """Set up the logs of one of our own processes; a library leaves that to its application.
 
@@ -31,7 +38,7 @@ def configure(log_format: str, level: str) -> None:
 
     """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    renderer: Any = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    renderer: Any = _for_people() if console else structlog.processors.JSONRenderer()
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.text import counted
 from txbridge.topics_cluster import (
     Bounds,
     Cluster,
@@ -188,8 +189,8 @@ def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
 
 def _mismatch(names: Names, actual: int, half: int) -> str:
     return (
-        f"has {actual} partitions, {names.half} has {half}: the number must be the same and never change. Use another "
-        f"namespace, or, if nothing in the topic is needed, delete it and run {_apply(names)}"
+        f"has {counted(actual, 'partition')}, {names.half} has {half}: the number must be the same and never change. "
+        f"Use another namespace, or, if nothing in the topic is needed, delete it and run {_apply(names)}"
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
+from txbridge.text import counted
 from txbridge.topics import repair_of_policy
 from txbridge.topics_cluster import UNCLEAN, Cluster, MissingRight, Sight, TopicFacts, TopicRequest, wait_for
 from txbridge.topics_wanted import (
@@ -178,9 +179,9 @@ def _compare_facts(
     changes: list[Change] = []
     if wanted.partitions is None and facts.partitions != partitions:
         reasons.append(
-            f"has {facts.partitions} partitions, must have {partitions}: all four topics have the same number, fixed "
-            "for the life of a namespace, because partitions with the same number belong together. To grow, use a new "
-            "namespace and drain this one; to keep this one, ask for the number that is there",
+            f"has {counted(facts.partitions, 'partition')}, must have {partitions}: all four topics have the same "
+            "number, fixed for the life of a namespace, because partitions with the same number belong together. To "
+            "grow, use a new namespace and drain this one; to keep this one, ask for the number that is there",
         )
     for prop in wanted.unmet(facts.config):
         actual = facts.config.get(prop.name)
@@ -217,7 +218,8 @@ def _compare_facts(
 def _too_many_in_sync(in_sync: int, copies: int) -> tuple[str, ...]:
     if in_sync <= copies:
         return ()
-    return (f"min.insync.replicas {in_sync} is more than its {copies} copies: nothing could be written to it",)
+    has = counted(copies, "copy", "copies")
+    return (f"min.insync.replicas {in_sync} is more than its {has}: nothing could be written to it",)
 
 
 def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> PlanOptions:

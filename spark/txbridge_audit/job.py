@@ -78,7 +78,7 @@ def run(options: Options) -> int:
             raise CouldNotAuditError(f"the folder of --{name} {path} does not exist")
     if options.violations_topic is not None and not options.follow:
         raise CouldNotAuditError("--violations-topic belongs to --follow: else the report has them all")
-    notes = Console(stderr=True)
+    notes = _console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output == "json" and "PYSPARK_GATEWAY_PORT" in os.environ
     # A spinner where somebody watches, plain lines in a log.
@@ -108,8 +108,13 @@ def run(options: Options) -> int:
     if options.output == "json":
         sys.stdout.write(report.to_json() + "\n")
     else:
-        print_report(report, Console())
+        print_report(report, _console())
     return report.strict_exit_code if options.strict else report.exit_code
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """With NO_COLOR nothing but text is written: rich itself would go on with bold and dim."""
+    return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
 
 
 def _follow(options: Options, progress: Callable[[str], None], notes: Console | None) -> AuditReport:

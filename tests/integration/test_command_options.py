@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from txbridge.admin.cli import app
+from txbridge.admin.app import app
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port

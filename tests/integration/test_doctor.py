@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 from typer.testing import CliRunner
 
 from tests.harness import COMMIT, FAST, Bridge, eventually, quiet
-from txbridge.admin.cli import app
+from txbridge.admin.app import app
 from txbridge.doctor import Level, Questions, examine, requests
 from txbridge.embedded import EmbeddedKafka
 from txbridge.rights import Role

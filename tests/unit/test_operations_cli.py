@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from tests.unit.core.building import COMMIT, id_of
 from txbridge.admin import cli
@@ -15,12 +18,13 @@ from txbridge.admin.operations_show import (
     message_record,
     next_step,
     print_answers,
-    print_listing,
     shown_key,
 )
+from txbridge.admin.pending_show import print_listing
 from txbridge.core.end_transaction import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
+from txbridge.operations.causes import cause_of
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, StoredCommand
 from txbridge.subject import Subject
 from txbridge.text import duration, plain
@@ -170,29 +174,119 @@ def test_an_answer_as_json():
     }
 
 
-def test_a_table_of_open_messages(capsys):
-    print_listing(SUBJECT, Listing([PENDING, DISCARDED], 5, NOW), show_ids=False)
-    about, header, _, first, second, *rest = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert about == ABOUT
+def listing(*messages: OpenMessage, left_out: Mapping[TransactionState, int] | None = None, more: int = 0) -> Listing:
+    causes = Counter(cause_of(message, NOW) for message in messages)
+    return Listing(messages, len(messages) + more, NOW, (), {}, causes, left_out or {})
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """What a listing looks like on a terminal of this width."""
+
+    def show(listing: Listing, width: int, *, show_ids: bool = False) -> list[str]:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("NO_COLOR", "1")
+        print_listing(SUBJECT, listing, show_ids=show_ids)
+        return capsys.readouterr().out.splitlines()
+
+    return show
+
+
+HELD = replace(
+    PENDING,
+    half_offset=5,
+    state=TransactionState.HELD,
+    next_step=NextStep.RETRY,
+    next_due=None,
+    error="the topic orders.placed does not exist: create it, or grant WRITE on it to the worker",
+)
+
+
+def test_a_table_of_open_messages_where_it_is_wide_enough(shown):
+    about, open_now, cause, other, header, _, first, second, *rest = [
+        line for line in shown(listing(PENDING, DISCARDED, more=3), 200) if line.strip()
+    ]
+    assert (about, open_now) == (ABOUT, "5 open messages, the oldest for 1m 40s:")
+    assert cause == "1  pending, group orders: asked, and not decided yet"
+    assert other == "1  discarded, group orders: MAX_CHECKS; can be resumed"
     names = ["message", "transaction id", "state", "group", "topic", "key", "age", "checks", "next", "last error"]
     assert " ".join(header.split()) == " ".join(names)
     assert " ".join(first.split()) == (
         "3:4 ABCDEF00 pending orders orders.placed customer 42 1m 40s 2 check in 12s database is away"
     )
     assert "MAX_CHECKS; database is away" in second
-    assert rest == ["5 open, the oldest 2 are shown (--limit)"]
+    assert rest == ["shown: the oldest 2 of 5; --limit 5 shows all"]
 
 
-def test_an_overdue_check_hints_at_who_is_not_alive(capsys):
-    print_listing(SUBJECT, Listing([replace(PENDING, next_due=NOW - 60_001)], 1, NOW), show_ids=True)
-    output = capsys.readouterr().out
-    assert "ABCDEF00000000000000000000000004" in output
-    assert "1 of them should have been checked or discarded more than a minute ago" in output
+def test_a_block_for_each_message_on_a_terminal_of_80_columns(shown):
+    lines = shown(listing(PENDING, HELD, left_out={TransactionState.DISCARDED: 4}), 80)
+    assert lines == [
+        ABOUT,
+        "2 open messages, the oldest for 1m 40s:",
+        "1  pending, group orders: asked, and not decided yet",
+        "1  held for topic orders.placed: the topic orders.placed does not exist: create",
+        "   it, or grant WRITE on it to the worker",
+        "",
+        "3:4  ABCDEF00  pending  age 1m 40s  2 checks  check in 12s",
+        "    group orders  topic orders.placed  key customer 42",
+        "    database is away",
+        "",
+        "3:5  ABCDEF00  held  age 1m 40s  2 checks  retry within a minute",
+        "    group orders  topic orders.placed  key customer 42",
+        "    the topic orders.placed does not exist: create it, or grant WRITE on it to",
+        "    the worker",
+        "",
+        "left out by the filters: 4 other open messages (4 discarded); --state all lists ",
+        "every state",
+    ]
 
 
-def test_nothing_open(capsys):
-    print_listing(SUBJECT, Listing([], 0, NOW), show_ids=False)
-    assert capsys.readouterr().out == f"{ABOUT}\nnothing open that fits\n"
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 149])
+def test_no_line_is_longer_than_the_terminal_whatever_the_names_are(shown, width):
+    """A line that the terminal breaks by itself is what could not be read."""
+    names = {"group": "g" * 200, "real_topic": "t" * 249, "key": "日本語".encode() * 20, "error": "e" * 500}
+    lines = shown(listing(replace(PENDING, **names), HELD, DISCARDED), width, show_ids=True)
+    assert [line for line in lines[1:] if cell_len(line) > width] == []
+    assert "".join(line.strip() for line in lines).count("t" * 20) >= 10
+
+
+def test_causes_are_counted_and_the_rare_ones_put_together(shown):
+    many = [replace(PENDING, group=f"group-{number}", half_offset=number) for number in range(12)]
+    lines = shown(listing(*many, replace(many[0], half_offset=99)), 80)
+    assert lines[2] == "2  pending, group group-0: asked, and not decided yet"
+    assert lines[12] == "   and 2 other causes"
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (PENDING, "pending, group orders: asked, and not decided yet"),
+        (replace(PENDING, checks=0), "pending, group orders: not asked yet"),
+        (
+            replace(PENDING, next_due=NOW - 60_001),
+            "pending, group orders, overdue: no worker serves the partition, or nobody of the group is alive",
+        ),
+        (
+            replace(PENDING, stored=StoredCommand(7, COMMIT, Source.CLIENT, None)),
+            "pending, decided: no worker has applied it yet",
+        ),
+        (replace(PENDING, gone=True), "pending, and the body is gone from the half topic: can not be delivered"),
+        (HELD, f"held for topic orders.placed: {HELD.error}"),
+        (DISCARDED, "discarded, group orders: MAX_CHECKS; can be resumed"),
+    ],
+)
+def test_the_cause_of_an_open_message(message, cause):
+    assert cause_of(message, NOW) == cause
+
+
+def test_nothing_open_and_what_the_filters_leave_out(shown):
+    assert shown(listing(), 80) == [ABOUT, "nothing open that fits"]
+    assert shown(listing(left_out={TransactionState.DISCARDED: 1}), 80)[1:] == [
+        "nothing open that fits",
+        "left out by the filters: 1 other open message (1 discarded); --state all lists ",
+        "every state",
+    ]
 
 
 def test_answers_in_words(capsys):

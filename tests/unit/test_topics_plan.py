@@ -197,7 +197,7 @@ def test_a_wrong_cleanup_policy_is_refused_not_changed(topic, wrong):
 def test_too_many_in_sync():
     refused = by_topic(NOTHING, PlanOptions(min_insync_replicas=2), brokers=1)[HALF]
     assert refused.action is Action.REFUSED
-    assert refused.reasons == ("min.insync.replicas 2 is more than its 1 copies: nothing could be written to it",)
+    assert refused.reasons == ("min.insync.replicas 2 is more than its 1 copy: nothing could be written to it",)
     refused = by_topic(
         {topic: facts(topic, copies=1, in_sync="1") for topic in ALL}, PlanOptions(min_insync_replicas=2)
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from txbridge.admin.extras import needs
 from txbridge.admin.options import BootstrapServers, Config, Format, Namespace, OutputFormat, settings_of
 from txbridge.errors import EnvironmentProblemError
 from txbridge.subject import about
@@ -73,18 +74,14 @@ def audit(
 
     Exit code 0: clean. 1: violations; with --strict findings, too. 2: could not audit.
     """
-    try:
-        # Only here: Spark is an extra, and no other command should pay for its import.
+    # Only here: Spark is an extra, and no other command should pay for its import.
+    with needs("audit", "the audit runs on PySpark"):
         from txbridge_audit import job  # noqa: PLC0415
         from txbridge_audit.errors import CouldNotAuditError  # noqa: PLC0415
         from txbridge_audit.given import kafka_options, limits_of  # noqa: PLC0415
         from txbridge_audit.selection import selection_of  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "matplotlib", "jinja2"}:
-            raise
-        raise EnvironmentProblemError("the audit runs on PySpark: pip install 'txbridge[audit]'") from error
     settings = settings_of(bootstrap_servers, namespace, config, kafka)
-    with about(settings):
+    with about(settings), needs("audit", "the page of an audit has plots"):
         try:
             options = job.Options(
                 settings.bootstrap_servers,

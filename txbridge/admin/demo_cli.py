@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import typer
-from rich.console import Console
+
+from txbridge.admin.cli import as_interrupt
+from txbridge.admin.extras import needs
+from txbridge.admin.terminal import console
 
 
 def demo(
@@ -25,15 +27,12 @@ def demo(
     Exit code 0 only when the audit is clean and every count is the expected one.
     """
     # PySpark, Faust's settings and the embedded Kafka: not to be loaded for the other commands.
-    from txbridge.demo.run import print_summary, run_demo  # noqa: PLC0415
+    with needs("demo", "the demo needs PySpark and its data"):
+        from txbridge.demo.run import print_summary, run_demo  # noqa: PLC0415
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    console = Console(highlight=False)
-    report = run_demo(folder, flights, console, bootstrap_servers)
-    print_summary(report, folder, console)
+        # SIGTERM ends the demo as Ctrl-C does: with every process that it started.
+        signal.signal(signal.SIGTERM, as_interrupt)
+        screen = console()
+        report = run_demo(folder, flights, screen, bootstrap_servers)
+    print_summary(report, folder, screen)
     sys.exit(0 if report.clean else 1)
-
-
-def _as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends the demo as Ctrl-C does: with every process that it started."""
-    raise KeyboardInterrupt

@@ -8,10 +8,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from txbridge.admin.options import BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.admin.terminal import console
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
 from txbridge.rights import Role
@@ -91,8 +91,8 @@ def exit_code(report: Report) -> int:
 
 
 def _print(report: Report) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(str(report.subject))
+    screen = console(soft_wrap=True)
+    screen.print(str(report.subject))
     for one in report.findings:
         line = Text(f"{one.level.value:8}", style=_STYLE[one.level])
         line.append(f" {one.check.value:12} ", style="default")
@@ -100,4 +100,4 @@ def _print(report: Report) -> None:
         line.append(plain(one.text, _LONGEST), style="default")
         if one.do:
             line.append(f" -> {plain(one.do, _LONGEST)}", style="default")
-        console.print(line)
+        screen.print(line)

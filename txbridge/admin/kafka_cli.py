@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from txbridge.embedded.artifacts import KAFKA_VERSION
 from txbridge.embedded.config import JvmProfile
@@ -168,4 +167,4 @@ def _wait_for_end(kafka: EmbeddedKafka) -> None:
     kafka.stop()  # only its state file is left
     if code not in _ASKED_TO_END:
         raise EnvironmentProblemError(describe_failure(f"Kafka ended with exit code {code}", read_tail(log), log))
-    Console(stderr=True).print("Kafka was stopped.")
+    typer.echo("Kafka was stopped.", err=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txbridge.admin.operations_show import answer_record, message_record, print_answers, print_listing
+from txbridge.admin.operations_show import answer_record, message_record, print_answers, print_refusal
 from txbridge.admin.options import (
     SOURCES,
     BootstrapServers,
@@ -24,6 +24,8 @@ from txbridge.admin.options import (
     OutputFormat,
     settings_of,
 )
+from txbridge.admin.pending_show import print_listing
+from txbridge.admin.terminal import complain, warn
 from txbridge.core.end_transaction import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
@@ -44,8 +46,6 @@ from txbridge.subject import Subject, about
 
 #: Exit codes; cli.py ends with the same 2 for our errors.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
-#: As shells report a command that Ctrl-C ended.
-_EXIT_INTERRUPTED = 130
 
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGE = re.compile(r"(\d{1,9})([smhd])\Z")
@@ -119,16 +119,23 @@ def pending_command(
         connection = Connection.open(settings)
         listing = list_pending(connection, selection, errors=not no_errors)
     for warning in listing.warnings:
-        typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
+        warn(f"warning: {warning}")
     if output_format is Format.JSON:
         messages = [message_record(one, listing.now, show_ids=show_ids) for one in listing.messages]
         warnings = list(listing.warnings)
-        content = {"total": listing.total, "messages": messages, "warnings": warnings, "unread": dict(listing.unread)}
+        content = {
+            "total": listing.total,
+            "causes": dict(listing.causes),
+            "messages": messages,
+            "left_out": {state.value: count for state, count in listing.left_out.items()},
+            "warnings": warnings,
+            "unread": dict(listing.unread),
+        }
         _print_json(connection.subject, content)
     else:
         print_listing(connection.subject, listing, show_ids=show_ids)
     for unread, why in listing.unread.items():
-        typer.secho(f"error: partition {unread} could not be read: {why}", fg=typer.colors.RED, err=True)
+        complain(f"error: partition {unread} could not be read: {why}")
     if listing.unread:
         raise typer.Exit(EXIT_COULD_NOT)
 
@@ -258,13 +265,12 @@ def _answer(work: Callable[[Connection], list[Answer]], settings: WorkerSettings
         if output_format is Format.JSON:
             _print_json(subject, {"answers": [], "refused": str(error)})
         else:
-            typer.echo(subject)
-            typer.secho(f"refused: {error}", fg=typer.colors.YELLOW)
+            print_refusal(subject, str(error))
         raise typer.Exit(EXIT_REFUSED) from None
     except KeyboardInterrupt:
         text = "interrupted. A command that was written already will be applied: look with `txbridge pending`"
-        typer.secho(text, fg=typer.colors.YELLOW, err=True)
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
+        warn(text)
+        raise
     if output_format is Format.JSON:
         _print_json(subject, {"answers": [answer_record(answer) for answer in answers]})
     elif answers:

@@ -1,4 +1,4 @@
-"""How open messages and answers are printed: tables for people, JSON for programs."""
+"""How open messages and answers are shown: words for people, records for programs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from txbridge.core.states import TransactionState
-from txbridge.operations import Answer, Listing, NextStep, OpenMessage, Result
+from txbridge.admin.terminal import console
+from txbridge.operations import Answer, OpenMessage, Result
 from txbridge.subject import Subject
 from txbridge.text import duration, plain
 
 #: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
 _WIDE = 250
-#: Characters of a key, and of an error, in a table; JSON has all of them.
-_KEY, _ERROR = 24, 120
-
-_STATE = {TransactionState.PENDING: "yellow", TransactionState.HELD: "red", TransactionState.DISCARDED: "magenta"}
 _GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED}
-_MINUTE = 60_000
 
 
 def shown_key(key: bytes | None) -> str:
@@ -104,71 +97,27 @@ def answer_record(answer: Answer) -> dict[str, Any]:
     }
 
 
-def print_listing(subject: Subject, listing: Listing, *, show_ids: bool) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("message", "transaction id", "state", "group", "topic", "key"):
-        table.add_column(column, no_wrap=True, overflow="ellipsis")
-    table.add_column("age", justify="right", no_wrap=True)
-    table.add_column("checks", justify="right", no_wrap=True)
-    table.add_column("next", overflow="fold")
-    table.add_column("last error", overflow="fold")
-    for message in listing.messages:
-        # Text, not markup: groups, keys and errors are other people's.
-        cells = [
-            Text(message.coordinates),
-            Text(message.transaction_id if show_ids else message.short_id),
-            Text(message.state.value, style=_STATE[message.state]),
-            Text(message.group),
-            Text(message.real_topic),
-            Text(plain(shown_key(message.key), _KEY)),
-            Text(duration(max(listing.now - message.born, 0))),
-            Text(str(message.checks)),
-            Text(plain(next_step(message, listing.now), _ERROR)),
-            Text(plain(trouble(message), _ERROR)),
-        ]
-        table.add_row(*cells)
-    console = _console()
-    console.print(str(subject))
-    if listing.messages:
-        console.print(table)
-    console.print(_summary(listing))
-
-
 def print_answers(subject: Subject, answers: Sequence[Answer]) -> None:
-    console = _console()
-    console.print(str(subject))
+    screen = _console()
+    screen.print(str(subject))
     for answer in answers:
         message = answer.message
         who = f"{message.coordinates} ({message.short_id}, group {message.group}, topic {message.real_topic})"
         style = "green" if answer.result in _GOOD else "yellow"
-        console.print(Text(answer.result.value, style=style) + Text(f"  {who}: {plain(answer.detail, 1_000)}"))
+        screen.print(Text(answer.result.value, style=style) + Text(f"  {who}: {plain(answer.detail, 1_000)}"))
 
 
-def _summary(listing: Listing) -> str:
-    if not listing.total:
-        return "nothing open that fits"
-    more = f", the oldest {len(listing.messages)} are shown (--limit)" if len(listing.messages) < listing.total else ""
-    overdue = [
-        one
-        for one in listing.messages
-        if one.next_step in {NextStep.CHECK, NextStep.DISCARD}
-        and one.next_due is not None
-        and listing.now - one.next_due > _MINUTE
-    ]
-    hint = (
-        f"\n{len(overdue)} of them should have been checked or discarded more than a minute ago: no worker serves "
-        f"their partition, or nobody of their group is alive"
-        if overdue
-        else ""
-    )
-    return f"{listing.total} open{more}{hint}"
+def print_refusal(subject: Subject, why: str) -> None:
+    screen = _console()
+    screen.print(str(subject))
+    screen.print(Text("refused", style="yellow") + Text(f": {why}"))
 
 
 def _console() -> Console:
-    console = Console(highlight=False, markup=False)
+    screen = console()
     if not sys.stdout.isatty():
-        console.width = _WIDE
-    return console
+        screen.width = _WIDE
+    return screen
 
 
 def _key_record(key: bytes | None) -> dict[str, str | None]:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from txbridge.admin.options import (
     SOURCES,
@@ -23,6 +23,7 @@ from txbridge.admin.options import (
     OutputFormat,
     settings_of,
 )
+from txbridge.admin.terminal import console
 from txbridge.core.names import Names
 from txbridge.settings import WorkerSettings
 from txbridge.subject import Subject, about
@@ -147,10 +148,10 @@ def _print_json(subject: Subject, plans: list[TopicPlan]) -> None:
 
 
 def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> None:
-    console = Console(highlight=False)
+    screen = console()
     if not sys.stdout.isatty():
-        console.width = _WIDE
-    console.print(str(subject), markup=False)
+        screen.width = _WIDE
+    screen.print(str(subject))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("action", "topic", "partitions", "copies"):
         table.add_column(column, justify="right" if column in {"partitions", "copies"} else "left", no_wrap=True)
@@ -162,14 +163,14 @@ def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> Non
         else:
             what += [f"{change.name}: {change.old} -> {change.new}" for change in one.changes]
         table.add_row(
-            f"[{_STYLE[one.action]}]{one.action.value}[/]",
+            Text(one.action.value, style=_STYLE[one.action]),
             one.topic,
             str(one.partitions),
             str(one.replication_factor),
-            "\n".join(what).replace("[", r"\["),
+            "\n".join(what),
         )
-    console.print(table)
-    console.print(_summary(plans, done=done))
+    screen.print(table)
+    screen.print(_summary(plans, done=done))
 
 
 def _summary(plans: list[TopicPlan], *, done: bool) -> str:

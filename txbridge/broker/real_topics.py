@@ -17,6 +17,7 @@ from txbridge.core.names import CHECK_TOPIC
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.log import get_logger
+from txbridge.text import counted
 
 #: A topic that was fine is believed for a minute: if it is deleted meanwhile, the write fails and it is asked again.
 _GOOD_FOR_S = 60.0
@@ -133,7 +134,7 @@ class RealTopics:
             return None
         # Somebody may add it: to be looked up again.
         self._topics.pop(topic, None)
-        return f"topic {topic} has {partitions} partitions, so no partition {partition}"
+        return f"topic {topic} has {counted(partitions, 'partition')}, so no partition {partition}"
 
     # --- for a draft ------------------------------------------------------------------------------------------------
 

@@ -126,9 +126,10 @@ def retention(patient: Patient) -> Iterator[Finding]:
 
 
 def _budget(settings: WorkerSettings) -> str:
+    checks = counted(settings.transaction_check_max, "check")
     last = settings.transaction_timeout + settings.transaction_check_max * settings.transaction_check_interval
     return (
-        f"{settings.transaction_check_max} checks take {duration(last)}, the greatest age is "
+        f"{checks} {'takes' if checks == '1 check' else 'take'} {duration(last)}, the greatest age is "
         f"{duration(settings.transaction_max_age)}"
     )
 

@@ -18,7 +18,7 @@ from txbridge.operations.connection import Connection
 from txbridge.operations.model import NextStep
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
-from txbridge.text import duration
+from txbridge.text import counted, duration
 
 #: A worker sends checks as they are due. What waits for a minute longer has nobody who sends or answers them.
 _OVERDUE_MS = 60_000
@@ -63,7 +63,7 @@ def workers(patient: Patient, groups: Mapping[str, Any]) -> Iterator[Finding]:
             Check.WORKERS, f"{text}, {idle} of them without a partition", "they take over when another one is lost"
         )
     else:
-        yield ok(Check.WORKERS, f"{text}, and they have all {patient.partitions} partitions")
+        yield ok(Check.WORKERS, f"{text}, and they have {_all(patient)}")
 
 
 def _partitions(member: Any, end: str) -> set[int]:
@@ -133,7 +133,8 @@ def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | No
             limit = duration(patient.settings.transaction_max_age)
             yield warning(
                 Check.PRODUCERS,
-                f"nobody of the producer group {group} is alive, and {pending[group]} undecided messages wait for it, "
+                f"nobody of the producer group {group} is alive, and {counted(pending[group], 'undecided message')} "
+                f"{'waits' if pending[group] == 1 else 'wait'} for it, "
                 f"the oldest for {age}; none is checked, and at {limit} they are discarded",
                 "start the application, or decide by hand: `txbridge pending`, `txbridge resolve`",
             )
@@ -176,7 +177,8 @@ def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
     if backlog.overdue:
         yield warning(
             Check.BACKLOG,
-            f"{backlog.overdue} undecided messages should have been checked or discarded more than a minute ago",
+            f"{counted(backlog.overdue, 'undecided message')} should have been checked or discarded more than a minute "
+            f"ago",
             "see the findings about workers and producers",
         )
     if not (backlog.held or backlog.discarded or backlog.overdue or backlog.unread):
@@ -210,7 +212,8 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
         fine = False
         yield unknown(
             Check.TRANSACTIONS,
-            f"the state of {len(which)} transactional ids ({which[0]} and so on) can not be seen: {error}",
+            f"the state of {counted(len(which), 'transactional id')} ({which[0]}{', ...' * (len(which) > 1)}) can not "
+            f"be seen: {error}",
             "grant DESCRIBE on them to this user" if error in _NO_RIGHT else "look at the brokers' logs",
         )
     if isinstance(answers.open, str):
@@ -241,9 +244,11 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
             "see the finding about workers",
         )
     elif fine and patient.partitions:
-        yield ok(
-            Check.TRANSACTIONS, f"the transactional ids of all {patient.partitions} partitions are known, none hangs"
-        )
+        yield ok(Check.TRANSACTIONS, f"the transactional ids of {_all(patient)} are known, none hangs")
+
+
+def _all(patient: Patient) -> str:
+    return "the only partition" if patient.partitions == 1 else f"all {patient.partitions} partitions"
 
 
 def _grant(kind: str, name: str) -> str:

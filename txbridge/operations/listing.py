@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError
+from txbridge.operations.causes import cause_of
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import last_remarks, with_keys
 from txbridge.operations.model import Listing, OpenMessage, Selection
@@ -36,20 +37,22 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
     wanted = range(connection.partitions) if selection.partition is None else [selection.partition]
     views, unread = _read(connection, wanted)
     now = time.time_ns() // 1_000_000
-    total = 0
+    causes, left_out = Counter[str](), Counter[TransactionState]()
 
     def fitting() -> Iterator[OpenMessage]:
-        nonlocal total
         for view in views:
             for message in view.messages():
                 if selection.admits(message, now):
-                    total += 1
+                    causes[cause_of(message, now)] += 1
                     yield message
+                else:
+                    left_out[message.state] += 1
 
     # Of a million that are open, only those that are shown are to be kept.
     chosen = sorted(fitting(), key=_age) if selection.limit is None else nsmallest(selection.limit, fitting(), key=_age)
     warnings = [warning for view in views for warning in view.warnings]
-    return Listing(_with_details(connection, chosen, errors=errors), total, now, warnings, unread)
+    detailed = _with_details(connection, chosen, errors=errors)
+    return Listing(detailed, causes.total(), now, warnings, unread, dict(causes.most_common()), left_out)
 
 
 def list_discarded(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:

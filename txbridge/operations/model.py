@@ -124,6 +124,10 @@ class Listing:
     warnings: Sequence[str] = ()
     #: Partitions that could not be read, and why: what is open there is not in the list.
     unread: Mapping[int, str] = field(default_factory=dict)
+    #: How many of the total are open for which cause.
+    causes: Mapping[str, int] = field(default_factory=dict)
+    #: Open messages that do not fit the selection, by state.
+    left_out: Mapping[TransactionState, int] = field(default_factory=dict)
 
 
 class Result(Enum):

