@@ -1,4 +1,4 @@
-"""A proxy between Kafka and its clients that breaks the connection exactly at a commit.
+"""A proxy between Kafka and its clients that breaks the connection exactly at a commit, or is a slow link.
 
 Kafka must advertise the proxy's port, so that every client comes through it.
 """
@@ -10,12 +10,13 @@ import enum
 import socket
 import struct
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
 from tests.harness import eventually
 
-_END_TXN = 26
+_PRODUCE, _END_TXN = 0, 26
 
 
 class Cut(enum.Enum):
@@ -43,6 +44,9 @@ class EndTxnProxy:
         self._armed: Cut | None = None
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
+        #: Bytes a second of records that are written in Kafka transactions; all else is quick.
+        self.rate: float | None = None
+        self._link = threading.Lock()
         #: Requests that were met, oldest first.
         self.met: list[Cut] = []
         self._late: tuple[socket.socket, bytes] | None = None
@@ -118,6 +122,12 @@ class EndTxnProxy:
             cut, self._armed = self._armed, None
             return cut
 
+    def carry(self, request: bytes) -> None:
+        """Take the time that the link needs for it."""
+        if self.rate is not None and _is_transactional_produce(request):
+            with self._link:
+                time.sleep(len(request) / self.rate)
+
     def keep_late(self, broker: socket.socket, request: bytes) -> None:
         self._late = (broker, request)
 
@@ -152,6 +162,7 @@ class _Connection:
                     (correlation,) = struct.unpack_from(">i", frame, 8)
                     self._break_at = (correlation, cut is Cut.SILENT_AFTER)
                 if not self._silent:
+                    self._proxy.carry(frame)
                     self._broker.sendall(frame)
         except OSError:
             pass  # either side is gone, and so is the connection
@@ -178,6 +189,15 @@ class _Connection:
         finally:
             if not self._silent:
                 _end(self._client)
+
+
+def _is_transactional_produce(request: bytes) -> bool:
+    key, version, _, client_id_length = struct.unpack_from(">hhih", request, 4)
+    if key != _PRODUCE:
+        return False
+    at = 14 + max(client_id_length, 0)
+    # From v9 on: a byte of tags, and a compact string, whose length is 0 for null.
+    return request[at + 1] > 0 if version >= 9 else struct.unpack_from(">h", request, at)[0] >= 0
 
 
 def _end(one: socket.socket) -> None:

@@ -1,0 +1,98 @@
+"""P14: messages are delivered in the order of their decisions, whatever their sizes and however many wait."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.harness import COMMIT, Bridge, Prepared, eventually
+from tests.kafka_proxy import EndTxnProxy
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[EndTxnProxy]:
+    with EndTxnProxy() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def servers(proxy: EndTxnProxy) -> Iterator[str]:
+    """A Kafka that every client reaches through the proxy only."""
+    port = free_port()
+    proxy.connect_to(port)
+    with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
+        yield f"127.0.0.1:{proxy.port}"
+
+
+def _prepare(bridge: Bridge, topic: str, count: int, size: int) -> list[Prepared]:
+    prepared: list[Prepared] = []
+    # Bytes that no compression makes less of.
+    body = random.Random(7).randbytes
+    for first in range(0, count, 20):
+        values = [b"%06d" % number + body(size) for number in range(first, min(first + 20, count))]
+        prepared += bridge.prepare_many(topic, values, partition=0)
+    return prepared
+
+
+def _delivered(bridge: Bridge, topic: str) -> list[int]:
+    return [int((message.value() or b"")[:6]) for message in bridge.read(topic)]
+
+
+def _wait_applied(bridge: Bridge, timeout: float) -> None:
+    end = bridge.bounds(bridge.names.end, 0)[1]
+    eventually(lambda: bridge.progress(0).get("end") == end, timeout, "END was not applied to its end")
+
+
+def _was_ever_parked(bridge: Bridge) -> bool:
+    return any(b"/0/" in (message.key() or b"") for message in bridge.read(bridge.names.offset))
+
+
+@pytest.mark.parametrize(("count", "size"), [(40, 900_000), (300, 100_000)])
+def test_p14_large_messages_keep_their_order_after_an_outage(bridge: Bridge, count: int, size: int) -> None:
+    topic = bridge.create_topic("real", 1)
+    bridge.decide_many(_prepare(bridge, topic, count, size), COMMIT, batch=1)
+    with bridge.local_owner(transaction_timeout=600_000, park_after=600_000):
+        _wait_applied(bridge, 60)
+    assert _delivered(bridge, topic) == [*range(count)]
+    assert not _was_ever_parked(bridge), "nothing is written about a message that waits for its turn"
+
+
+def test_p14_p10_one_end_of_many_large_messages_goes_on_at_its_entry_after_a_crash(kafka: EmbeddedKafka) -> None:
+    with Bridge(kafka.bootstrap_servers, "one large end", partitions=1) as bridge:
+        topic = bridge.create_topic("real", 1)
+        prepared = _prepare(bridge, topic, 400, 100_000)
+        end = bridge.end([one.entry(COMMIT) for one in prepared[:390]], 0)
+        bridge.decide_many(prepared[390:], COMMIT, batch=1)
+        # The first Kafka transaction proves the ownership; the second and third deliver parts of the END.
+        worker = bridge.worker(fault="commit.applied@3", wait=0, transaction_timeout=600_000)
+        worker.wait_dead()
+        stopped = bridge.progress(0)
+        assert (stopped["end"], 0 < stopped["entry"] < 390) == (end, True)
+        assert _delivered(bridge, topic) == [*range(stopped["entry"])]
+        bridge.worker(transaction_timeout=600_000)
+        _wait_applied(bridge, 60)
+        assert _delivered(bridge, topic) == [*range(400)]
+        assert "entry" not in bridge.progress(0)
+
+
+def test_p2_p14_a_slow_link_delivers_all_in_order_and_holds_nothing(proxy: EndTxnProxy, servers: str) -> None:
+    with Bridge(servers, "slow link", partitions=1) as bridge:
+        topic = bridge.create_topic("real", 1)
+        bridge.decide_many(_prepare(bridge, topic, 500, 20_000), COMMIT, batch=1)
+        proxy.rate = 1_000_000
+        try:
+            with bridge.local_owner(transaction_timeout=600_000, park_after=600_000), capture_logs() as logs:
+                since = time.monotonic()
+                # The link needs 10 s; the largest Kafka transaction is tried for 5 s before.
+                _wait_applied(bridge, 60)
+                print(f"500 x 20 KB over 1 MB/s: {time.monotonic() - since:.1f} s")
+        finally:
+            proxy.rate = None
+        assert _delivered(bridge, topic) == [*range(500)]
+        assert [entry["event"] for entry in logs if entry["event"] == "held"] == []
