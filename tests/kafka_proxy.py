@@ -46,6 +46,8 @@ class EndTxnProxy:
         self._open: list[socket.socket] = []
         #: Bytes a second of records that are written in Kafka transactions; all else is quick.
         self.rate: float | None = None
+        #: Records for this topic that are written in Kafka transactions never arrive.
+        self.swallowed: str | None = None
         self._link = threading.Lock()
         #: Requests that were met, oldest first.
         self.met: list[Cut] = []
@@ -122,11 +124,16 @@ class EndTxnProxy:
             cut, self._armed = self._armed, None
             return cut
 
-    def carry(self, request: bytes) -> None:
-        """Take the time that the link needs for it."""
-        if self.rate is not None and _is_transactional_produce(request):
+    def carry(self, request: bytes) -> bool:
+        """Take the time that the link needs for it; False when it gets lost."""
+        if (self.rate is None and self.swallowed is None) or not _is_transactional_produce(request):
+            return True
+        if self.swallowed is not None and self.swallowed.encode() in request:
+            return False
+        if self.rate is not None:
             with self._link:
                 time.sleep(len(request) / self.rate)
+        return True
 
     def keep_late(self, broker: socket.socket, request: bytes) -> None:
         self._late = (broker, request)
@@ -161,8 +168,7 @@ class _Connection:
                 if cut in {Cut.AFTER, Cut.SILENT_AFTER}:
                     (correlation,) = struct.unpack_from(">i", frame, 8)
                     self._break_at = (correlation, cut is Cut.SILENT_AFTER)
-                if not self._silent:
-                    self._proxy.carry(frame)
+                if not self._silent and self._proxy.carry(frame):
                     self._broker.sendall(frame)
         except OSError:
             pass  # either side is gone, and so is the connection

@@ -96,3 +96,31 @@ def test_p2_p14_a_slow_link_delivers_all_in_order_and_holds_nothing(proxy: EndTx
             proxy.rate = None
         assert _delivered(bridge, topic) == [*range(500)]
         assert [entry["event"] for entry in logs if entry["event"] == "held"] == []
+
+
+def test_p8_a_topic_that_takes_nothing_delays_the_others_once_a_back_off(proxy: EndTxnProxy, servers: str) -> None:
+    with Bridge(servers, "deaf", partitions=1) as bridge:
+        deaf, other = bridge.create_topic("deaf", 1), bridge.create_topic("other", 1)
+        values = [b"deaf %d" % number for number in range(200)]
+        prepared = bridge.prepare_many(deaf, values, partition=0)
+        proxy.swallowed = deaf
+        try:
+            # A record is offered for half of the commit time-out.
+            with bridge.local_owner(commit_timeout=6_000), capture_logs() as logs:
+                bridge.decide_many(prepared, COMMIT, batch=1)
+                delays = []
+                for number in range(6):
+                    since = time.monotonic()
+                    bridge.decide(bridge.prepare(other, b"other %d" % number, partition=0), COMMIT)
+                    bridge.wait_visible(other, [b"other %d" % number], 30)
+                    delays.append(time.monotonic() - since)
+                print("delays: " + ", ".join(f"{delay:.1f}" for delay in delays))
+                # One time-out of 3 s, and not one for each of 200 messages, nor two to find out which topic it was.
+                assert max(delays) < 5.5
+                assert [entry["count"] for entry in logs if entry["event"] == "held"] == [200]
+                assert not [entry for entry in logs if entry["event"] == "records_timed_out"]
+                proxy.swallowed = None
+                bridge.wait_visible(deaf, values, 60)
+        finally:
+            proxy.swallowed = None
+        assert set(bridge.visible(deaf).values()) == {1}

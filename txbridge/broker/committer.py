@@ -117,12 +117,10 @@ class Committer:
             draft.abandon()
             self._refused(contents, error)
             return False
-        except UnnamedRecordsError as error:
-            # Again, at once: now that it is rare, each record may report for itself.
+        except UnnamedRecordsError:
+            # The same again, at once: now that it is rare, each record may report for itself.
             draft.abandon()
             self._named = True
-            if error.timed_out:
-                self._size.timed_out(*_load(contents), in_part=error.in_part)
             return False
         except AbortedError as error:
             draft.abandon()
@@ -220,8 +218,7 @@ class Committer:
                 self._refused_checks.sent(entry, check(entry.group))
         if draft.discards or contents.malformed:
             self._topics.worked([self._context.names.discard])
-        # What timed out is to be known by name at once the next time, until all is well again.
-        self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, self._size.is_shrunk
+        self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
         self._report(contents)
         fault_point("commit.applied")
 

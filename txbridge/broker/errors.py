@@ -41,15 +41,7 @@ class OutdatedError(TxBridgeError):
 
 
 class UnnamedRecordsError(AbortedError):
-    """Kafka did not take some records of it, and which ones is not known: write it again and have each one reported.
-
-    `timed_out`: nobody answered in time for some; `in_part`: others were taken.
-    """
-
-    def __init__(self, text: str, *, timed_out: bool, in_part: bool) -> None:
-        super().__init__(text)
-        self.timed_out = timed_out
-        self.in_part = in_part
+    """Kafka did not take some records of it, and which ones is not known: write it again and have each one reported."""
 
 
 class RecordKind(Enum):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from txbridge.broker.errors import RecordFailure, RecordKind, RecordName, UnnamedRecordsError
+from txbridge.broker.errors import RecordFailure, RecordKind, RecordName
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded
 from txbridge.core import names as header_names
@@ -38,10 +39,12 @@ _CONSEQUENCES = FENCED_CODES | {
     KafkaError.UNKNOWN_PRODUCER_ID,
     KafkaError.CONCURRENT_TRANSACTIONS,
 }
+#: Nobody answered in time.
+_TIMED_OUT = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
 #: Says that the topic as a whole takes nothing now.
 _WHOLE_TOPIC = frozenset(
     {
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+        _TIMED_OUT,
         KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -134,17 +137,18 @@ class Transaction:
         # Topics that took a record which was reported by itself.
         self._taken: set[str] = set()
         self._incomplete = False
-        # One of each kind of error that a delivered record had, and under None one of those that were stored: a method
-        # of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a record.
-        self._reports: dict[KafkaError | None, Message] = {}
-        self._report = self._reports.__setitem__
+        # By topic, one of each kind of error that a delivered record had, and under None one of those that were stored:
+        # a method of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a
+        # record.
+        self._reports: dict[str, dict[KafkaError | None, Message]] = {}
+        self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
         # By topic: how many of its records, and bytes, went out together since the last flush.
         self._together: dict[str, list[int]] = {}
 
     @property
     def failures(self) -> list[RecordFailure]:
         """What Kafka did not take; complete when everything was flushed."""
-        return [
+        named_ones = [
             RecordFailure(
                 kind=kind,
                 topic=topic,
@@ -153,26 +157,35 @@ class Transaction:
                 whole_topic=error.code() in _WHOLE_TOPIC,
                 alone=error.code() in _THIS_RECORD or together[0] == 1,
                 too_large=error.code() == KafkaError.MSG_SIZE_TOO_LARGE,
-                timed_out=error.code() == KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+                timed_out=error.code() == _TIMED_OUT,
                 in_part=topic in self._taken,
             )
             for kind, topic, which, error, together in self._failed
         ]
+        return named_ones + [
+            RecordFailure(
+                kind=RecordKind.REAL,
+                topic=topic,
+                which=None,
+                reason=error.str(),
+                whole_topic=True,
+                alone=False,
+                timed_out=True,
+                in_part=None in reports,
+            )
+            for topic, reports in self._reports.items()
+            for error in reports
+            if error is not None and error.code() == _TIMED_OUT
+        ]
 
     @property
     def failed_unnamed(self) -> bool:
-        """Whether a record was not taken of which only that is known."""
-        return any(error is not None and error.code() not in _CONSEQUENCES for error in self._reports)
+        """Whether a record was not taken of which only that is known, and it matters which one it is."""
+        harmless = _CONSEQUENCES | {_TIMED_OUT}
+        return any(error is not None and error.code() not in harmless for error in self._errors())
 
-    @property
-    def unnamed(self) -> UnnamedRecordsError:
-        """What is known of them."""
-        late = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
-        return UnnamedRecordsError(
-            "Kafka did not take some of its records",
-            timed_out=any(error is not None and error.code() == late for error in self._reports),
-            in_part=None in self._reports,
-        )
+    def _errors(self) -> Iterator[KafkaError | None]:
+        return chain.from_iterable(self._reports.values())
 
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
@@ -229,12 +242,16 @@ class Transaction:
         headers: Any = delivered_headers(half, self._partition)
         partition = -1 if half.real_partition is None else half.real_partition
         timestamp = delivered_timestamp(half)
+        report = self._report_of.get(half.real_topic)
+        if report is None:
+            reports = self._reports[half.real_topic] = {}
+            report = self._report_of[half.real_topic] = reports.__setitem__
         while True:
             try:
                 # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the
                 # rest. With None for `callback`, `on_delivery` would be ignored.
                 self._producer.produce(
-                    half.real_topic, half.value, half.key, partition, self._report, None, timestamp, headers
+                    half.real_topic, half.value, half.key, partition, report, None, timestamp, headers
                 )
             except BufferError:
                 self._wait_for_room()
@@ -388,7 +405,7 @@ class Transaction:
     def _flush(self) -> None:
         remaining = guarded(self._producer.flush, self._timeout_s)
         self._together = {}
-        if self._failed or self._incomplete or remaining or self._reports.keys() - {None}:
+        if self._failed or self._incomplete or remaining or any(error is not None for error in self._errors()):
             raise TransactionFailedError
 
 

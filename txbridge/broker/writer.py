@@ -16,6 +16,7 @@ from txbridge.broker.errors import (
     OutdatedError,
     RecordFailure,
     RecordsRefusedError,
+    UnnamedRecordsError,
 )
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded, is_fenced, open_fence
@@ -143,7 +144,7 @@ class TransactionalWriter:
             # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither.
             self._producer = None
         if transaction.failed_unnamed:
-            raise transaction.unnamed from error
+            raise UnnamedRecordsError("Kafka did not take some of its records") from error
         if failures:
             raise RecordsRefusedError(failures) from error
         raise AbortedError(

@@ -49,7 +49,8 @@ class Batch:
         for command in entries:
             if command.decision is Decision.COMMIT:
                 entry = find(first_of(command.half_offset))
-                if entry is not None and entry.state is TransactionState.PENDING:
+                # A discarded one may be resumed by an entry before this.
+                if entry is not None and entry.state is not TransactionState.HELD:
                     has_room = True if room is None else room(entry)
                     if has_room is not None:
                         # One that is too large by itself goes alone.

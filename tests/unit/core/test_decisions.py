@@ -454,6 +454,14 @@ def test_one_message_that_is_larger_than_a_transaction_should_be_goes_alone():
     assert [offsets(partition.step(NOW, record).deliver) for _ in range(3)] == [[0], [1], [2]]
 
 
+def test_what_is_resumed_and_committed_at_once_needs_its_room():
+    partition = discarded(0)
+    partition.prepare(1, born=NOW + DISCARD_AT, size=300)
+    partition.max_bytes = 350
+    records = [resume(0, 0), end(1, entry(1, COMMIT)), end(2, entry(0, COMMIT))]
+    assert [offsets(partition.step(NOW + DISCARD_AT, *records).deliver) for _ in range(2)] == [[1], [0]]
+
+
 def test_a_message_of_no_bytes_is_a_message():
     partition = Partition()
     partition.prepare(0, size=0).prepare(1, size=10_000)
