@@ -58,14 +58,19 @@ class SecondBroker:
         console, environment = folder / "console.log", child_environment()
         formatted = ChildProcess.launch([*java, *tool], output=console, env=environment).wait(_START_S)
         assert formatted == 0, read_tail(console)
-        child = ChildProcess.launch([*java, "kafka.Kafka", properties], output=console, env=environment)
-        self._child = child
-        ready = wait_until_ready(port, cluster, lambda: child.poll() is not None, _START_S)
-        assert ready, read_tail(folder / "server.log")
+
+        def start() -> None:
+            child = ChildProcess.launch([*java, "kafka.Kafka", properties], output=console, env=environment)
+            self._child = child
+            ready = wait_until_ready(port, cluster, lambda: child.poll() is not None, _START_S)
+            assert ready, read_tail(folder / "server.log")
+
+        self.start = start
+        start()
         return self
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL. `start` starts it again, on the same port and with its data."""
         assert self._child is not None
         self._child.kill()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -12,19 +13,24 @@ from txbridge.core.names import Names
 from txbridge_audit import facts, judging, ledger, overview, parquet, proof
 from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import SETTLE_TIMEOUT
-from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.facts import Limits
 from txbridge_audit.increments import Increments
 from txbridge_audit.plain import split
 from txbridge_audit.reading import Plan, Reader
 from txbridge_audit.report import AuditReport
 from txbridge_audit.selection import Selection
-from txbridge_audit.session import Progress, spark_session
+from txbridge_audit.session import Progress, elections, spark_session
 from txbridge_audit.settings import kafka_settings
 
 #: Half messages at most for which our own Spark starts quickly rather than runs fast. Offsets are good enough to choose
 #: by; nothing that is reported rests on them.
 _SMALL = 600_000
+#: An audit during which a leader changed is made again; so many times in all. A rolling restart of three brokers
+#: changes each leader twice.
+_TRIES = 4
+
+_T = TypeVar("_T")
 
 
 def run_audit(
@@ -69,11 +75,14 @@ def run_audit(
     with spark_session(spark, progress, small=is_small(cluster, names, topics)) as session:
         reader = Reader(session, cluster, settings, names, topics, progress)
         if continued and ledger_path is not None:
-            report = Increments.open(reader, ledger_path).step(plan).report
+            increments = Increments.open(reader, ledger_path)
+            report = until_leaders_stay(session, progress, lambda: increments.step(plan)).report
         else:
             if ledger_path is not None:
                 parquet.refuse_existing(session, ledger_path)
-            report = _audit(reader, plan, ledger_path, with_overview=with_overview)
+            report = until_leaders_stay(
+                session, progress, lambda: _audit(reader, plan, ledger_path, with_overview=with_overview)
+            )
         report = replace(
             report,
             started_at=plan.now,
@@ -91,6 +100,20 @@ def is_small(cluster: Cluster, names: Names, topics: Mapping[str, int]) -> bool:
     half = partitions_of(names.half, topics[names.half])
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
     return sum(ends[key] - starts[key] for key in half) < _SMALL
+
+
+def until_leaders_stay(spark: SparkSession, say: Progress, audit: Callable[[], _T]) -> _T:
+    """Audit, and again when a leader changed meanwhile. What an audit or a step has written it writes over."""
+    attempt = 1
+    while True:
+        try:
+            with elections(spark):
+                return audit()
+        except ElectionError as error:
+            if attempt == _TRIES:
+                raise
+            say(f"once more: {error}")
+        attempt += 1
 
 
 def refuse_to_continue(selection: Selection, ledger_path: str | None, *, with_overview: bool) -> None:
@@ -121,10 +144,12 @@ def _audit(reader: Reader, plan: Plan, ledger_path: str | None, *, with_overview
         anchors = [*proof.anchors(rows), *(plain.anchors if plain else ())]
         chosen = reader.keep(judging.judged(reader, gathered, rows, anchors).where(plan.selection.takes()))
         told = overview.overview(chosen) if with_overview else None
+        judgement = judging.judge(reader, gathered, frames, rows, chosen)
+        reader.refuse_moved(gathered)
         if ledger_path is not None:
             reader.say("writing the ledger")
-            parquet.write(reader.names, chosen, frames, ledger_path)
-        judgement = judging.judge(reader, gathered, frames, rows, chosen)
+            # There was none when we began; what is there now is of an attempt during which a leader changed.
+            parquet.write(reader.names, chosen, frames, ledger_path, "overwrite")
         if plain is not None:
             judgement = replace(judgement, counted=judgement.counted + plain.counted)
         return replace(judgement.report(reader.names, gathered, plan.selection), overview=told)

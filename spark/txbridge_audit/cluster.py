@@ -18,35 +18,52 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 )
 
 from txbridge_audit.cuts import TopicPartition
-from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.settings import KafkaSettings
 
-#: Longest wait for one answer, seconds. A healthy cluster answers in milliseconds; 10 s outlasts a leader election.
+#: Longest wait for one answer, seconds. A healthy cluster answers in milliseconds.
 REQUEST_TIMEOUT = 10.0
-#: Questions that met an election, a restarting or a busy broker are asked so often, a second apart.
-_ATTEMPTS, _PAUSE = 5, 1.0
+#: Questions that met an election, a restarting or a busy broker are repeated a second apart, for so long. A broker that
+#: dies or stands still is replaced after broker.session.timeout.ms (9 s); its answer is waited for REQUEST_TIMEOUT.
+_PATIENCE, _PAUSE = 40.0, 1.0
+#: What a patience of quick answers comes to.
+_ATTEMPTS = 40
 
 _EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 #: The first record that is not older than 1970, with its timestamp: the first one that is left.
 _FIRST_RECORD: Any = OffsetSpec.for_timestamp(0)
+#: The offset that is told when no record is that young. What is below it is no offset.
+_NO_RECORD = -1
 
-_TRANSIENT = frozenset(
+#: Errors that pass by themselves. Of the brokers' those whose exception is a RetriableException to Kafka's own client,
+#: by number (`org.apache.kafka.common.protocol.Errors`; a test compares), and BROKER_NOT_AVAILABLE (8).
+RETRIABLE = frozenset(
     {
-        KafkaError._TIMED_OUT,  # noqa: SLF001  (librdkafka's own name for a local time-out)
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.OFFSET_NOT_AVAILABLE,
+        *(2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89),
+        *(100, 103, 106, 122, 123, 133),
     },
 )
+_TRANSIENT = RETRIABLE | {
+    KafkaError.BROKER_NOT_AVAILABLE,
+    # librdkafka's own: no answer in time, no connection, or metadata that is out of date.
+    KafkaError._TIMED_OUT,  # noqa: SLF001  (their only names)
+    KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+    KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+    KafkaError._RESOLVE,  # noqa: SLF001
+    KafkaError._WAIT_CACHE,  # noqa: SLF001
+    KafkaError._WAIT_COORD,  # noqa: SLF001
+    KafkaError._UNKNOWN_BROKER,  # noqa: SLF001
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    KafkaError._DESTROY_BROKER,  # noqa: SLF001
+    KafkaError._OUTDATED,  # noqa: SLF001
+    KafkaError._RETRY,  # noqa: SLF001
+    KafkaError._INTR,  # noqa: SLF001
+}
+
+_NO_LEADER = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
 
 #: What half messages name may be no topic's name at all.
 _NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
@@ -64,29 +81,38 @@ class Cluster:
         self._answered = False
         #: Kafka's own name of the cluster; empty until it has answered `partition_counts`.
         self.cluster_id = ""
-        config: dict[str, Any] = {
+        self._config: dict[str, Any] = {
             **settings.librdkafka,
             "error_cb": self._remember,
             "log_level": 0,  # its complaints come through error_cb and the exceptions; the terminal is ours
         }
         self._servers = settings.bootstrap_servers
+        #: The highest epoch of the leaders that have told the end of a partition.
+        self._epochs: dict[TopicPartition, int] = {}
         try:
-            self._admin = AdminClient(config)
+            self._admin = AdminClient(self._config)
         except KafkaException as error:
             raise CouldNotAuditError(f"Kafka's client refuses the settings: {_text(error)}") from error
+
+    def _look_again(self) -> None:
+        """Wait, and forget who leads what: librdkafka asks a former leader, with its epoch, for up to 15 minutes."""
+        time.sleep(_PAUSE)
+        self._admin = AdminClient(self._config)
 
     def _remember(self, error: KafkaError) -> None:
         self._last_error = error.str()
 
     def partition_counts(self) -> dict[str, int]:
         """Number of partitions of every topic that we may see. Asks for all: naming one could create it."""
+        deadline = time.monotonic() + _PATIENCE
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 seen = self._admin.list_topics(timeout=REQUEST_TIMEOUT)
                 break
             except KafkaException as error:
-                if self._answered and attempt < _ATTEMPTS and error.args[0].code() in _TRANSIENT:
-                    time.sleep(_PAUSE)
+                passes = error.args[0].code() in _TRANSIENT and attempt < _ATTEMPTS and time.monotonic() < deadline
+                if self._answered and passes:
+                    self._look_again()
                     continue
                 reason = self._last_error or _text(error)
                 raise CouldNotAuditError(
@@ -117,6 +143,26 @@ class Cluster:
         found = self._list(partitions, OffsetSpec.for_timestamp(max(0, ms)), IsolationLevel.READ_UNCOMMITTED)
         ends = self.high_watermarks(partitions)
         return {key: int(answer.offset) if answer.offset >= 0 else ends[key] for key, answer in found.items()}
+
+    def forget_leaders(self) -> None:
+        """Begin to watch who leads what: what was known may be of topics that were deleted and created again."""
+        self._epochs.clear()
+
+    def refuse_moved(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise ElectionError when a partition has another leader than when its end was asked for.
+
+        A leader that was deposed while it stood still does not know that at once, and tells its old end.
+        """
+        known = {key: self._epochs[key] for key in partitions if key in self._epochs}
+        self._admin = AdminClient(self._config)
+        self.high_watermarks(known)
+        moved = sorted(key for key, epoch in known.items() if self._epochs[key] > epoch)
+        if moved:
+            topic, partition = moved[0]
+            raise ElectionError(
+                f"{topic}/{partition} got another leader during the audit ({len(moved)} partitions did): "
+                "what its end was is not certain; run it again",
+            )
 
     def cleanup_policies(self, topics: Collection[str]) -> dict[str, str | None]:
         """`cleanup.policy` of each topic; None where we have no right to see it."""
@@ -165,7 +211,20 @@ class Cluster:
             answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT)
             return (((asked.topic, asked.partition), future) for asked, future in answers.items())
 
-        return self._ask(partitions, ask, lambda key: f"the offsets of {key[0]}/{key[1]}")
+        def valid(key: TopicPartition, answer: Any) -> bool:
+            # librdkafka tells no error for a partition whose leader did not answer, but an offset that is none.
+            if answer.offset < _NO_RECORD:
+                return False
+            if spec is not _LATEST:
+                return True
+            # An epoch is that of the leader here. One that went back is that of a deposed leader.
+            epoch = -1 if answer.leader_epoch is None else int(answer.leader_epoch)
+            current = epoch >= self._epochs.get(key, -1)
+            if current:
+                self._epochs[key] = epoch
+            return current
+
+        return self._ask(partitions, ask, lambda key: f"the offsets of {key[0]}/{key[1]}", valid=valid)
 
     def _ask(
         self,
@@ -173,25 +232,34 @@ class Cluster:
         ask: Callable[[Collection[_K]], Iterable[tuple[_K, Future[Any]]]],
         what: Callable[[_K], str],
         answers: Mapping[int, Any] = MappingProxyType({}),
+        valid: Callable[[_K, Any], bool] = lambda _key, _answer: True,
     ) -> dict[_K, Any]:
-        """An answer for each key. Some errors (codes) are `answers`; after those that pass the question is repeated."""
+        """An answer for each key. Some errors (codes) are `answers`.
+
+        After an error that passes, and after an answer that is not `valid`, the question is repeated.
+        """
         found: dict[_K, Any] = {}
-        missing = list(keys)
-        for attempt in range(1, _ATTEMPTS + 1):
-            if not missing:
-                break
+        missing, attempt, deadline = list(keys), 0, time.monotonic() + _PATIENCE
+        while missing:
+            attempt += 1
+            last = attempt == _ATTEMPTS or time.monotonic() >= deadline
             for key, future in ask(missing):
                 try:
-                    found[key] = future.result()
+                    answer = future.result()
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code in answers:
                         found[key] = answers[code]
-                    elif code not in _TRANSIENT or attempt == _ATTEMPTS:
+                    elif code not in _TRANSIENT or last:
                         raise self._explained(error, what(key)) from error
+                    continue
+                if valid(key, answer):
+                    found[key] = answer
+                elif last:
+                    raise self._explained(_NO_LEADER, what(key))
             missing = [key for key in missing if key not in found]
             if missing:
-                time.sleep(_PAUSE)
+                self._look_again()
         return found
 
     def _explained(self, error: KafkaException, what: str) -> CouldNotAuditError:

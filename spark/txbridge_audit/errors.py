@@ -1,4 +1,4 @@
-"""The one error of the audit: no verdict can be given."""
+"""The error of the audit: no verdict can be given."""
 
 from __future__ import annotations
 
@@ -8,3 +8,7 @@ class CouldNotAuditError(Exception):
 
     Never raised because of what was found: violations are a result (`AuditReport.violations`), not an error.
     """
+
+
+class ElectionError(CouldNotAuditError):
+    """A leader changed meanwhile, or was being elected: the same audit, made again, can give a verdict."""

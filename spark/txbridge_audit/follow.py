@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from txbridge.core.names import Names
 from txbridge_audit import facts
 from txbridge_audit.alarms import Alarms, existing
+from txbridge_audit.audit import until_leaders_stay
 from txbridge_audit.cluster import Cluster
 from txbridge_audit.facts import Limits
 from txbridge_audit.increments import Increments, Step
@@ -86,7 +88,8 @@ def follow(
                 continue
             began = now
             plan = Plan(int(now * 1000), limits or Limits(), Selection(), frozenset(real_topics), SETTLE_TIMEOUT)
-            step = increments.step(plan, closing=closing, alarm=alarms.send if alarms else None)
+            raising = alarms.send if alarms else None
+            step = until_leaders_stay(session, progress, partial(increments.step, plan, closing=closing, alarm=raising))
             report = replace(
                 step.report,
                 started_at=plan.now,

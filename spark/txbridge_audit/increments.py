@@ -96,6 +96,7 @@ class Increments:
     def has_news(self) -> bool:
         """Whether anything was written, or a topic came or went, since the last step. Asks for ends, reads nothing."""
         reader, known = self._reader, self.state.positions
+        reader.cluster.forget_leaders()
         there = reader.cluster.partition_counts()
         if any(topic not in there for topic, _ in known):
             return True
@@ -148,6 +149,7 @@ class Increments:
             packed = packed.where(~F.col("closed"))
         self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.rows(number))
         report = self._report(state, gathered, judgement, reopened, plan)
+        reader.refuse_moved(gathered)
         alarms = self._alarms(state, judgement)
         if alarm is not None:
             new = dataclasses.replace(new, alarms=alarm(number, alarms))

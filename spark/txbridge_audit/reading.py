@@ -109,6 +109,7 @@ class Reader:
         Raises CouldNotAuditError.
         """
         names, cluster = self.names, self.cluster
+        cluster.forget_leaders()
         internal = [key for keys in self.partitions.values() for key in keys]
         starts = cluster.log_starts(internal)
 
@@ -229,6 +230,14 @@ class Reader:
             spans=spans,
             hidden=hidden,
         )
+
+    def refuse_moved(self, gathered: Gathered) -> None:
+        """Raise ElectionError when a cut may be that of a deposed leader, and too low.
+
+        Asked once all is read and judged: by then such a leader has heard of its successor, unless it is cut off from
+        the controllers for good.
+        """
+        self.cluster.refuse_moved({*gathered.spans, *gathered.facts.before})
 
     @staticmethod
     def _resumed(state: State | None, partitions: Collection[TopicPartition], starts: Ends) -> Ends:

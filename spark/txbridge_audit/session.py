@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.errors import CouldNotAuditError, ElectionError
 
 Progress = Callable[[str], None]
 
@@ -114,6 +114,48 @@ def _explained(where: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         raise CouldNotAuditError(f"{_reason(error)}; {where}") from error
+
+
+_KAFKAS_EXCEPTION = re.compile(r"\borg\.apache\.kafka\.[\w.$]+Exception\b")
+_RETRIABLE = "org.apache.kafka.common.errors.RetriableException"
+
+
+@contextmanager
+def elections(spark: SparkSession) -> Iterator[None]:
+    """Errors of Kafka's client that pass by themselves, in a task or in Spark's driver, as ElectionError.
+
+    Which ones that are is asked of Kafka's own classes.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        name = next((name for name in _classes_of(error) if _is_retriable(spark, name)), None)
+        if name is None:
+            raise
+        raise ElectionError(
+            f"Kafka did not answer during the audit ({name.rpartition('.')[2]}: a broker is away, or a leader is being "
+            "elected): check the brokers, run it again",
+        ) from error
+
+
+def _classes_of(error: Exception) -> list[str]:
+    """Names of Kafka's exceptions in an error: a task's are in its text, the driver's are its causes."""
+    names = _KAFKAS_EXCEPTION.findall(str(error))
+    cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    while cause is not None:
+        names += _KAFKAS_EXCEPTION.findall(str(cause.toString()))
+        cause = cause.getCause()
+    return names
+
+
+def _is_retriable(spark: SparkSession, name: str) -> bool:
+    context: Any = spark.sparkContext
+    loader = spark._jsparkSession.sharedState().jarClassLoader()  # noqa: SLF001  (the connector's classes are there)
+    load = context._jvm.java.lang.Class.forName  # noqa: SLF001
+    try:
+        return bool(load(_RETRIABLE, False, loader).isAssignableFrom(load(name, False, loader)))  # Java: initialise
+    except Py4JError:  # no class of that name
+        return False
 
 
 def _reason(error: Exception) -> str:

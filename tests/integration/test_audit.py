@@ -81,19 +81,19 @@ def spark() -> Iterator[SparkSession]:
 class KafkaLog(Log):
     """The log in Kafka, under a namespace and real topics of its own."""
 
-    def __init__(self, servers: str, partitions: int = PARTITIONS) -> None:
+    def __init__(self, servers: str, partitions: int = PARTITIONS, replicas: int = 1) -> None:
         super().__init__(Names(f"audit{secrets.token_hex(3)}"))
         self.servers = servers
         self.admin = AdminClient(quiet(servers))
         names = self.names
         stamped = {"message.timestamp.type": "LogAppendTime"}
-        topics = [NewTopic(topic, partitions, 1, config=stamped) for topic in (names.half, names.end, names.op)]
-        topics.append(NewTopic(names.offset, partitions, 1, config={"cleanup.policy": "compact"}))
-        topics.append(NewTopic(names.check("billing"), 1, 1, config=stamped))
-        topics.append(NewTopic(names.discard, 1, 1, config=stamped))
-        topics.append(NewTopic(self.real(ORDERS), 2, 1))
-        topics.append(NewTopic(self.real(FORWARDED), 1, 1))
-        topics.append(NewTopic(self.real(COMPACTED), 1, 1, config={"cleanup.policy": "compact"}))
+        topics = [NewTopic(topic, partitions, replicas, config=stamped) for topic in (names.half, names.end, names.op)]
+        topics.append(NewTopic(names.offset, partitions, replicas, config={"cleanup.policy": "compact"}))
+        topics.append(NewTopic(names.check("billing"), 1, replicas, config=stamped))
+        topics.append(NewTopic(names.discard, 1, replicas, config=stamped))
+        topics.append(NewTopic(self.real(ORDERS), 2, replicas))
+        topics.append(NewTopic(self.real(FORWARDED), 1, replicas))
+        topics.append(NewTopic(self.real(COMPACTED), 1, replicas, config={"cleanup.policy": "compact"}))
         self.create(*topics)
         self._plain = Producer({**quiet(servers), "enable.idempotence": True, "linger.ms": 0})
         self._writer = self.transactional()

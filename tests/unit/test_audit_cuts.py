@@ -17,7 +17,7 @@ from txbridge_audit import cluster, verdicts
 from txbridge_audit.cluster import Cluster
 from txbridge_audit.collect import Counts, Listed
 from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
-from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.facts import Progress
 from txbridge_audit.increments import Increments
 from txbridge_audit.proof import Anchor
@@ -84,7 +84,7 @@ def test_settle_of_nothing() -> None:
 class Told:
     """What a healthy cluster says of `orders`: its description, its offsets, and one entry of its configuration."""
 
-    topic_id, offset, value = "id-1", 7, "compact"
+    topic_id, offset, value, leader_epoch = "id-1", 7, "compact", 3
     partitions: ClassVar[dict[int, object]] = {0: None, 1: None}
     error = None
 
@@ -136,7 +136,7 @@ def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPa
     asked, client = broken(monkeypatch, KafkaError.LEADER_NOT_AVAILABLE)
     with pytest.raises(CouldNotAuditError, match=r"the offsets of orders/0 .*: no verdict .* its brokers are up"):
         asked.stable_offsets([A])
-    assert client.asked == 5
+    assert client.asked == 40
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,11 @@ def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPa
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError._UNKNOWN_BROKER,
     ],
 )
 def test_every_question_to_a_busy_cluster_is_repeated(monkeypatch: pytest.MonkeyPatch, busy: int) -> None:
@@ -163,11 +168,67 @@ def test_every_question_to_a_busy_cluster_is_repeated(monkeypatch: pytest.Monkey
         silent, client = broken(monkeypatch, busy)
         with pytest.raises(CouldNotAuditError, match=r"does not tell .* orders"):
             question(silent)
-        assert client.asked == 5
+        assert client.asked == 40
         refusing, client = broken(monkeypatch, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
         with pytest.raises(CouldNotAuditError, match=r"does not tell .* orders"):
             question(refusing)
         assert client.asked == 1
+
+
+class Leaders:
+    """Answers about the end of `orders/0`, each an offset and the epoch of the leader that gives it; the last for ever.
+
+    Each client takes the next one: the metadata of the one before is out of date.
+    """
+
+    def __init__(self, *answers: tuple[int, int | None]) -> None:
+        self.answers, self.clients = list(answers), 0
+
+    def __call__(self, _: object) -> Leaders:
+        self.clients += 1
+        return self
+
+    def list_offsets(self, wanted: dict[object, object], **_: object) -> dict[object, Future[object]]:
+        offset, epoch = self.answers[min(self.clients, len(self.answers)) - 1]
+        future: Future[object] = Future()
+        future.set_result(SimpleNamespace(offset=offset, leader_epoch=epoch))
+        return {next(iter(wanted)): future}
+
+
+def led(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int | None]) -> Cluster:
+    monkeypatch.setattr(cluster, "AdminClient", Leaders(*answers))
+    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    return Cluster(kafka_settings("kafka:9092"))
+
+
+def test_an_offset_that_is_none_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka's answer, without any error, for a partition whose leader has died."""
+    asked = led(monkeypatch, (-1001, None), (-1001, None), (7, 4))
+    assert asked.high_watermarks([A]) == {A: 7}
+    with pytest.raises(CouldNotAuditError, match=r"the offsets of orders/0"):
+        led(monkeypatch, (-1001, None)).log_starts([A])
+
+
+def test_a_leader_that_was_deposed_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells its old end, until it hears of its successor."""
+    asked = led(monkeypatch, (12, 5), (9, 4), (12, 5))
+    assert asked.high_watermarks([A]) == {A: 12}
+    asked._look_again()
+    assert asked.high_watermarks([A]) == {A: 12}
+    asked.forget_leaders()  # and the topic is created again
+    asked._look_again()
+    assert asked.high_watermarks([A]) == {A: 12}
+
+
+def test_a_cut_of_a_leader_that_has_a_successor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = led(monkeypatch, (9, 4), (12, 5))
+    assert asked.high_watermarks([A]) == {A: 9}
+    with pytest.raises(ElectionError, match="orders/0 got another leader during the audit"):
+        asked.refuse_moved([A, B])
+    asked.refuse_moved([A, B])
+    old = led(monkeypatch, (9, None), (12, None))  # a broker that tells no epochs
+    assert old.high_watermarks([A]) == {A: 9}
+    old.refuse_moved([A])
 
 
 def test_misspelt_cluster_is_told_at_once_and_a_busy_one_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +288,7 @@ def test_quiet_cluster_has_no_news() -> None:
     def has_news(positions: dict[TopicPartition, int]) -> bool:
         cluster = SimpleNamespace(
             partition_counts=lambda: there,
+            forget_leaders=lambda: None,
             high_watermarks=lambda keys: {key: ends[key] for key in keys},
         )
         reader = SimpleNamespace(cluster=cluster, names=names, partitions={names.half: [half]})
