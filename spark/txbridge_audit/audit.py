@@ -15,6 +15,7 @@ from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.cuts import SETTLE_TIMEOUT
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.facts import Limits
+from txbridge_audit.filesystems import refuse_without_rename, scheme_of
 from txbridge_audit.increments import Increments
 from txbridge_audit.plain import split
 from txbridge_audit.reading import Plan, Reader
@@ -120,6 +121,7 @@ def refuse_to_continue(selection: Selection, ledger_path: str | None, *, with_ov
     """Raise CouldNotAuditError for what a continued audit can not give."""
     if ledger_path is None:
         raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
+    refuse_without_rename(scheme_of(ledger_path))
     if selection != Selection():
         raise CouldNotAuditError(
             "a continued audit is about all transactions: leave --since, --until and --only-topic out",

@@ -23,6 +23,7 @@ from txbridge_audit.alarms import Alarms, existing
 from txbridge_audit.audit import until_leaders_stay
 from txbridge_audit.cluster import Cluster
 from txbridge_audit.facts import Limits
+from txbridge_audit.filesystems import refuse_without_rename, scheme_of
 from txbridge_audit.increments import Increments, Step
 from txbridge_audit.reading import Plan, Reader
 from txbridge_audit.report import AuditReport
@@ -67,6 +68,7 @@ def follow(
 
     Raises CouldNotAuditError; started again it goes on from the last step that came to its end.
     """
+    refuse_without_rename(scheme_of(ledger_path))
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster, names = Cluster(settings), Names(namespace)
     topics = facts.internal_topics(cluster, names)  # before Spark: what is missing should be said at once

@@ -1,4 +1,4 @@
-"""Where a continued audit keeps its state: `_state` in the ledger's folder, on any file system that Spark writes to.
+"""Where a continued audit keeps its state: `_state` in the ledger's folder, on a file system with an atomic rename.
 
 A step writes its rows under its own number and then its state as `<number>.json`, at once and only if there is none. So
 a step that did not come to its end never was, and of two audits that continue the same ledger one fails.
@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.sql import SparkSession
 
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.filesystems import refuse_without_rename
 from txbridge_audit.state import State
 
 #: What only the step itself needs.
@@ -31,6 +32,8 @@ class Store:
         self._spark = spark
         root = self._path(self.folder)
         self._files = root.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+        # A plain path is on whatever Hadoop's configuration says (fs.defaultFS).
+        refuse_without_rename(str(self._files.getUri().getScheme()).lower())
         # The file system's own words for the place, so that relative paths mean what they mean to Spark.
         self._context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
             root.makeQualified(self._files.getUri(), self._files.getWorkingDirectory()).toUri(),

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar, cast
+from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
 from txbridge_audit import cluster, verdicts
+from txbridge_audit.audit import refuse_to_continue, run_audit
 from txbridge_audit.cluster import Cluster
 from txbridge_audit.collect import Counts, Listed
 from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.facts import Progress
+from txbridge_audit.follow import follow
 from txbridge_audit.increments import Increments
 from txbridge_audit.proof import Anchor
 from txbridge_audit.reading import Reader
@@ -249,6 +253,40 @@ def test_topic_that_may_not_be_seen_is_not_taken_for_missing(monkeypatch: pytest
     away, _ = broken(monkeypatch, KafkaError._TIMED_OUT)
     with pytest.raises(CouldNotAuditError, match="whether there is a topic orders"):
         away.forbidden(["orders"])
+
+
+STORES = ["s3", "s3a", "s3n", "S3A", "gs", "abfs", "abfss", "wasb", "wasbs", "oss", "cosn"]
+
+
+@pytest.mark.parametrize("scheme", STORES)
+def test_an_object_store_holds_no_state(scheme: str) -> None:
+    """Neither Kafka nor Spark is asked first: there is none."""
+    path, told = f"{scheme}://bucket/ledger", f"^{scheme.lower()}: is an object store, where a rename is not atomic"
+    with pytest.raises(CouldNotAuditError, match=told):
+        run_audit("127.0.0.1:1", ledger_path=path, continued=True)
+    with pytest.raises(CouldNotAuditError, match=told):
+        follow("127.0.0.1:1", path, stop=threading.Event())
+
+
+def test_a_plain_path_on_an_object_store_holds_no_state() -> None:
+    """Where Hadoop's fs.defaultFS is one, as in some clusters."""
+    spark = MagicMock()
+    spark.sparkContext._jvm.org.apache.hadoop.fs.Path().getFileSystem().getUri().getScheme.return_value = "s3a"
+    with pytest.raises(CouldNotAuditError, match=r"^s3a: is an object store"):
+        Store(spark, "/ledger")
+
+
+def test_a_file_system_that_is_not_known_holds_no_state() -> None:
+    told = r"^myfs: is not known as a file system .* Give --ledger a folder on file:, hdfs:, viewfs: or webhdfs:"
+    with pytest.raises(CouldNotAuditError, match=told):
+        run_audit("127.0.0.1:1", ledger_path="myfs:/ledger", continued=True)
+
+
+@pytest.mark.parametrize(
+    "path", ["file:///data/l", "hdfs://nn:8020/l", "viewfs://c/l", "webhdfs://nn/l", "/data/s3a:/l", "l", "./gs:x"]
+)
+def test_a_file_system_holds_the_state(path: str) -> None:
+    refuse_to_continue(Selection(), path, with_overview=False)
 
 
 def test_state_is_what_was_written() -> None:
