@@ -11,6 +11,7 @@ from txbridge.errors import UsageError
 from txbridge.text import counted
 from txbridge.topics import repair_of_policy
 from txbridge.topics_cluster import UNCLEAN, Cluster, MissingRight, Sight, TopicFacts, TopicRequest, wait_for
+from txbridge.topics_real import RealTopic
 from txbridge.topics_wanted import (
     DEFAULT_MESSAGE,
     HALF_RETENTION_MS,
@@ -30,7 +31,7 @@ DEFAULT_PARTITIONS = 4
 #: Two copies survive one broker while another is being restarted.
 _USUAL_REPLICATION_FACTOR = 3
 #: Each half partition costs its worker a transactional producer: more than this is a slip of the keyboard.
-_MOST_PARTITIONS = 10_000
+MOST_PARTITIONS = 10_000
 
 
 class Action(enum.Enum):
@@ -53,10 +54,12 @@ class PlanOptions:
     transaction_max_age: int = 0
     #: Producer groups whose check topics are to be there already, because their users may not create topics.
     groups: tuple[str, ...] = ()
+    #: Real topics that are to be there.
+    real_topics: tuple[RealTopic, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value, most in (
-            ("partitions", self.partitions, _MOST_PARTITIONS),
+            ("partitions", self.partitions, MOST_PARTITIONS),
             ("replication-factor", self.replication_factor, 32_767),
             ("min-insync-replicas", self.min_insync_replicas, 32_767),
             ("max-message-size", self.max_message_size, LARGEST_MESSAGE),
@@ -120,17 +123,42 @@ def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], broke
     there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
     partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
     wanted = wanted_topics(names, options, seen)
-    return [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
+    return [
+        *(_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted),
+        *(
+            _compare_real(one, seen[one.name], options, size_of(options, seen[names.half]), partitions, brokers)
+            for one in options.real_topics
+        ),
+    ]
+
+
+def _compare_real(
+    real: RealTopic, sight: Sight, options: PlanOptions, message_size: int, partitions: int, brokers: int
+) -> TopicPlan:
+    """A real topic: made when it is missing, and otherwise left as it is."""
+    if isinstance(sight, TopicFacts):
+        reasons = tuple(real.objections(sight))
+        return TopicPlan(
+            real.name,
+            Action.REFUSED if reasons else Action.OK,
+            sight.partitions,
+            sight.replication_factor,
+            reasons=reasons,
+            notes=tuple(real.notes(sight, message_size)),
+        )
+    missing = WantedTopic(real.name, (), real.partitions or partitions)
+    made = _compare_topic(missing, sight, options, partitions, brokers)
+    changes = [Change(name, None, value) for name, value in real.config(message_size).items()]
+    return replace(made, changes=(*changes, *made.changes)) if sight is None else made
 
 
 def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[WantedTopic]:
     """How the topics should be, given what is there; no I/O."""
     half = seen[names.half]
     retention = str(max(HALF_RETENTION_MS, options.transaction_max_age + LONGEST_OUTAGE_MS))
-    size = options.max_message_size
+    size = size_of(options, half)
     if isinstance(half, TopicFacts):  # what is larger than asked for stays, and the others follow it
         retention = longer_retention(retention, half.config["retention.ms"])
-        size = max(size, int(half.config["max.message.bytes"]) - HALF_ROOM)
     return [
         half_topic(names, message_size=size, retention_ms=retention),
         *history_topics(names, half_retention_ms=retention),
@@ -138,6 +166,12 @@ def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight])
         discard_topic(names, message_size=size),
         *(check_topic(names, group, message_size=size) for group in options.groups),
     ]
+
+
+def size_of(options: PlanOptions, half: Sight) -> int:
+    """The largest value of a user's message, which is what HALF takes if that is more than was asked for."""
+    size = options.max_message_size
+    return max(size, int(half.config["max.message.bytes"]) - HALF_ROOM) if isinstance(half, TopicFacts) else size
 
 
 def _compare_topic(
@@ -234,7 +268,8 @@ def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> 
 
 def _topics(names: Names, options: PlanOptions) -> list[str]:
     ours = [names.half, names.end, names.op, names.offset, names.discard]
-    return [*ours, *(names.check(group) for group in options.groups)]
+    real = [one.name for one in options.real_topics]
+    return [*ours, *(names.check(group) for group in options.groups), *real]
 
 
 def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:

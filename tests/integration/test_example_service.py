@@ -10,11 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_orders_example_passes_on_the_embedded_kafka():
+def test_the_orders_example_passes_where_no_docker_daemon_answers(tmp_path: Path):
+    """By itself it takes the embedded Kafka then; what Docker's client leaves open would be an error there."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--txbridge-backend=embedded"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=ROOT / "examples" / "orders",
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        env={**environment, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"},
         capture_output=True,
         text=True,
         check=False,

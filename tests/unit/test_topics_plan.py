@@ -8,6 +8,7 @@ from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.topics_cluster import MissingRight, TopicFacts
 from txbridge.topics_plan import Action, Change, PlanOptions, apply, compare, plan
+from txbridge.topics_real import RealTopic
 
 NAMES = Names()
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -312,3 +313,54 @@ def test_apply_does_not_wait_for_ever(monkeypatch):
 def test_groups_must_be_groups(group):
     with pytest.raises(UsageError, match="can not be a producer group"):
         plan(FakeCluster(), NAMES, PlanOptions(groups=(group,)))
+
+
+# --- real topics ------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_real_topic_is_created_with_room_for_the_largest_message():
+    options = PlanOptions(max_message_size=2_000_000, real_topics=(RealTopic("orders"), RealTopic("paid", 6)))
+    plans = by_topic({**NOTHING, "orders": None, "paid": None}, options)
+    made = plans["orders"]
+    assert (made.action, made.partitions, plans["paid"].partitions) == (Action.CREATE, 4, 6)
+    changes = {change.name: change.new for change in made.changes}
+    assert set(changes) == {"max.message.bytes", "min.insync.replicas"}
+    assert changes["max.message.bytes"] == "2131072"
+
+
+def test_a_real_topic_that_is_there_is_left_as_it_is():
+    facts = TopicFacts("orders", "id", 3, 1, 0, {"max.message.bytes": "1000", "cleanup.policy": "compact"})
+    there = by_topic({**NOTHING, "orders": facts}, PlanOptions(real_topics=(RealTopic("orders"),)))["orders"]
+    assert (there.action, there.partitions, there.changes) == (Action.OK, 3, ())
+    assert there.notes == ("takes records of up to 1,000 bytes; a larger message is held when it is committed",)
+    other = by_topic({**NOTHING, "orders": facts}, PlanOptions(real_topics=(RealTopic("orders", 6),)))["orders"]
+    assert other.action is Action.REFUSED
+    assert other.reasons[0].startswith("has 3 partitions, not 6: another number changes where keys go")
+
+
+def test_a_real_topic_that_is_hidden_is_refused():
+    hidden = MissingRight("DESCRIBE", "orders")
+    plan = by_topic({**NOTHING, "orders": hidden}, PlanOptions(real_topics=(RealTopic("orders"),)))["orders"]
+    assert (plan.action, plan.reasons) == (Action.REFUSED, (str(hidden),))
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("a.b", RealTopic("a.b")), ("a:12", RealTopic("a", 12))])
+def test_a_real_topic_as_it_is_given(text, wanted):
+    assert RealTopic.parse(text, Names("ns"), 100) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "'' is no name of a topic"),
+        ("a b", "'a b' is no name of a topic"),
+        ("a:0", "must be between 1 and 100"),
+        ("a:x", "must be between 1 and 100"),
+        ("a:101", "must be between 1 and 100"),
+        ("RMQ_SYS_x", "no message is ever delivered to a topic of that name"),
+        ("ns.TRANS_CHECK_MAX_TIME_TOPIC", "no message is ever delivered to a topic of that name"),
+    ],
+)
+def test_what_can_not_be_a_real_topic(text, error):
+    with pytest.raises(UsageError, match=error):
+        RealTopic.parse(text, Names("ns"), 100)

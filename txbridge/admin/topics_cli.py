@@ -25,12 +25,14 @@ from txbridge.admin.options import (
 )
 from txbridge.admin.terminal import console
 from txbridge.core.names import Names
+from txbridge.errors import UsageError
 from txbridge.settings import WorkerSettings
 from txbridge.subject import Subject, about
 from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import Action, PlanOptions, TopicPlan
+from txbridge.topics_plan import MOST_PARTITIONS, Action, PlanOptions, TopicPlan
 from txbridge.topics_plan import apply as apply_plan
 from txbridge.topics_plan import plan as make_plan
+from txbridge.topics_real import RealTopic
 from txbridge.topics_wanted import DEFAULT_MESSAGE
 
 app = typer.Typer(name="topics", help="Create and check the internal topics.", no_args_is_help=True)
@@ -63,6 +65,16 @@ Groups = Annotated[
 ]
 
 
+RealTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--real-topic",
+        metavar="NAME[:PARTITIONS]",
+        help="Also this real topic, if it is missing, with as many partitions as HALF unless you say; may be repeated.",
+    ),
+]
+
+
 @app.command(epilog=SOURCES)
 def plan(
     bootstrap_servers: BootstrapServers = None,
@@ -74,6 +86,7 @@ def plan(
     min_insync_replicas: MinInsyncReplicas = None,
     max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
     group: Groups = None,
+    real_topic: RealTopics = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what `apply` would do; nothing is changed.
@@ -87,6 +100,7 @@ def plan(
         "min_insync_replicas": min_insync_replicas,
         "max_message_size": max_message_size,
         "groups": tuple(group or ()),
+        "real_topics": _real_topics(real_topic, settings),
     }
     plans = _run(make_plan, settings, choices, output_format)
     if any(one.action is Action.REFUSED for one in plans):
@@ -105,6 +119,7 @@ def apply(
     min_insync_replicas: MinInsyncReplicas = None,
     max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
     group: Groups = None,
+    real_topic: RealTopics = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Create missing topics and raise weaker settings; larger ones stay. If anything is refused, nothing is done.
@@ -118,9 +133,18 @@ def apply(
         "min_insync_replicas": min_insync_replicas,
         "max_message_size": max_message_size,
         "groups": tuple(group or ()),
+        "real_topics": _real_topics(real_topic, settings),
     }
     plans = _run(apply_plan, settings, choices, output_format)
     raise typer.Exit(EXIT_REFUSED if any(one.action is Action.REFUSED for one in plans) else EXIT_OK)
+
+
+def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[RealTopic, ...]:
+    names = Names(settings.namespace)
+    found = {one.name: one for one in (RealTopic.parse(text, names, MOST_PARTITIONS) for text in given or ())}
+    if len(found) < len(given or ()):
+        raise UsageError("--real-topic names a topic twice")
+    return tuple(found.values())
 
 
 def _run(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib.metadata import version
 from typing import Any, Self
 
 import docker.errors
+from docker.constants import DEFAULT_UNIX_SOCKET
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
-from testcontainers.core.docker_client import DockerClient
+from testcontainers.core.docker_client import DockerClient, get_docker_host
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import HttpWaitStrategy, LogMessageWaitStrategy
 
@@ -26,6 +28,8 @@ WORKER_IMAGE = f"txbridge/worker:{version('txbridge')}"
 _KAFKA_TIMEOUT_S = 60
 #: Seconds from SIGTERM to SIGKILL: the worker's own limit is 20 s.
 _STOP_TIMEOUT_S = 25
+#: Seconds; Docker's own client waits for 60 s, a daemon that is well answers in milliseconds.
+_PING_TIMEOUT_S = 10.0
 _CLOCK_FILE = "/tmp/txbridge-clock"  # noqa: S108  in a container of ours, where nobody else is
 
 
@@ -236,6 +240,9 @@ class ContainerBackend(ProcessBackend):
 
 def docker_problem() -> str | None:
     """Why containers can not be had here, or None if they can."""
+    host = get_docker_host() or DEFAULT_UNIX_SOCKET
+    if "unix://" in host and (problem := _socket_problem(host.partition("unix://")[2])):
+        return f"Docker does not answer: {problem}"
     try:
         client = DockerClient().client
     except docker.errors.DockerException as error:
@@ -247,6 +254,19 @@ def docker_problem() -> str | None:
     finally:
         client.close()
     return None
+
+
+def _socket_problem(path: str) -> str | None:
+    """Why nobody answers there. Asked here, because Docker's own client leaves its socket open when nobody does."""
+    try:
+        with closing(socket.socket(socket.AF_UNIX)) as client:
+            client.settimeout(_PING_TIMEOUT_S)
+            client.connect(path)
+            client.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+            answer = client.recv(1_000).partition(b"\r\n")[0].decode(errors="replace")
+    except OSError as error:
+        return f"{error.strerror or error} ({path})"
+    return None if " 200 " in answer else f"{answer or 'no answer'} ({path})"
 
 
 def require_docker() -> None:

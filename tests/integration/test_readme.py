@@ -1,0 +1,78 @@
+"""The README's first listing and its five steps, as a reader runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+from tests.harness import WorkerProcess, eventually
+from txbridge import LocalTransactionState
+from txbridge.embedded import EmbeddedKafka
+from txbridge.testing.reading import read_committed
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+#: The address in all of its examples.
+ADDRESS = "127.0.0.1:9092"
+
+
+def listing() -> str:
+    return next(iter(re.findall(r"```python\n(.*?)```", README, re.DOTALL)))
+
+
+def steps() -> list[list[str]]:
+    """The commands of the quickstart, without comments."""
+    [block] = [one for one in re.findall(r"```console\n(.*?)```", README, re.DOTALL) if "# 1." in one]
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()]
+
+
+def test_the_quickstart(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    servers = own_kafka.bootstrap_servers
+    (export, start, topics, worker, program, doctor) = steps()
+    assert export == ["export", f"TXBRIDGE_BOOTSTRAP_SERVERS={ADDRESS}"]
+    assert start == ["txbridge", "kafka", "start", "--detach"]
+    assert (worker, program) == (["txbridge", "worker"], ["python", "orders.py"])
+    (tmp_path / "orders.py").write_text(listing().replace(ADDRESS, servers))
+    environment = {**os.environ, "TXBRIDGE_BOOTSTRAP_SERVERS": servers}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    made = run("-m", "txbridge.admin.cli", *topics[1:])
+    assert made.returncode == 0, made.stderr
+    running = WorkerProcess([], tmp_path / "worker.log", environment)
+    try:
+        sent = run("orders.py")
+        assert (sent.returncode, sent.stdout, sent.stderr) == (0, "COMMIT_MESSAGE\n", "")
+        kafka = {"bootstrap.servers": servers, "log_level": 0}
+        seen = lambda: [one.value() for one in read_committed(kafka, "orders.placed", 4)]  # noqa: E731
+        eventually(lambda: seen() == [b'{"number": "A1"}'], 60)
+        found = run("-m", "txbridge.admin.cli", *doctor[1:])
+        assert (found.returncode, found.stderr) == (0, ""), found.stdout
+    finally:
+        running.stop()
+
+    # The check finds what the local transaction has stored, and nothing else.
+    defined: dict[str, type] = {}
+    exec(listing().partition("\nwith TransactionProducer")[0], defined)  # the class alone
+    orders = defined["Orders"](tmp_path / "orders.sqlite")
+    with closing(sqlite3.connect(tmp_path / "orders.sqlite")) as db:
+        [(stored,)] = db.execute("SELECT transaction_id FROM orders").fetchall()
+    asked = orders.check_local_transaction(SimpleNamespace(transaction_id=stored))
+    assert asked is LocalTransactionState.COMMIT_MESSAGE
+    asked = orders.check_local_transaction(SimpleNamespace(transaction_id="0" * 32))
+    assert asked is LocalTransactionState.ROLLBACK_MESSAGE
