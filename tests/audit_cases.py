@@ -310,6 +310,53 @@ def parked_and_passed_by_the_watermark(log: Log) -> Half:
     return half
 
 
+def abandon(log: Log, half: Half) -> None:
+    """What the worker writes when an operator gives a held message up."""
+    log.transaction(log.discard(half, reason="ABANDONED"), log.op("abandon", half), log.parked(half, None))
+
+
+def hold(log: Log, half: Half) -> None:
+    end = log.end(half, COMMIT)
+    log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
+
+
+@case("abandoned")
+def held_and_abandoned(log: Log) -> Half:
+    half = log.half(topic=ABSENT)
+    hold(log, half)
+    log.end(half, UNKNOWN, source="abandon", rest=",,gone%20for%20good")
+    abandon(log, half)
+    return half
+
+
+@case("abandoned", "REPEAT", "CONTRADICTION")
+def abandoned_and_decided_again(log: Log) -> Half:
+    half = log.half()
+    hold(log, half)
+    log.end(half, UNKNOWN, source="abandon")
+    abandon(log, half)
+    log.end(half, COMMIT)
+    log.end(half, ROLLBACK)
+    return half
+
+
+@case("delivered")
+def abandoned_before_it_was_held_and_so_refused(log: Log) -> Half:
+    half = log.half()
+    log.end(half, UNKNOWN, source="abandon")
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("pending", state="held", tail=True)
+def abandoned_and_not_read_yet(log: Log) -> Half:
+    half = log.half(topic=ABSENT)
+    hold(log, half)
+    log.end(half, UNKNOWN, source="abandon")
+    return half
+
+
 @case("discarded")
 def discarded(log: Log) -> Half:
     half = log.half()
@@ -602,6 +649,69 @@ def leaked_though_rolled_back(log: Log) -> Half:
     half = log.half()
     log.end(half, ROLLBACK)
     log.transaction(log.copy(half), log.op("rollback", half))
+    return half
+
+
+@case("LEAKED")
+def leaked_though_abandoned(log: Log) -> Half:
+    half = log.half()
+    hold(log, half)
+    log.end(half, UNKNOWN, source="abandon")
+    abandon(log, half)
+    log.transaction(log.copy(half))
+    return half
+
+
+@case("LEAKED")
+def leaked_by_a_commit_after_it_was_abandoned(log: Log) -> Half:
+    half = log.half()
+    hold(log, half)
+    log.end(half, UNKNOWN, source="abandon")
+    abandon(log, half)
+    log.deliver(half)
+    return half
+
+
+@case("LOST")
+def lost_because_abandoned_by_nobody(log: Log) -> Half:
+    half = log.half()
+    hold(log, half)
+    abandon(log, half)
+    return half
+
+
+@case("LOST")
+def lost_because_abandoned_before_the_commit(log: Log) -> Half:
+    half = log.half()
+    log.end(half, UNKNOWN, source="abandon")
+    hold(log, half)
+    abandon(log, half)
+    return half
+
+
+@case("LOST", "WRONG_GROUP")
+def lost_because_abandoned_by_another_group(log: Log) -> Half:
+    half = log.half()
+    hold(log, half)
+    log.end(half, UNKNOWN, source="abandon", group="others")
+    abandon(log, half)
+    return half
+
+
+@case("LOST", "OUTCOME_WITHOUT_DECISION")
+def lost_because_abandoned_while_undecided(log: Log) -> Half:
+    half = log.half()
+    log.end(half, UNKNOWN, source="abandon")
+    abandon(log, half)
+    return half
+
+
+@case("WRONG_WINNER")
+def abandoned_though_rolled_back(log: Log) -> Half:
+    half = log.half()
+    log.end(half, ROLLBACK)
+    log.end(half, UNKNOWN, source="abandon")
+    abandon(log, half)
     return half
 
 

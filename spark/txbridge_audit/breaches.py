@@ -32,7 +32,7 @@ def _col(name: str) -> Column:
 
 def recorded() -> Column:
     """OP names an outcome, whichever."""
-    return _col("op_commit").isNotNull() | _col("op_rollback").isNotNull() | _col("op_discard").isNotNull()
+    return F.coalesce("op_commit", "op_rollback", "op_discard", "op_abandon").isNotNull()
 
 
 def progress_ahead() -> Column:

@@ -246,9 +246,9 @@ def _evidence(names: Names, row: Row) -> Iterable[Place]:
         "NO_HALF_MESSAGE": row.named_at,
     }
     deciding = (entry.end_at for entry in (row.winner, row.contrary) if entry is not None)
-    ends = {*deciding, refused.get(row.kind)} - {None}
+    ends = {*deciding, refused.get(row.kind), row.abandoned_at} - {None}
     yield from (Place("end", names.end, row.partition, end) for end in sorted(ends))
-    outcomes = (at for at in (row.op_commit, row.op_rollback, row.op_discard) if at is not None)
+    outcomes = (at for at in (row.op_commit, row.op_rollback, row.op_discard, row.op_abandon) if at is not None)
     yield from (Place("op", names.op, row.partition, at) for at in sorted(outcomes))
     yield from _places("discard", names.discard, row.discarded_at or [])
     if row.kind in {breaches.STUCK, breaches.EXPIRED} and row.last_parked is not None:

@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
             _col("valid")
             & _col("history_known")
             & _col("winner").isNull()
-            & (_col("op_commit").isNotNull() | _col("op_rollback").isNotNull())
+            & F.coalesce("op_commit", "op_rollback", "op_abandon").isNotNull()
         ),
     ),
     Rule("UNRECORDED", "visible, but OP does not name it, and the progress has not passed its decision", _unrecorded),

@@ -47,7 +47,7 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
 def _discarded(discards: DataFrame) -> DataFrame:
     """Discards of each half message: how many, their END positions (sorted), and where they are."""
     place = F.struct(F.col("at_partition").alias("partition"), F.col("at_offset").alias("offset"))
-    rows = discards.where(~F.col("malformed"))
+    rows = discards.where(~F.col("malformed") & ~F.col("reason").eqNullSafe("ABANDONED"))
     return rows.groupBy("partition", F.col("source_offset").alias("half")).agg(
         F.count("*").alias("discards"),
         F.sort_array(F.collect_list("discard_end")).alias("discard_ends"),
@@ -111,11 +111,12 @@ def _sum(mentions: DataFrame) -> DataFrame:
         count(decides, "decisions"),
         F.max(F.when(decides, F.col("at"))).alias("last_decision_at"),
         F.max(F.when(resumes, F.col("at"))).alias("resumed_at"),
+        F.max(F.when(of(END, ours & (F.col("name") == "abandon")), F.col("at"))).alias("abandoned_at"),
         count(of(END, ~right_id), "wrong_id"),
         first(of(END, ~right_id), "wrong_id_at"),
         count(of(END, right_id & ~ours), "wrong_group"),
         first(of(END, right_id & ~ours), "wrong_group_at"),
-        *(first(of(OP, F.col("name") == name), f"op_{name}") for name in ("commit", "rollback", "discard")),
+        *(first(of(OP, F.col("name") == name), f"op_{name}") for name in ("commit", "rollback", "discard", "abandon")),
         count(of(COPY, home), "copies"),
         count(of(COPY, home & F.col("before")), "copies_before"),
         count(of(COPY, right_id & ~home), "foreign"),
@@ -171,6 +172,7 @@ def _resolve(summed: DataFrame) -> DataFrame:
             "wrong_group",
             "wrong_group_at",
             "resumed_at",
+            "abandoned_at",
         ),
         first(COMMIT, "first_commit"),
         first(ROLLBACK, "first_rollback"),
@@ -178,7 +180,7 @@ def _resolve(summed: DataFrame) -> DataFrame:
         if_discarded(F.array_max(end_offsets(in_time)), F.col("last_decision_at")).alias("last_decision_at"),
         if_discarded(F.size(late), F.lit(0)).alias("late"),
         if_discarded(F.array_min(end_offsets(late)), F.lit(None)).alias("late_at"),
-        *("op_commit", "op_rollback", "op_discard", "copies", "copies_before", "foreign"),
+        *("op_commit", "op_rollback", "op_discard", "op_abandon", "copies", "copies_before", "foreign"),
         (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
         F.coalesce("discards", F.lit(0)).alias("discards"),
         *("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),

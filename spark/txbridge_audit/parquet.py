@@ -92,7 +92,7 @@ def _columns() -> list[Column]:
                 lambda copy: F.struct(copy["topic"], copy["partition"], copy["offset"]),
             ),
         ).alias("delivered"),
-        *(F.col(name).alias(f"{name}_offset") for name in ("op_commit", "op_rollback", "op_discard")),
+        *(F.col(name).alias(f"{name}_offset") for name in ("op_commit", "op_rollback", "op_discard", "op_abandon")),
         _or_none(F.col("discard_records")).alias("discard_records"),
         F.col("resumed_at").alias("resumed_end"),
         F.to_date(_time("born")).alias("day"),
@@ -108,7 +108,7 @@ def _ruled(winner: Column) -> Column:
         return (
             F.when(~end["id"].eqNullSafe(F.col("id")), "WRONG_TRANSACTION_ID")
             .when(~end["group"].eqNullSafe(F.col("group")), "WRONG_GROUP")
-            .when(end["source"] == "resume", "resume")
+            .when(end["source"].isin("resume", "abandon"), end["source"])
             .when(end["decision"] == UNKNOWN, "unknown")
             .when(winner.isNull() | (place < won), "LATE")
             .when(place == won, "decided")

@@ -21,6 +21,7 @@ _COLOURS = {
     verdicts.ROLLED_BACK: "#56b4e9",
     verdicts.PENDING: "#f0e442",
     verdicts.DISCARDED: "#999999",
+    verdicts.ABANDONED: "#666666",
     verdicts.UNVERIFIABLE: "#cccccc",
     verdicts.LOST: "#7a0000",
     verdicts.DUPLICATED: "#d55e00",

@@ -22,7 +22,7 @@ _TOPIC = r"\A[A-Za-z0-9._-]{1,249}\z"
 _ID = r"\A[0-9A-F]{32}\z"
 _DIGITS = r"\A[0-9]+\z"
 _ENTRY = r"\A[0-9]+,[0-9A-F]{32},(0|8|12)(,[0-9]*(,.*)?)?\z"
-_RESUME_ENTRY = r"\A[0-9]+,[0-9A-F]{32},0(,[0-9]*(,.*)?)?\z"
+_COMMAND_ENTRY = r"\A[0-9]+,[0-9A-F]{32},0(,[0-9]*(,.*)?)?\z"
 _COORDINATES = r"\A([0-9]{1,9}):([0-9]{1,18})\z"
 _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
 
@@ -77,13 +77,15 @@ def end_records(raw: DataFrame) -> DataFrame:
         _text(headers.CLIENT_ID).alias("client"),
     )
     source, lines = F.col("source"), F.col("lines")
-    shape = F.when(source == "resume", F.forall(lines, lambda line: line.rlike(_RESUME_ENTRY))).otherwise(
+    shape = F.when(
+        source.isin("resume", "abandon"), F.forall(lines, lambda line: line.rlike(_COMMAND_ENTRY))
+    ).otherwise(
         F.forall(lines, lambda line: line.rlike(_ENTRY)),
     )
     fault = _first_fault(
         (F.col("version") == "1", "TXB_V is not 1"),
         (F.col("group").rlike(_GROUP), "PGROUP is not a producer group"),
-        (source.isin("client", "check", "operator", "resume"), "SOURCE is unknown"),
+        (source.isin("client", "check", "operator", "resume", "abandon"), "SOURCE is unknown"),
         (F.size(lines).between(1, MAX_ENTRIES), "not 1 to 1,000 entries"),
         (shape, "an entry can not be read"),
     )
@@ -143,7 +145,7 @@ def op_records(raw: DataFrame) -> DataFrame:
     fault = _first_fault(
         (F.col("version") == "1", "TXB_V is not 1"),
         (F.col("tags") == headers.REMOVE_TAG.decode(), "TAGS is not d"),
-        (F.col("outcome").isin("commit", "rollback", "discard"), "OUTCOME is unknown"),
+        (F.col("outcome").isin("commit", "rollback", "discard", "abandon"), "OUTCOME is unknown"),
         (F.forall(F.split("value", ","), lambda half: half.rlike(r"\A[0-9]{1,18}\z")), "not a list of half offsets"),
     )
     return named.select("partition", "op_at", "stamp", "outcome", "value", fault.alias("fault"))
@@ -219,7 +221,7 @@ def discards(raw: DataFrame) -> DataFrame:
 
     A discarded half message is named by its half coordinates (its source_topic is null), a malformed record by the
     coordinates where it was found. A copy counts as malformed; `first` is the half offset of what it copies.
-    `discard_end` is TXB_END. Rows that name neither are dropped.
+    `discard_end` is TXB_END. An abandoned message is one with the reason ABANDONED. Rows that name neither are dropped.
     """
     named = raw.select(
         F.col("partition").alias("at_partition"),

@@ -128,6 +128,11 @@ class AuditReport:
         return self.fates["discarded"]
 
     @property
+    def abandoned(self) -> int:
+        """Transactions that were committed, could not be delivered, and were given up by an operator."""
+        return self.fates["abandoned"]
+
+    @property
     def unverifiable(self) -> int:
         return self.fates["unverifiable"]
 
@@ -147,6 +152,7 @@ class AuditReport:
             "pending": self.pending,
             "pending_states": dict(self.pending_states),
             "discarded": self.discarded,
+            "abandoned": self.abandoned,
             "unverifiable": self.unverifiable,
             "violations": _tally(self.violations),
             "findings": _tally(self.findings),

@@ -16,11 +16,11 @@ from txbridge_audit.records import COMMIT, ROLLBACK
 
 WRONG_WINNER, LEAKED, DUPLICATED, LOST, PHANTOM = "WRONG_WINNER", "LEAKED", "DUPLICATED", "LOST", "PHANTOM"
 DELIVERED, ROLLED_BACK, PENDING = "delivered", "rolled_back", "pending"
-DISCARDED, UNVERIFIABLE = "discarded", "unverifiable"
+DISCARDED, ABANDONED, UNVERIFIABLE = "discarded", "abandoned", "unverifiable"
 
 #: Fates that break a promise. PHANTOM belongs to a visible record, not to a transaction: it is no fate.
 WRONG_FATES = (LOST, DUPLICATED, LEAKED, WRONG_WINNER)
-FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, UNVERIFIABLE, *WRONG_FATES)
+FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, ABANDONED, UNVERIFIABLE, *WRONG_FATES)
 
 #: States of a pending transaction, in the order in which they are tested.
 HELD, IN_COMMIT, MOVING, UNREAD = "held", "in_commit", "moving", "decision_unread"
@@ -63,6 +63,11 @@ def _is_held() -> Column:
     return _col("parked").eqNullSafe("held")
 
 
+def _given_up() -> Column:
+    """An operator has abandoned it after it was committed."""
+    return _decided(COMMIT) & F.coalesce(_col("abandoned_at") >= _col("winner.end_at"), F.lit(False))
+
+
 def _discarded() -> Column:
     return (_named("discard") | (_col("discards") > 0) | _col("parked").eqNullSafe("discarded")) & ~_col("reopened")
 
@@ -97,6 +102,28 @@ RULES: tuple[Rule, ...] = (
         LEAKED,
         "visible without a decision to commit",
         lambda: (_col("copies_before") > 0) & _col("history_known") & _undecided(),
+    ),
+    # Sound at any cut: a worker that has abandoned a message never offers it to its topic again.
+    Rule(
+        LEAKED,
+        "abandoned, yet visible",
+        lambda: _named("abandon") & (_col("copies") > 0),
+    ),
+    # Sound because OP is cut before END: the decision and the command that an outcome in OP rests on were read.
+    Rule(
+        WRONG_WINNER,
+        "rolled back by the first valid decision, and recorded as abandoned",
+        lambda: _named("abandon") & _col("history_known") & _decided(ROLLBACK),
+    ),
+    Rule(
+        LOST,
+        "recorded as abandoned, though no operator has abandoned a committed message",
+        lambda: _named("abandon") & _col("history_known") & ~_given_up(),
+    ),
+    Rule(
+        ABANDONED,
+        "committed, not deliverable, and given up by an operator",
+        lambda: (_col("copies") == 0) & _named("abandon") & ~_named("commit"),
     ),
     # Sound at any cut: every copy that is counted is committed and visible. Copies in other topics are not counted.
     Rule(DUPLICATED, "more than one visible copy", lambda: _col("copies") > 1),

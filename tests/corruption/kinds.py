@@ -53,6 +53,8 @@ def _kind(name: str, fate: str, *rounds: Round, says: tuple[str, ...] = (), **ha
 
 _GONE = (None, {})
 _DISCARDED = Round(op="discard", parked=("discarded", {"reason": "MAX_CHECKS"}))
+_HELD = Round(end=(COMMIT, "client"), parked=("held", {"error": "no such topic"}))
+_ABANDONED = Round(end=(UNKNOWN, "abandon"), op="abandon", parked=_GONE)
 _RESUMED = Round(end=(UNKNOWN, "resume"), parked=("pending", {}))
 
 COMMITTED = _kind("committed", "delivered", Round(end=(COMMIT, "client"), copies=1, op="commit"))
@@ -76,6 +78,16 @@ LEGAL = (
     ),
     _kind("aborted and done again", "delivered", Round(end=(COMMIT, "client"), aborted=1, copies=1, op="commit")),
     _kind("aborted, rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), aborted=1, op="rollback")),
+    _kind("abandoned", "abandoned", _HELD, _ABANDONED),
+    _kind(
+        "abandoned, decided again",
+        "abandoned",
+        _HELD,
+        _ABANDONED,
+        Round(end=(ROLLBACK, "check")),
+        says=("CONTRADICTION",),
+    ),
+    _kind("abandoned too soon", "rolled_back", Round(end=(UNKNOWN, "abandon")), *ROLLED_BACK.rounds),
     _kind("discarded", "discarded", _DISCARDED),
     _kind("resumed", "pending", _DISCARDED, _RESUMED),
     _kind(
@@ -112,6 +124,15 @@ CORRUPT = (
     _kind("passed over", "LOST", Round(end=(COMMIT, "client"))),
     _kind("delivered in an aborted transaction", "LOST", Round(end=(COMMIT, "client"), aborted=1, op="commit")),
     _kind("rolled back instead", "LOST", Round(end=(COMMIT, "client"), op="rollback")),
+    _kind("abandoned, delivered later", "LEAKED", _HELD, _ABANDONED, Round(copies=1)),
+    _kind("abandoned by nobody", "LOST", _HELD, Round(op="abandon", parked=_GONE)),
+    _kind("abandoned before it was committed", "LOST", Round(end=(UNKNOWN, "abandon")), _HELD, Round(op="abandon")),
+    _kind(
+        "abandoned though rolled back",
+        "WRONG_WINNER",
+        Round(end=(ROLLBACK, "client")),
+        Round(op="abandon", parked=_GONE),
+    ),
     _kind("delivered twice", "DUPLICATED", Round(end=(COMMIT, "client"), copies=2, op="commit")),
     _kind("delivered again later", "DUPLICATED", Round(end=(COMMIT, "client"), copies=1, op="commit"), Round(copies=1)),
     _kind("rolled back, visible", "LEAKED", Round(end=(ROLLBACK, "client"), copies=1, op="rollback")),

@@ -217,6 +217,10 @@ class Writer:
             ours = {"UNIQ_KEY": one.id, "TRANSACTION_CHECK_TIMES": "15", "TXB_HALF": where}
             ours |= {"TXB_END": str(self._end[partition]), "TXB_REASON": "MAX_CHECKS"}
             self._produce(self._worker, names.discard, _VALUE, None, 0, _encoded(ours))
+        if step.op == "abandon":
+            ours = {"UNIQ_KEY": one.id, "TRANSACTION_CHECK_TIMES": "0", "TXB_HALF": where}
+            ours |= {"TXB_END": str(self._end[partition]), "TXB_REASON": "ABANDONED"}
+            self._produce(self._worker, names.discard, _VALUE, None, 0, _encoded(ours))
         if step.parked is not None:
             state, more = step.parked
             value = {"state": state, "id": one.id, "group": one.group, "topic": one.topic, "born": 1, "size": 100}

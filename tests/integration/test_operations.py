@@ -26,9 +26,11 @@ from txbridge.operations import (
     OpenMessage,
     Result,
     Selection,
+    abandon,
     deciding,
     list_discarded,
     list_pending,
+    read_history,
     resolve,
     resume,
     resume_group,
@@ -466,6 +468,75 @@ def test_a_message_whose_body_retention_has_eaten_can_not_be_resumed(bridge: Bri
     assert answer.detail.startswith("its body is gone from the half topic (retention)")
     assert ends(bridge) == []
     assert only(bridge).gone
+
+
+# --- abandon ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_held_message_whose_topic_is_gone_for_good_is_abandoned_and_told(bridge: Bridge) -> None:
+    missing = f"{bridge.namespace}.missing"
+    with bridge.local_owner():
+        pending = bridge.prepare(bridge.create_topic("real"), b"pending", partition=0)
+        prepared = bridge.prepare(missing, b"value", key=b"key", headers=[("trace", b"1")], partition=0)
+        bridge.decide(prepared, COMMIT)
+        eventually(lambda: "held" in bridge.parked_states(0))
+        refused = abandon(connect(bridge), where(pending), **WORDS)
+        assert (refused.result, refused.end_offset) == (Result.REFUSED, None)
+        assert refused.detail.startswith("it is not held but pending")
+        looked = run(bridge, "resolve", where(prepared), "abandon", "--dry-run")
+        assert looked.returncode == 0, looked.stderr
+        assert f"topic {missing} does not exist. Nothing was written" in " ".join(looked.stdout.split())
+        assert (len(ends(bridge)), bridge.discarded()) == (1, [])
+        done = run(
+            bridge,
+            "resolve",
+            where(prepared),
+            "abandon",
+            "--reason",
+            "topic retired",
+            "--operator",
+            "alice",
+            "--format",
+            "json",
+        )
+        assert done.returncode == 0, done.stderr
+        [answer] = json.loads(done.stdout)["answers"]
+        assert (answer["result"], answer["end_offset"]) == ("abandoned", 1)
+        # Nothing can be done about it any more.
+        again = run(bridge, "resolve", where(prepared), "abandon", "--reason", "again")
+        assert again.returncode == 1
+        assert "abandoned by an operator. Nothing was written" in " ".join(again.stdout.split())
+        bridge.create_topic("missing")
+        bridge.decide(pending, COMMIT)
+        bridge.wait_outcome(pending, "commit")
+        assert bridge.parked_states(0) == []
+    assert bridge.visible(missing) == {}
+    assert bridge.outcomes()[0, prepared.offset] == ["abandon"]
+    [record] = bridge.discarded()
+    assert (record["key"], record["value"], record["trace"]) == (b"key", b"value", b"1")
+    assert (record["TXB_REASON"], record["TXB_HALF"]) == (b"ABANDONED", where(prepared).encode())
+    assert (record["CLIENT_ID"], record["TXB_REMARK"]) == (b"alice", b"topic retired")
+    assert record["TXB_ERROR"] == f"topic {missing} does not exist".encode()
+    history = read_history(connect(bridge), where(prepared))
+    assert history.state == "abandoned"
+    assert {"END abandon", "abandoned", "set aside"} <= {step.what for step in history.steps}
+
+
+def test_a_held_message_whose_body_retention_has_eaten_is_abandoned_without_it(bridge: Bridge) -> None:
+    with bridge.local_owner():
+        prepared = bridge.prepare(f"{bridge.namespace}.missing", b"value", partition=0)
+        bridge.decide(prepared, COMMIT)
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+    bridge.delete_records(bridge.names.half, 0, prepared.offset + 1)
+    topic = bridge.create_topic("missing")
+    with bridge.local_owner():
+        eventually(lambda: "half message is gone" in (only(bridge).error or "") or only(bridge).gone)
+        answer = abandon(connect(bridge), where(prepared), **WORDS)
+        assert answer.result is Result.ABANDONED
+    assert bridge.visible(topic) == {}
+    [record] = bridge.discarded()
+    assert (record["key"], record["value"], record["TXB_REASON"]) == (None, None, b"ABANDONED")
+    assert (record["UNIQ_KEY"], record["CLIENT_ID"]) == (prepared.transaction_id.encode(), b"alice")
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class Message:
     due: int
     state: str = "pending"
     checks: int = 0
-    #: Delivered, rolled back, or discarded beyond resume: its transaction id is no longer known to the worker.
+    #: Delivered, rolled back, abandoned, or discarded beyond resume: the worker has forgotten its transaction id.
     is_finished: bool = False
 
 
@@ -52,13 +52,15 @@ class Reference:
     def _entry(self, record, entry, now: int, delivered: Container[int], is_forgotten: Callable[[int], bool]) -> str:
         message = self.messages.get(entry.half_offset)
         decision = {8: "committed", 12: "rolled_back", 0: ""}[entry.decision.value]
-        is_resume = record.source.value == "resume"
+        is_resume, is_abandon = record.source.value == "resume", record.source.value == "abandon"
         if is_forgotten(entry.half_offset):
             return "LATE"
         if message is None:
             return "NO_HALF_MESSAGE"
         if message.state == "discarded" and (decision or message.is_finished):
             return "LATE"
+        if message.state == "abandoned" and decision:
+            return "REPEAT" if decision == "committed" else "CONTRADICTION"
         if message.state in {"committed", "rolled_back"} and decision:
             return "REPEAT" if message.state == decision else "CONTRADICTION"
         if not message.is_finished and message.transaction_id != entry.transaction_id:
@@ -70,6 +72,11 @@ class Reference:
                 return "NOT_DISCARDED"
             message.state, message.checks, message.since, message.due = "pending", 0, now, now
             return "resumed"
+        if is_abandon:
+            if message.state != "committed" or message.is_finished:
+                return "NOT_HELD"
+            message.state, message.is_finished = "abandoned", True
+            return "abandoned"
         if decision:
             message.state = decision
             message.is_finished = decision == "rolled_back" or entry.half_offset in delivered

@@ -47,7 +47,7 @@ def _read_end(raw: Raw) -> None:
     for entry in record.entries:
         assert 0 <= entry.half_offset <= LARGEST
         assert is_transaction_id(entry.transaction_id)
-        assert record.source is not Source.RESUME or entry.decision == 0
+        assert record.source not in (Source.RESUME, Source.ABANDON) or entry.decision == 0
         # It is logged and shown.
         assert (entry.remark or "").encode().decode() == (entry.remark or "")
 

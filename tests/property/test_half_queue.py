@@ -65,9 +65,20 @@ LIMITS = st.builds(
 AMPLE = Limits()
 #: What has happened in committed transactions, and how often. A run in which one of these never happens proves little.
 REACHED: Counter[str] = Counter()
-EFFECTS = ("deliver", "rolled_back", "held", "checks", "discards", "resumed", "parked", "forgotten", "malformed")
+EFFECTS = (
+    "deliver",
+    "rolled_back",
+    "held",
+    "checks",
+    "discards",
+    "resumed",
+    "parked",
+    "forgotten",
+    "malformed",
+    "abandoned",
+)
 TO_REACH = """
-    NO_HALF_MESSAGE WRONG_TRANSACTION_ID WRONG_GROUP REPEAT CONTRADICTION LATE NOT_DISCARDED
+    NO_HALF_MESSAGE WRONG_TRANSACTION_ID WRONG_GROUP REPEAT CONTRADICTION LATE NOT_DISCARDED NOT_HELD
     no_such_topic cut left_out take_over_within_a_record
     MAX_CHECKS EXPIRED retried check_2 committed_after_resume committed_below_the_watermark
     remembered_below_the_watermark
@@ -157,6 +168,19 @@ class HalfQueueMachine(RuleBasedStateMachine):
         if then is not None:
             self.write_end([EndEntry(offset, id_of(offset), then)], group, Source.OPERATOR)
 
+    @rule(pick=st.integers(0, 10))
+    def abandon(self, pick: int) -> None:
+        """A person gives up a message that is committed, and held."""
+        held = [
+            offset
+            for offset, message in self.model.messages.items()
+            if message is not None and message.state == "committed" and not message.is_finished
+        ]
+        if held:
+            offset = held[pick % len(held)]
+            group = self.model.messages[offset].group
+            self.write_end([EndEntry(offset, id_of(offset), Decision.UNKNOWN)], group, Source.ABANDON)
+
     def discarded(self) -> list[int]:
         return [
             offset
@@ -172,7 +196,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
                 EndEntry(
                     offset := max(self.topics.half_end - 1 - pick, 0) if pick < 2**60 else pick,
                     id_of(offset if right else offset + 1),
-                    Decision.UNKNOWN if source is Source.RESUME else decision,
+                    Decision.UNKNOWN if source in (Source.RESUME, Source.ABANDON) else decision,
                 )
                 for pick, right, decision in entries
             ],
@@ -334,7 +358,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
                 return False
             return offset < queue.watermark and (message is None or offset not in parked)
 
-        refused, decided = [], {"committed": [], "rolled_back": [], "resumed": []}
+        refused, decided = [], {"committed": [], "rolled_back": [], "resumed": [], "abandoned": []}
         for end_offset in applied:
             record = self.topics.end[end_offset]
             if record is None or end_offset > draft.next_end:
@@ -352,6 +376,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert found == refused, f"refused {found}, not {refused}"
         assert [entry.offset for entry in draft.rolled_back] == decided["rolled_back"], "P4"
         assert [entry.offset for entry in draft.resumed] == decided["resumed"], "P7"
+        assert [one.entry.offset for one in draft.abandoned] == decided["abandoned"], "P2: abandoned"
         assert set(delivered) <= held_before | set(decided["committed"]), "P1: no commit decision"
         writable = [o for o in decided["committed"] if model.messages[o].topic not in self.blocked]
         newly = [offset for offset in delivered if offset not in retried]
@@ -398,7 +423,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
                 assert offset in parked_after, "the watermark has passed an open message"
         assert draft.watermark >= queue.watermark
         named = Counter(offset for _, offsets in draft.ops() for offset in offsets)
-        assert named == Counter([*delivered, *decided["rolled_back"], *discards, *draft.malformed])
+        by_people = decided["abandoned"]
+        assert named == Counter([*delivered, *decided["rolled_back"], *by_people, *discards, *draft.malformed])
 
     def verify_due(
         self,

@@ -125,7 +125,7 @@ ENTRIES = st.builds(
 
 @given(st.lists(ENTRIES, min_size=1, max_size=5), NAMES, st.sampled_from(Source), st.none() | st.text(max_size=10))
 def test_end_records(entries, group, source, client_id):
-    if source is Source.RESUME:
+    if source in (Source.RESUME, Source.ABANDON):
         entries = [EndEntry(entry.half_offset, entry.transaction_id, Decision.UNKNOWN) for entry in entries]
     value, headers = encode_end(entries, group, source, client_id)
     assert parse_end(7, value, headers) == EndRecord(7, group, source, entries, client_id)

@@ -24,10 +24,12 @@ from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.transaction import Transaction
 from txbridge.broker.trouble import EndTxnWatch
 from txbridge.broker.writer import TransactionalWriter
+from txbridge.core import states
 from txbridge.core.batch import Batch
 from txbridge.core.draft import Draft
 from txbridge.core.due import DueTimes
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.testing.simulator import exhaustive, simulation
 from txbridge.testing.simulator.__main__ import report
@@ -262,6 +264,23 @@ def op_ends_where_somebody_says() -> None:
     Committer._progress = lambda self, draft: replace(progress(self, draft), ops=0)
 
 
+def what_is_pending_can_be_abandoned() -> None:
+    """A message is given up that nobody has decided."""
+    states.TRANSITIONS[TransactionState.PENDING, states.Event.ABANDON] = states.Transition(TransactionState.ABANDONED)
+
+
+def what_is_abandoned_is_not_told() -> None:
+    """No copy goes to the discard topic."""
+    discard = Transaction._discard
+
+    def without(self, contents):
+        abandoned, contents.draft.abandoned = contents.draft.abandoned, []
+        discard(self, contents)
+        contents.draft.abandoned = abandoned
+
+    Transaction._discard = without
+
+
 def copies_are_messages() -> None:
     """A half message that its producer has sent twice is two."""
     HalfQueue.note_id = lambda _self, _half: None
@@ -301,6 +320,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
         absence_by_one_answer,
         offset_topic_ends_where_somebody_says,
         op_ends_where_somebody_says,
+        what_is_pending_can_be_abandoned,
+        what_is_abandoned_is_not_told,
         copies_are_messages,
         copies_across_a_take_over_are_messages,
     )

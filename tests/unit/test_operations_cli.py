@@ -334,7 +334,9 @@ def test_no_age(text):
     [
         (["pending"], "bootstrap_servers is missing"),
         (["pending", "--min-age", "soon"], "--min-age takes a number and a unit, as in 90s, 10m, 2h or 3d, not 'soon'"),
-        (["resolve", "0:1", "commit"], "Missing option '--reason'"),
+        (["resolve", "0:1", "commit"], "a reason is needed"),
+        (["resolve", "0:1", "abandon"], "a reason is needed"),
+        (["resolve", "0:1", "commit", "--dry-run"], "--dry-run belongs to abandon"),
         (["resolve", "0:1", "maybe", "--reason", "x"], "Invalid value for"),
         (["resume"], "say which: one MESSAGE, or --group"),
         (["resume", "0:1", "--group", "orders"], "say which: one MESSAGE, or --group"),

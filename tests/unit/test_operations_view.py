@@ -304,9 +304,11 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
             )
             for offset in range(random.randrange(6))
         ]
-        # A resume with a decision is no valid record.
+        # A resume or an abandon with a decision is no valid record.
         commands = [
-            one for one in commands if one.source is not Source.RESUME or one.entry.decision is Decision.UNKNOWN
+            one
+            for one in commands
+            if one.source not in (Source.RESUME, Source.ABANDON) or one.entry.decision is Decision.UNKNOWN
         ]
         partition = Partition(watermark=1)
         partition.queue.restore_parked(ParkedEntries([ParkedEntry.decode(0, written)]))
@@ -317,7 +319,8 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
         if open_entry is not None:
             state_now = open_entry.state
         else:
-            state_now = TransactionState.COMMITTED if draft.deliver else TransactionState.ROLLED_BACK
+            gone = TransactionState.ABANDONED if draft.abandoned else TransactionState.ROLLED_BACK
+            state_now = TransactionState.COMMITTED if draft.deliver else gone
         [message] = view(p0=written).messages()
         foreseen = foresee(message, commands)
         assert (foreseen[-1].after if foreseen else message.state) is state_now
@@ -329,4 +332,4 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
             if one.refused is not None and one.command.entry.decision is not Decision.UNKNOWN
         }
         seen_states.add(state_now)
-    assert len(seen_states) == {"pending": 3, "held": 1, "discarded": 4}[state]
+    assert len(seen_states) == {"pending": 3, "held": 2, "discarded": 4}[state]

@@ -34,6 +34,7 @@ from txbridge.operations import (
     Connection,
     Result,
     Selection,
+    abandon,
     list_pending,
     resolve,
     resume,
@@ -65,6 +66,8 @@ class Choice(enum.Enum):
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
+    #: Of a held message: no decision, but the end of the attempts to deliver it.
+    ABANDON = "abandon"
 
 
 Reason = Annotated[str, typer.Option(help="Why; it is recorded in END.")]
@@ -142,10 +145,11 @@ def pending_command(
 
 def resolve_command(
     message: Message,
-    decision: Annotated[Choice, typer.Argument(help="What to decide.")],
-    reason: Reason,
+    decision: Annotated[Choice, typer.Argument(help="What to decide; abandon gives a held message up.")],
+    reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
     operator: Operator = None,
     id_prefix: IdPrefix = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With abandon: only say what would be done.")] = False,
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,
     config: Config = None,
@@ -153,16 +157,34 @@ def resolve_command(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Commit or roll back one transaction by hand; the first decision wins, whoever made it.
+    """Commit or roll back one transaction by hand; the first decision wins, whoever made it. Or abandon a held one.
+
+    Abandon is for a message that is committed and can never be delivered, because its topic is gone for good or its
+    body is. It is not delivered, and what is left of it goes to the discard topic.
 
     Exit code 0: done; 1: refused, nothing has changed; 2: could not be carried out; 3: stored, but not done yet: no
     worker has applied it, or its real topic does not take it.
     """
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
     wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
+    if dry_run and decision is not Choice.ABANDON:
+        raise UsageError("--dry-run belongs to abandon")
+    if not (dry_run or reason.strip()):
+        raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
 
     def work(connection: Connection) -> list[Answer]:
         who = operator or default_operator()
+        if decision is Choice.ABANDON:
+            given_up = abandon(
+                connection,
+                message,
+                reason=reason,
+                operator=who,
+                id_prefix=id_prefix,
+                dry_run=dry_run,
+                timeout_s=timeout,
+            )
+            return [given_up]
         answer = resolve(
             connection, message, wanted, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout
         )

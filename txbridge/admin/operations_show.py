@@ -18,7 +18,7 @@ from txbridge.text import duration, plain
 
 #: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
 _WIDE = 250
-_GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED}
+_GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED, Result.ABANDONED}
 
 
 def shown_key(key: bytes | None) -> str:

@@ -170,7 +170,7 @@ class Committer:
 
     def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:
         """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
-        entries = [*draft.deliver, *draft.checks, *draft.discards]
+        entries = [*draft.deliver, *draft.checks, *draft.discards, *(one.entry for one in draft.abandoned)]
         if not entries:
             return {}
         bodies = self._state.payloads.load(entry.offset for entry in entries)
@@ -206,6 +206,7 @@ class Committer:
             self._topics.held(entry)
         if self._bodiless:
             self._bodiless.difference_update(entry.offset for entry in draft.discards)
+            self._bodiless.difference_update(one.entry.offset for one in draft.abandoned)
             self._bodiless.difference_update((record.topic, record.offset) for record in contents.malformed)
         self._topics.delivered(draft.deliver)
         self._refused_checks.noted(draft.unchecked)
@@ -216,7 +217,8 @@ class Committer:
             self._topics.worked({check(entry.group) for entry in draft.checks})
             for entry in draft.checks:
                 self._refused_checks.sent(entry, check(entry.group))
-        if draft.discards or contents.malformed:
+        self._topics.abandoned(one.entry for one in draft.abandoned)
+        if draft.discards or draft.abandoned or contents.malformed:
             self._topics.worked([self._context.names.discard])
         self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
         self._report(contents)
@@ -354,6 +356,15 @@ class Committer:
             _log.warning("discarded", **_fields(partition, entry), count=count, reason=entry.reason)
         for entry, count in _first_of_each(draft.resumed, lambda entry: entry.group):
             _log.info("resumed", **_fields(partition, entry), count=count)
+        for abandoned in draft.abandoned:
+            # One by one, as they were given up.
+            _log.warning(
+                "abandoned",
+                **_fields(partition, abandoned.entry),
+                operator=abandoned.operator,
+                reason=abandoned.reason,
+                error=abandoned.entry.error,
+            )
         for refusal, count in _first_of_each(draft.refused, lambda refusal: refusal.reason):
             _log.warning(
                 "end_refused",

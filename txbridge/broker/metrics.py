@@ -99,6 +99,7 @@ class WorkerMetrics:
         self._refused = counter("end_refused_total", "END entries without effect", "reason", "source")
         self._checks = counter("checks_sent_total", "Check requests to producer groups", "group")
         self._discards = counter("discards_total", "Undecided messages that were given up", "reason")
+        self._abandoned = counter("messages_abandoned_total", "Held messages that an operator has given up")
         self._malformed = counter("malformed_records_total", "Records of HALF and END set aside that are not ours")
         self._copies = counter("copies_total", "Half messages set aside that were stored twice")
         self._errors = counter("errors_total", "What went wrong, by the name of its log event", "cause")
@@ -144,6 +145,7 @@ class WorkerMetrics:
             for outcome in ("commit", "rollback", "unknown"):
                 self._decisions.labels(outcome, source.value)
         self._decisions.labels("resume", Source.RESUME.value)
+        self._decisions.labels("abandon", Source.ABANDON.value)
         for reason in RefusalReason:
             for source in Source:
                 self._refused.labels(reason.value, source.value)
@@ -162,6 +164,7 @@ class WorkerMetrics:
                 ("rollback", decisions.rollbacks),
                 ("unknown", decisions.unknowns),
                 ("resume", decisions.resumes),
+                ("abandon", decisions.abandons),
             ):
                 if number:
                     self._decisions.labels(outcome, source.value).inc(number)
@@ -178,6 +181,7 @@ class WorkerMetrics:
             self._checks.labels(self.groups.label(group)).inc(number)
         for why, number in Counter(entry.reason for entry in draft.discards).items():
             self._discards.labels(why).inc(number)
+        self._abandoned.inc(len(draft.abandoned))
         for record in malformed:
             if record.copy_of is not None:
                 self._copies.inc()

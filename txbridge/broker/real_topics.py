@@ -244,6 +244,12 @@ class RealTopics:
                 if wall is not None and entry.size >= wall.size:
                     del self._walls[entry.real_topic]
 
+    def abandoned(self, entries: Iterable[HalfEntry]) -> None:
+        """These will never be offered again."""
+        for entry in entries:
+            self._refused.pop(entry.offset, None)
+            self._proven.discard(entry.offset)
+
     def block_topic(self, topic: str, reason: str) -> None:
         """Nothing is offered to this topic for a while.
 

@@ -17,7 +17,7 @@ from txbridge.broker.web import Answered, Asked, Page
 from txbridge.core.end_transaction import Decision
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.log import get_logger
-from txbridge.operations import Answer, Connection, read_history, resolve, resume
+from txbridge.operations import Answer, Connection, abandon, read_history, resolve, resume
 from txbridge.settings import WorkerSettings
 
 #: A worker applies an END in milliseconds; whoever waits in a browser sees "stored" after this.
@@ -26,6 +26,7 @@ _WAIT_S = 10.0
 _AT_ONCE = 2
 
 _DECISIONS = {"commit": Decision.COMMIT, "rollback": Decision.ROLLBACK}
+_COMMANDS = {"resume": resume, "abandon": abandon}
 _log = get_logger("txbridge.broker")
 
 
@@ -113,15 +114,16 @@ def _order(body: bytes) -> dict[str, str]:
     if not isinstance(given, Mapping) or not all(isinstance(given.get(name), str) for name in fields):
         raise UsageError("the body must be JSON with the texts of, action, reason and operator")
     order = {name: given[name] for name in fields}
-    if order["action"] not in {*_DECISIONS, "resume"}:
-        raise UsageError("action must be commit, rollback or resume")
+    if order["action"] not in {*_DECISIONS, *_COMMANDS}:
+        raise UsageError("action must be commit, rollback, resume or abandon")
     return order
 
 
 def _carry_out(connection: Connection, order: Mapping[str, str]) -> Answer:
     who: dict[str, Any] = {"reason": order["reason"], "operator": order["operator"], "timeout_s": _WAIT_S}
-    if order["action"] == "resume":
-        return resume(connection, order["of"], **who)
+    command = _COMMANDS.get(order["action"])
+    if command is not None:
+        return command(connection, order["of"], **who)
     return resolve(connection, order["of"], _DECISIONS[order["action"]], **who)
 
 

@@ -15,7 +15,7 @@ from txbridge.broker.errors import RecordFailure, RecordKind, RecordName
 from txbridge.broker.faults import fault_point
 from txbridge.broker.fence import FENCED_CODES, guarded
 from txbridge.core import names as header_names
-from txbridge.core.draft import Draft
+from txbridge.core.draft import Abandoned, Draft
 from txbridge.core.half_message import (
     HalfMessage,
     check_headers,
@@ -307,6 +307,18 @@ class Transaction:
                 limit=limit,
                 on_stored=partial(_note_discard, draft, entry.offset),
             )
+        for abandoned in draft.abandoned:
+            half = contents.bodies[abandoned.entry.offset]
+            bare = half.offset in contents.bodiless
+            self._produce(
+                RecordKind.DISCARD,
+                topic,
+                None if bare else half.value,
+                None if bare else half.key,
+                _abandoned_headers(half, abandoned, self._partition, draft.next_end),
+                which=half.offset,
+                limit=limit,
+            )
         if draft.discards:
             # Their coordinates go into the parked entries of this same transaction.
             self._flush()
@@ -412,9 +424,22 @@ class Transaction:
 def _discard_headers(half: HalfMessage, entry: HalfEntry, partition: int, end: int) -> Headers:
     headers = copy_headers(half, partition, entry.checks, end)
     headers.append((header_names.REASON, (entry.reason or "").encode()))
-    if entry.error is not None:
-        headers.append((header_names.ERROR, entry.error[:_MAX_ERROR].encode(errors="replace")))
-    return headers
+    return [*headers, *_said(header_names.ERROR, entry.error)]
+
+
+def _abandoned_headers(half: HalfMessage, abandoned: Abandoned, partition: int, end: int) -> Headers:
+    return [
+        *copy_headers(half, partition, abandoned.entry.checks, end),
+        (header_names.REASON, b"ABANDONED"),
+        *_said(header_names.ERROR, abandoned.entry.error),
+        *_said(header_names.CLIENT_ID, abandoned.operator),
+        *_said(header_names.REMARK, abandoned.reason),
+    ]
+
+
+def _said(name: str, text: str | None) -> Headers:
+    """A header for people, if there is something to say."""
+    return [] if text is None else [(name, text[:_MAX_ERROR].encode(errors="replace"))]
 
 
 def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:

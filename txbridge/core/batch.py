@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from txbridge.core.end_transaction import Decision, EndRecord
+from txbridge.core.end_transaction import Decision, EndRecord, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.open_entries import HalfEntry
 from txbridge.core.states import TransactionState
@@ -59,6 +59,14 @@ class Batch:
                         size += entry.size
                         has_any = True
                     topics.add(entry.real_topic)
+            elif record.source is Source.ABANDON:
+                # What is left of it goes to the discard topic.
+                entry = find(first_of(command.half_offset))
+                if entry is not None and entry.state is TransactionState.HELD:
+                    if has_any and size + entry.size > most:
+                        break
+                    size += entry.size
+                    has_any = True
             stop += 1
         self.entries += stop - start
         self.bytes, self._has_any = size, has_any

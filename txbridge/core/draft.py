@@ -40,6 +40,15 @@ class Refusal:
     reason: RefusalReason
 
 
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A held message that a person has given up, with the name and the reason that stand in END."""
+
+    entry: HalfEntry
+    operator: str | None
+    reason: str | None
+
+
 @dataclass(slots=True)
 class Decisions:
     """How many END entries of one source had their effect."""
@@ -50,11 +59,12 @@ class Decisions:
     commits: int = 0
     rollbacks: int = 0
     resumes: int = 0
+    abandons: int = 0
 
     @property
     def unknowns(self) -> int:
         """Those that decided nothing."""
-        return self.entries - self.commits - self.rollbacks - self.resumes
+        return self.entries - self.commits - self.rollbacks - self.resumes - self.abandons
 
 
 class Draft:
@@ -83,6 +93,7 @@ class Draft:
         self.unchecked: list[HalfEntry] = []
         self.discards: list[HalfEntry] = []
         self.resumed: list[HalfEntry] = []
+        self.abandoned: list[Abandoned] = []
         self.parked: list[HalfEntry] = []
         self.forgotten: list[HalfEntry] = []
         self.malformed: list[int] = []
@@ -103,6 +114,7 @@ class Draft:
         # Counted for the part as a whole: this loop runs 60,000 times a second.
         delivered, rolled_back = len(self.deliver), len(self.rolled_back)
         held, resumed, refused = len(self.held), len(self.resumed), len(self.refused)
+        abandoned = len(self.abandoned)
         self.entries += len(entries)
         for entry in entries:
             reason = self._apply_entry(record, entry, obstacle)
@@ -114,6 +126,7 @@ class Draft:
         decisions.commits += delivered + len(self.held) - held
         decisions.rollbacks += len(self.rolled_back) - rolled_back
         decisions.resumes += len(self.resumed) - resumed
+        decisions.abandons += len(self.abandoned) - abandoned
         decisions.entries += len(entries) - (len(self.refused) - refused)
         if delivered and record.appended is not None:
             self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + delivered
@@ -144,7 +157,7 @@ class Draft:
                 event = Event.COMMIT_UNDELIVERABLE
         transition = TRANSITIONS[entry.state, event]
         if transition.refused is None and transition.state is not entry.state:
-            self._move(entry, transition.state, record, why)
+            self._move(entry, transition.state, record, command, why)
         return transition.refused
 
     def _refuse_finished(self, offset: int, event: Event) -> RefusalReason | None:
@@ -156,12 +169,17 @@ class Draft:
             return RefusalReason.LATE
         return TRANSITIONS[state, event].refused
 
-    def _move(self, entry: HalfEntry, state: TransactionState, record: EndRecord, why: str | None) -> None:
+    def _move(
+        self, entry: HalfEntry, state: TransactionState, record: EndRecord, command: EndEntry, why: str | None
+    ) -> None:
         if state is TransactionState.COMMITTED:
             self._deliver(entry)
         elif state is TransactionState.ROLLED_BACK:
             self._final[entry.offset] = state
             self.rolled_back.append(entry)
+        elif state is TransactionState.ABANDONED:
+            self._final[entry.offset] = state
+            self.abandoned.append(Abandoned(entry, record.client_id, command.remark))
         elif state is TransactionState.HELD:
             due = self._queue.policy.retry_refused(self._now, 1)
             self.held.append(self._change(entry, state, due, decided=record.offset, error=why, attempts=1))
@@ -354,7 +372,16 @@ class Draft:
     @property
     def tombstones(self) -> list[int]:
         """Half offsets whose parked record must be removed."""
-        return [entry.offset for entry in (*self.deliver, *self.rolled_back, *self.forgotten) if entry.parked]
+        abandoned = [one.entry for one in self.abandoned]
+        finished = (*self.deliver, *self.rolled_back, *self.forgotten, *abandoned)
+        # Not what this very transaction would have parked.
+        return [entry.offset for entry in finished if entry.parked and self._is_parked(entry.offset)]
+
+    def _is_parked(self, offset: int) -> bool:
+        if offset not in self._changed:
+            return True
+        before = self._queue.entry(offset)
+        return before is not None and before.parked
 
     @property
     def size(self) -> int:
@@ -376,6 +403,7 @@ class Draft:
             (Outcome.COMMIT, [entry.offset for entry in self.deliver]),
             (Outcome.ROLLBACK, [entry.offset for entry in self.rolled_back]),
             (Outcome.DISCARD, [*(entry.offset for entry in self.discards), *self.malformed]),
+            (Outcome.ABANDON, [one.entry.offset for one in self.abandoned]),
         )
         return [(outcome, offsets) for outcome, offsets in named if offsets]
 
@@ -385,6 +413,7 @@ class Draft:
         queue.next_end, queue.next_entry = self.next_end, self.next_entry
         queue.finish([entry.offset for entry in self.deliver], Outcome.COMMIT)
         queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
+        queue.finish([one.entry.offset for one in self.abandoned], Outcome.ABANDON)
         queue.finish([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)
         for entry in self.changed:
             queue.update(entry)

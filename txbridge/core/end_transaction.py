@@ -42,6 +42,12 @@ class Source(Enum):
     OPERATOR = "operator"
     #: A person who wants a discarded message to be checked again (RocketMQ's RESUME_CHECK_HALF_MESSAGE).
     RESUME = "resume"
+    #: A person who gives a held message up: it will not be delivered.
+    ABANDON = "abandon"
+
+
+#: Sources of commands that decide nothing: the decision of their entries is UNKNOWN.
+_COMMANDS = (Source.RESUME, Source.ABANDON)
 
 
 class EndEntry(NamedTuple):
@@ -138,7 +144,7 @@ def parse_end(
         raise MalformedRecordError(f"{count} entries, more than {MAX_ENTRIES}")
     # All at once, if all of them are: half of what it takes to look at each.
     plain = _PLAIN_ENTRIES(text)
-    if len(plain) == count and source is not Source.RESUME:
+    if len(plain) == count and source not in _COMMANDS:
         entries = [
             EndEntry(int(half), transaction_id, _DECISIONS[decision]) for half, transaction_id, decision in plain
         ]
@@ -169,8 +175,8 @@ def _parse_entry(line: str, number: int, source: Source) -> EndEntry:
     decision = _DECISIONS.get(fields[2])
     if decision is None:
         raise MalformedRecordError(f"decision of entry {number} is not 8, 12 or 0: {fields[2][:40]!r}")
-    if source is Source.RESUME and decision is not Decision.UNKNOWN:
-        raise MalformedRecordError(f"entry {number} resumes with decision {decision.value}; it must be 0")
+    if source in _COMMANDS and decision is not Decision.UNKNOWN:
+        raise MalformedRecordError(f"entry {number} {source.value}s with decision {decision.value}; it must be 0")
     if len(fields) == 3:
         return EndEntry(half_offset, transaction_id, decision)
     check_times = whole_number(fields[3], f"check times of entry {number}") if fields[3] else None

@@ -30,6 +30,7 @@ END_POSITION = "TXB_END"
 BORN = "TXB_BORN"
 REASON = "TXB_REASON"
 ERROR = "TXB_ERROR"
+REMARK = "TXB_REMARK"
 RECORD_SOURCE = "TXB_SOURCE"
 
 #: RocketMQ's tag of an OP message: "the half messages named here are finished".

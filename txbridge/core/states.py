@@ -24,11 +24,14 @@ class TransactionState(Enum):
     COMMITTED = "committed"
     #: Never to be seen. Final.
     ROLLED_BACK = "rolled_back"
+    #: Committed, and given up by a person because it could not be delivered; a copy lies in TRANS_CHECK_MAX_TIME_TOPIC.
+    #: Final.
+    ABANDONED = "abandoned"
 
     @property
     def is_open(self) -> bool:
         """Whether something can still become of it."""
-        return self not in (TransactionState.COMMITTED, TransactionState.ROLLED_BACK)
+        return self in (TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED)
 
 
 class Outcome(Enum):
@@ -37,6 +40,7 @@ class Outcome(Enum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     DISCARD = "discard"
+    ABANDON = "abandon"
 
     @property
     def state(self) -> TransactionState:
@@ -47,11 +51,12 @@ _STATE_OF_OUTCOME = {
     Outcome.COMMIT: TransactionState.COMMITTED,
     Outcome.ROLLBACK: TransactionState.ROLLED_BACK,
     Outcome.DISCARD: TransactionState.DISCARDED,
+    Outcome.ABANDON: TransactionState.ABANDONED,
 }
 
 
 class Event(Enum):
-    """What can happen to a half message. The first five come as END entries, the others from the worker itself."""
+    """What can happen to a half message. The first six come as END entries, the others from the worker itself."""
 
     # See Source: a table with these as keys is looked into for every message.
     __hash__ = object.__hash__
@@ -62,6 +67,7 @@ class Event(Enum):
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
     RESUME = "resume"
+    ABANDON = "abandon"
     #: The real topic took a held message after all.
     DELIVER = "deliver"
     CHECK = "check"
@@ -79,6 +85,7 @@ class RefusalReason(Enum):
     CONTRADICTION = "contradiction"
     LATE = "late"
     NOT_DISCARDED = "not_discarded"
+    NOT_HELD = "not_held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +96,10 @@ class Transition:
     refused: RefusalReason | None = None
 
 
-_PENDING, _HELD, _DISCARDED, _COMMITTED, _ROLLED_BACK = TransactionState
+_PENDING, _HELD, _DISCARDED, _COMMITTED, _ROLLED_BACK, _ABANDONED = TransactionState
 _REPEAT, _CONTRADICTION = RefusalReason.REPEAT, RefusalReason.CONTRADICTION
 _LATE, _NOT_DISCARDED = RefusalReason.LATE, RefusalReason.NOT_DISCARDED
+_NOT_HELD = RefusalReason.NOT_HELD
 
 #: (state, event) -> transition. A pair that is not here can not happen: asking for it is a programming error.
 TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
@@ -100,6 +108,7 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_PENDING, Event.ROLLBACK): Transition(_ROLLED_BACK),
     (_PENDING, Event.UNKNOWN): Transition(_PENDING),
     (_PENDING, Event.RESUME): Transition(_PENDING, _NOT_DISCARDED),
+    (_PENDING, Event.ABANDON): Transition(_PENDING, _NOT_HELD),
     (_PENDING, Event.CHECK): Transition(_PENDING),
     (_PENDING, Event.GIVE_UP): Transition(_DISCARDED),
     # A held message is decided: its decision stands, and no check can change it.
@@ -108,6 +117,8 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_HELD, Event.ROLLBACK): Transition(_HELD, _CONTRADICTION),
     (_HELD, Event.UNKNOWN): Transition(_HELD),
     (_HELD, Event.RESUME): Transition(_HELD, _NOT_DISCARDED),
+    # Not a rollback: what was decided stays so, and it is said that nobody could carry it out.
+    (_HELD, Event.ABANDON): Transition(_ABANDONED),
     (_HELD, Event.DELIVER): Transition(_COMMITTED),
     # A decision after a discard comes too late (RocketMQ delivers it: #8158); the way back is a resume.
     (_DISCARDED, Event.COMMIT): Transition(_DISCARDED, _LATE),
@@ -115,17 +126,26 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_DISCARDED, Event.ROLLBACK): Transition(_DISCARDED, _LATE),
     (_DISCARDED, Event.UNKNOWN): Transition(_DISCARDED),
     (_DISCARDED, Event.RESUME): Transition(_PENDING),
+    (_DISCARDED, Event.ABANDON): Transition(_DISCARDED, _NOT_HELD),
     # First decision wins (RocketMQ accepts each of these: #2694, #5574, #8158).
     (_COMMITTED, Event.COMMIT): Transition(_COMMITTED, _REPEAT),
     (_COMMITTED, Event.COMMIT_UNDELIVERABLE): Transition(_COMMITTED, _REPEAT),
     (_COMMITTED, Event.ROLLBACK): Transition(_COMMITTED, _CONTRADICTION),
     (_COMMITTED, Event.UNKNOWN): Transition(_COMMITTED),
     (_COMMITTED, Event.RESUME): Transition(_COMMITTED, _NOT_DISCARDED),
+    (_COMMITTED, Event.ABANDON): Transition(_COMMITTED, _NOT_HELD),
     (_ROLLED_BACK, Event.COMMIT): Transition(_ROLLED_BACK, _CONTRADICTION),
     (_ROLLED_BACK, Event.COMMIT_UNDELIVERABLE): Transition(_ROLLED_BACK, _CONTRADICTION),
     (_ROLLED_BACK, Event.ROLLBACK): Transition(_ROLLED_BACK, _REPEAT),
     (_ROLLED_BACK, Event.UNKNOWN): Transition(_ROLLED_BACK),
     (_ROLLED_BACK, Event.RESUME): Transition(_ROLLED_BACK, _NOT_DISCARDED),
+    (_ROLLED_BACK, Event.ABANDON): Transition(_ROLLED_BACK, _NOT_HELD),
+    (_ABANDONED, Event.COMMIT): Transition(_ABANDONED, _REPEAT),
+    (_ABANDONED, Event.COMMIT_UNDELIVERABLE): Transition(_ABANDONED, _REPEAT),
+    (_ABANDONED, Event.ROLLBACK): Transition(_ABANDONED, _CONTRADICTION),
+    (_ABANDONED, Event.UNKNOWN): Transition(_ABANDONED),
+    (_ABANDONED, Event.RESUME): Transition(_ABANDONED, _NOT_DISCARDED),
+    (_ABANDONED, Event.ABANDON): Transition(_ABANDONED, _NOT_HELD),
 }
 
 
@@ -133,6 +153,8 @@ def event_of(decision: Decision, source: Source) -> Event:
     """The event that an END entry is, if its message can be delivered."""
     if source is Source.RESUME:
         return Event.RESUME
+    if source is Source.ABANDON:
+        return Event.ABANDON
     if decision is Decision.COMMIT:
         return Event.COMMIT
     return Event.ROLLBACK if decision is Decision.ROLLBACK else Event.UNKNOWN

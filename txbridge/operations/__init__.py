@@ -1,9 +1,10 @@
 """Operations on stuck transactions: list them, decide one by hand, resume discarded ones.
 
-Listing reads the topics and nothing else, so that it works with no worker alive and disturbs none. Deciding and
-resuming write END commands, which the worker applies as any other: the promises hold for them too.
+Listing reads the topics and nothing else, so that it works with no worker alive and disturbs none. Deciding, resuming
+and abandoning write END commands, which the worker applies as any other: the promises hold for them too.
 """
 
+from txbridge.operations.abandoning import abandon
 from txbridge.operations.connection import Connection
 from txbridge.operations.deciding import resolve
 from txbridge.operations.history import History, Step, read_history
@@ -22,6 +23,7 @@ __all__ = [
     "Selection",
     "Step",
     "StoredCommand",
+    "abandon",
     "list_discarded",
     "list_pending",
     "read_history",

@@ -225,7 +225,8 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
             forged = "" if entry.transaction_id == half.transaction_id else " (with a wrong transaction id: refused)"
             asked = f", answer to check {entry.check_times}" if entry.check_times else ""
             detail = f"{_who(end)}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"
-            what = "resume" if end.source is Source.RESUME else entry.decision.name.lower()
+            is_command = end.source in (Source.RESUME, Source.ABANDON)
+            what = end.source.value if is_command else entry.decision.name.lower()
             yield Step(record.timestamp()[1], f"END {what}", detail)
 
 
@@ -241,7 +242,7 @@ def _op_steps(record: Message, offset: int) -> Iterator[Step]:
     except MalformedRecordError:
         return
     if offset in offsets:
-        past = {"commit": "delivered", "rollback": "rolled back", "discard": "discarded"}
+        past = {"commit": "delivered", "rollback": "rolled back", "discard": "discarded", "abandon": "abandoned"}
         yield Step(record.timestamp()[1], past[outcome.value], f"OP offset {offset_of(record)}")
 
 

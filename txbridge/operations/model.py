@@ -33,8 +33,8 @@ class StoredCommand:
     client_id: str | None
 
     def __str__(self) -> str:
-        if self.source is Source.RESUME:
-            what = f"resume of {self.client_id}" if self.client_id else "resume"
+        if self.source in (Source.RESUME, Source.ABANDON):
+            what = f"{self.source.value} of {self.client_id}" if self.client_id else self.source.value
         else:
             who = f" {self.client_id}" if self.client_id else ""
             what = f"{self.decision.name.lower()} of {self.source.value}{who}"
@@ -140,8 +140,11 @@ class Result(Enum):
     RESUMED = "resumed"
     #: Somebody resumed it before: it is pending, and nothing was written.
     ALREADY_RESUMED = "already_resumed"
+    #: A held one was given up.
+    ABANDONED = "abandoned"
     #: Of a dry run: nothing was written.
     WOULD_RESUME = "would_resume"
+    WOULD_ABANDON = "would_abandon"
     #: It has no effect, and `detail` says why.
     REFUSED = "refused"
     #: Stored in END, but no worker has applied it within the time-out. It will be applied; do not repeat it.

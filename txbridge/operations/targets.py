@@ -21,6 +21,7 @@ _PAST = {
     Outcome.COMMIT: "it was committed and delivered",
     Outcome.ROLLBACK: "it was rolled back",
     Outcome.DISCARD: "it was discarded, and can not be resumed (any more)",
+    Outcome.ABANDON: "it was committed, could not be delivered, and was abandoned by an operator",
 }
 
 

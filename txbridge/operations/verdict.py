@@ -23,7 +23,8 @@ def refuse_decision(message: OpenMessage, decision: Decision) -> str | None:
         return f"somebody was first: {message.stored}, which no worker has applied yet. Nothing was written"
     if message.state is TransactionState.HELD:
         decided = f"it is committed already (END offset {message.decided}) and can not be delivered: {message.error}"
-        remedy = "The worker tries again until it can" if decision is Decision.COMMIT else "That can not be undone"
+        again = "The worker tries again until it can"
+        remedy = again if decision is Decision.COMMIT else "That can not be undone; it can be abandoned"
         return f"{decided}. {remedy}. Nothing was written"
     if message.state is TransactionState.DISCARDED:
         return (
@@ -64,6 +65,37 @@ def judge_decision(
     elif last is Outcome.DISCARD or (parked is not None and parked.state is TransactionState.DISCARDED):
         detail = "it was discarded before the decision came: resume it first, then decide"
     return Answer(message, result, detail, end_offset)
+
+
+def refuse_abandon(message: OpenMessage) -> str | None:
+    """What there is to say instead of abandoning this message; None when it can be abandoned."""
+    if message.stored is not None and message.state is TransactionState.HELD:
+        return f"somebody was first: {message.stored}, which no worker has applied yet. Nothing was written"
+    if message.state is TransactionState.HELD:
+        return None
+    return (
+        f"it is not held but {message.state.value}: only a committed message that can not be delivered is abandoned. "
+        f"Nothing was written"
+    )
+
+
+def judge_abandon(
+    message: OpenMessage,
+    end_offset: int,
+    commands: Sequence[Command],
+    outcomes: Sequence[Outcome],
+) -> Answer:
+    """What became of it; the arguments are those of `judge_decision`."""
+    last = outcomes[-1] if outcomes else None
+    if last is Outcome.ABANDON:
+        detail = "abandoned: it will not be delivered. A copy of what is left of it lies in the discard topic"
+        return Answer(message, Result.ABANDONED, detail, end_offset)
+    if last is Outcome.COMMIT:
+        detail = f"it was delivered to {message.real_topic} before the command was applied, which had no effect"
+        return Answer(message, Result.REFUSED, detail, end_offset)
+    earlier, _ = _split(message, commands, end_offset)
+    detail = _SEE_LOG if earlier is None else f"somebody was first: {stored_command(earlier.command)}"
+    return Answer(message, Result.REFUSED, detail, end_offset)
 
 
 def refuse_resume(message: OpenMessage) -> tuple[Result, str] | None:

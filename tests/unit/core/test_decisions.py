@@ -20,7 +20,7 @@ from tests.unit.core.building import (
     whole,
 )
 from txbridge.core import half_queue
-from txbridge.core.end_transaction import Source
+from txbridge.core.end_transaction import EndEntry, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import Outcome, TransactionState
 
@@ -650,3 +650,49 @@ def test_a_read_while_a_transaction_is_under_way_is_not_lost():
     partition.commit(draft)
     assert partition.queue.watermark == 1
     assert offsets(partition.step(7_000).checks) == [1]
+
+
+# --- abandon ----------------------------------------------------------------------------------------------------------
+
+
+def abandon(offset: int, half_offset: int):
+    return end(offset, EndEntry(half_offset, id_of(half_offset), UNKNOWN, None, "gone"), source=Source.ABANDON)
+
+
+def test_a_held_message_can_be_abandoned_and_is_finished():
+    partition = Partition().prepare(0, 1)
+    partition.obstacles["orders.placed"] = "topic orders.placed does not exist"
+    partition.step(2_000, end(0, entry(0, COMMIT)))
+    draft = partition.step(3_000, abandon(1, 0))
+    (given_up,) = draft.abandoned
+    assert (given_up.entry.offset, given_up.entry.error, given_up.reason) == (
+        0,
+        "topic orders.placed does not exist",
+        "gone",
+    )
+    assert (draft.ops(), draft.tombstones, draft.watermark) == ([(Outcome.ABANDON, [0])], [0], 1)
+    partition.obstacles.clear()
+    later = partition.step(100_000, end(2, entry(0, ROLLBACK)), end(3, entry(0, COMMIT)), abandon(4, 0))
+    assert (offsets(later.deliver), reasons(later)) == ([], ["CONTRADICTION", "REPEAT", "NOT_HELD"])
+
+
+def test_a_message_that_is_not_held_can_not_be_abandoned():
+    partition = Partition().prepare(0, 1, 2)
+    draft = partition.step(2_000, abandon(0, 0), end(1, entry(1, COMMIT)), abandon(2, 1), end(3, entry(0, ROLLBACK)))
+    assert (reasons(draft), draft.abandoned, offsets(draft.deliver)) == (["NOT_HELD", "NOT_HELD"], [], [1])
+    assert reasons(partition.step(2_001, abandon(4, 0))) == ["NOT_HELD"]
+
+
+def test_a_message_held_in_the_same_transaction_can_be_abandoned():
+    partition = Partition().prepare(0)
+    partition.obstacles["orders.placed"] = "gone"
+    draft = partition.step(2_000, end(0, entry(0, COMMIT)), abandon(1, 0))
+    assert (draft.ops(), list(draft.changed)) == ([(Outcome.ABANDON, [0])], [])
+
+
+def test_who_abandons_must_know_the_transaction_id():
+    partition = Partition().prepare(0)
+    partition.obstacles["orders.placed"] = "gone"
+    partition.step(2_000, end(0, entry(0, COMMIT)))
+    forged = end(1, entry(0, UNKNOWN, id_of(7)), source=Source.ABANDON)
+    assert reasons(partition.step(2_001, forged)) == ["WRONG_TRANSACTION_ID"]

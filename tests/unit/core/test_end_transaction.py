@@ -20,6 +20,7 @@ def test_rocketmq_numbers():
         "CHECK": "check",
         "OPERATOR": "operator",
         "RESUME": "resume",
+        "ABANDON": "abandon",
     }
 
 
@@ -123,7 +124,11 @@ def test_a_remark_of_another_client_is_taken_as_well_as_it_goes(field, remark):
             "header PGROUP can not be a producer group: 'a/b'",
         ),
         (b"", HEADERS[:2], "header SOURCE is missing"),
-        (b"", [*HEADERS[:2], ("SOURCE", b"Client")], "header SOURCE is not one of client, check, operator, resume"),
+        (
+            b"",
+            [*HEADERS[:2], ("SOURCE", b"Client")],
+            "header SOURCE is not one of client, check, operator, resume, abandon",
+        ),
         (b"", [*HEADERS, ("CLIENT_ID", b"\xff")], "entry 1 has 1 fields, not 3 to 5: ''"),
         (f"5,{ID},8".encode(), [*HEADERS, ("CLIENT_ID", b"\xff")], "header CLIENT_ID is not UTF-8"),
         (None, HEADERS, "the value is null"),

@@ -91,6 +91,7 @@ def test_states_of_outcomes():
         "commit": "committed",
         "rollback": "rolled_back",
         "discard": "discarded",
+        "abandon": "abandoned",
     }
 
 

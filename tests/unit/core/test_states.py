@@ -11,15 +11,16 @@ from txbridge.core.states import TRANSITIONS, Event, TransactionState, event_of
 
 #: Rows are events, columns are states; "-" is a pair that can not happen.
 BY_HAND = """
-event                 pending      held            discarded        committed         rolled_back
-commit                committed    ! repeat        ! late           ! repeat          ! contradiction
-commit_undeliverable  held         ! repeat        ! late           ! repeat          ! contradiction
-rollback              rolled_back  ! contradiction ! late           ! contradiction   ! repeat
-unknown               pending      held            discarded        committed         rolled_back
-resume                ! not_disc.  ! not_disc.     pending          ! not_disc.       ! not_disc.
-deliver               -            committed       -                -                 -
-check                 pending      -               -                -                 -
-give_up               discarded    -               -                -                 -
+event                 pending      held            discarded        committed         rolled_back      abandoned
+commit                committed    ! repeat        ! late           ! repeat          ! contradiction  ! repeat
+commit_undeliverable  held         ! repeat        ! late           ! repeat          ! contradiction  ! repeat
+rollback              rolled_back  ! contradiction ! late           ! contradiction   ! repeat         ! contradiction
+unknown               pending      held            discarded        committed         rolled_back      abandoned
+resume                ! not_disc.  ! not_disc.     pending          ! not_disc.       ! not_disc.      ! not_disc.
+abandon               ! not_held   abandoned       ! not_held       ! not_held        ! not_held       ! not_held
+deliver               -            committed       -                -                 -                -
+check                 pending      -               -                -                 -                -
+give_up               discarded    -               -                -                 -                -
 """
 
 
@@ -44,7 +45,7 @@ def test_the_transition_table_is_the_one_written_by_hand(capsys):
     for event in Event:
         print(f"{event.value:<22}" + "".join(f"{table[state.value, event.value]:<17}" for state in TransactionState))
     assert table == by_hand
-    assert len(by_hand) == 5 * 8
+    assert len(by_hand) == 6 * 9
 
 
 def test_a_pair_that_can_not_happen_is_an_error():
@@ -53,7 +54,12 @@ def test_a_pair_that_can_not_happen_is_an_error():
 
 
 def test_a_held_or_final_state_is_never_left_by_a_decision():
-    for state in (TransactionState.HELD, TransactionState.COMMITTED, TransactionState.ROLLED_BACK):
+    for state in (
+        TransactionState.HELD,
+        TransactionState.COMMITTED,
+        TransactionState.ROLLED_BACK,
+        TransactionState.ABANDONED,
+    ):
         for event in (Event.COMMIT, Event.COMMIT_UNDELIVERABLE, Event.ROLLBACK, Event.UNKNOWN, Event.RESUME):
             assert TRANSITIONS[state, event].state is state
 
@@ -65,5 +71,6 @@ def test_whoever_decides_a_decision_is_the_same_event(source):
     assert event_of(Decision.UNKNOWN, source) is Event.UNKNOWN
 
 
-def test_a_resume_is_not_an_unknown():
+def test_a_command_is_not_an_unknown():
     assert event_of(Decision.UNKNOWN, Source.RESUME) is Event.RESUME
+    assert event_of(Decision.UNKNOWN, Source.ABANDON) is Event.ABANDON

@@ -138,6 +138,17 @@ class Application:
             one = self._world.random.choice(stored)
             self._send_entries(one.partition, [f"{one.offset},{one.transaction_id},0"], "resume")
 
+    def abandon(self) -> None:
+        """An operator gives something up, held or not."""
+        stored = [one for one in self.transactions if one.offset is not None]
+        if stored:
+            committed = [one for one in stored if one.outcome == COMMIT]
+            one = self._side.choice(committed or stored)
+            count = 2 if self._side.random() < 0.2 else 1
+            self._send_entries(
+                one.partition, [f"{one.offset},{one.transaction_id},0,,gone%20for%20good"] * count, "abandon"
+            )
+
     def forge(self) -> None:
         """What no client of ours would send."""
         chance = self._world.random

@@ -81,14 +81,18 @@ class Checker:
         self._check_progress(number, before, new)
         decided = self._apply_ends(model, _position(before), _position(new), witness)
         delivered = self._deliveries(by_topic, number, decided)
+        abandoned = {offset for offset, half in model.halves.items() if half.state == "abandoned" and half.op is None}
         op_place = by_topic.pop(self._names.op, [])
-        set_aside, discarded = self._discards(by_topic.pop(self._names.discard, []), number, witness)
+        set_aside, discarded, told = self._discards(by_topic.pop(self._names.discard, []), number, witness)
+        self._require(told == abandoned, "P2", f"{sorted(told)} were told to be abandoned, not {sorted(abandoned)}")
         checked = self._checks(by_topic, number, witness, new["end"], finished.began)
         rolled_back = {offset for offset in decided if model.halves[offset].state == "rolled_back"}
-        self._ops(op_place, model, delivered, rolled_back, discarded | set_aside)
+        self._ops(op_place, model, delivered, rolled_back, discarded | set_aside, abandoned)
         self._ledger(number, [one for one in ledger if one is not progress[0]], witness)
         for offset in decided.keys() - rolled_back - delivered:
             half = model.halves[offset]
+            if half.state == "abandoned":
+                self._world.count("abandoned in the transaction that would have held it")
             if half.state == "held":
                 self._world.count("transition pending commit_undeliverable")
                 self._require(
@@ -172,6 +176,9 @@ class Checker:
                 half = self.models[number].half(offset)
                 self._require(half is not None and not half.is_malformed, "P1", f"{name} was never prepared")
                 assert half is not None
+                if half.state == "abandoned" and offset in decided:
+                    # Its commit stands in the same Kafka transaction, which delivers it: then it was not held.
+                    half.state = "held"
                 self._require(half.state != "rolled_back", "P4", f"{name} was rolled back at END {half.decided}")
                 self._require(half.state != "committed", "P3", f"{name} was delivered twice")
                 self._require(half.state == "held", "P1", f"{name} was delivered though it is {half.state}")
@@ -191,8 +198,9 @@ class Checker:
         records: list[tuple[Place, Stored]],
         number: int,
         witness: Witness,
-    ) -> tuple[set[int], set[int]]:
-        model, set_aside, discarded = self.models[number], set(), set()
+    ) -> tuple[set[int], set[int], set[int]]:
+        """Offsets set aside as malformed, discarded, and told to be abandoned."""
+        model, set_aside, discarded, abandoned = self.models[number], set(), set(), set()
         for _, stored in records:
             headers = text_headers(stored)
             reason = headers["TXB_REASON"]
@@ -219,6 +227,11 @@ class Checker:
             offset = int(headers["TXB_HALF"].partition(":")[2])
             half = model.half(offset)
             name = f"half {number}:{offset}"
+            if reason == "ABANDONED":
+                self._require(headers.get("TXB_REMARK") == "gone for good", "P2", f"{name}: why it was abandoned")
+                self._require(half and stored.value == half.stored.value, "P2", f"{name}: its copy has another body")
+                abandoned.add(offset)
+                continue
             self._require(
                 half is not None and half.state == "pending", "P7", f"{name} was discarded, is {half and half.state}"
             )
@@ -236,7 +249,7 @@ class Checker:
             half.state = "discarded"
             half.due = witness.latest()
             discarded.add(offset)
-        return set_aside, discarded
+        return set_aside, discarded, abandoned
 
     def _checks(
         self,
@@ -304,13 +317,15 @@ class Checker:
         delivered: set[int],
         rolled_back: set[int],
         discarded: set[int],
+        abandoned: set[int],
     ) -> None:
-        named: dict[str, set[int]] = {"commit": set(), "rollback": set(), "discard": set()}
+        named: dict[str, set[int]] = {"commit": set(), "rollback": set(), "discard": set(), "abandon": set()}
         for _, stored in records:
             for text in (stored.value or b"").decode().split(","):
                 named[text_headers(stored)["OUTCOME"]].add(int(text))
                 model.halves[int(text)].op = stored.offset
-        for outcome, expected in (("commit", delivered), ("rollback", rolled_back), ("discard", discarded)):
+        all_expected = {"commit": delivered, "rollback": rolled_back, "discard": discarded, "abandon": abandoned}
+        for outcome, expected in all_expected.items():
             self._require(
                 named[outcome] == expected,
                 "P10",

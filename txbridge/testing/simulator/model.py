@@ -38,7 +38,7 @@ class Half:
 
     @property
     def is_finished(self) -> bool:
-        return self.state in {"committed", "rolled_back", "forgotten"} or self.is_set_aside
+        return self.state in {"committed", "rolled_back", "abandoned", "forgotten"} or self.is_set_aside
 
 
 @dataclass(slots=True)
@@ -117,7 +117,8 @@ class PartitionModel:
         entries = []
         for line in (stored.value or b"").decode().split("\n"):
             fields = line.split(",")
-            event = "resume" if headers["SOURCE"] == "resume" else _DECISIONS[fields[2]]
+            source = headers["SOURCE"]
+            event = source if source in {"resume", "abandon"} else _DECISIONS[fields[2]]
             half = self.first_of(int(fields[0]))
             if half != int(fields[0]):
                 self.count("END named a copy")
@@ -153,5 +154,8 @@ class PartitionModel:
         if half.state == "discarded" and entry.event == "resume":
             half.state, half.checks, half.due, half.since = "pending", 0, 0, now
             half.resumed_by = entry.stored.appended
+            return half
+        if half.state == "held" and entry.event == "abandon":
+            half.state = "abandoned"
             return half
         return None

@@ -95,6 +95,7 @@ class Simulation:
         self._told_end = [0] * self.partitions
         self.unexpected: str | None = None
         self._is_resting = False
+        self._operator = self.world.side("operator")
         self._dead_groups: set[str] = set()
         choose_faults(world)
         world.faults.update(more_faults)
@@ -246,8 +247,10 @@ class Simulation:
             application.decide_again()
         elif pick < 0.96:
             application.forge()
-        else:
+        elif self._operator.random() < 0.6:
             application.resume()
+        else:
+            application.abandon()
 
     def _deliver_outgoing(self, application: Application) -> None:
         place, record, acknowledged = application.outgoing.popleft()
