@@ -11,11 +11,12 @@ import pytest
 from tests.unit.client_fakes import FakeRecord
 from txbridge.client.check_request import parse_check
 from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.fingerprint import Mark
 from txbridge.core.half_message import check_headers, delivered_headers, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.names import Names
 from txbridge.core.offset_ledger import OffsetLedger
-from txbridge.core.progress import ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.progress import Cut, ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
 from txbridge.core.states import Outcome, TransactionState
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("v*.json"))
@@ -96,15 +97,17 @@ def test_the_progress() -> None:
         ops=3,
         recent=90,
         entry=3,
+        marks={"half": Mark(103, "0123456789abcdef", 7, 1_700_000_000_000), "end": Mark(41, "fedcba9876543210")},
+        cut=Cut(50, 9, 1_700_000_000_001, "ann", "power loss"),
     )
     assert Progress.decode(golden.value) == progress
     assert (progress.encode(), NAMES.progress_key(2), offset_headers()) == (golden.value, golden.key, golden.headers)
     # Left out, "recent" is "half", "entry" the beginning of the record, and nobody knows how far HALF was read.
     shorter = json.loads(golden.value)
-    for name in ("recent", "entry", "read", "ops"):
+    for name in ("recent", "entry", "read", "ops", "marks", "cut"):
         del shorter[name]
     read = Progress.decode(json.dumps(shorter).encode())
-    assert (read.recent, read.entry, read.read, read.ops) == (None, 0, None, 0)
+    assert (read.recent, read.entry, read.read, read.ops, read.marks, read.cut) == (None, 0, None, 0, {}, None)
 
 
 PARKED = {

@@ -8,7 +8,16 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.admin import audit_cli, demo_cli, doctor_cli, kafka_cli, operations_cli, topics_cli, worker_cli
+from txbridge.admin import (
+    acknowledge_cli,
+    audit_cli,
+    demo_cli,
+    doctor_cli,
+    kafka_cli,
+    operations_cli,
+    topics_cli,
+    worker_cli,
+)
 from txbridge.admin.cli import hear_interrupts
 from txbridge.admin.options import SOURCES
 
@@ -41,6 +50,7 @@ app.add_typer(kafka_cli.app, name="kafka")
 app.add_typer(topics_cli.app, name="topics")
 app.command("worker")(worker_cli.make_command())
 operations_cli.register(app)
+acknowledge_cli.register(app)
 app.command("doctor", epilog=SOURCES)(doctor_cli.doctor)
 app.command("audit", epilog=SOURCES)(audit_cli.audit)
 app.command("demo")(demo_cli.demo)

@@ -37,6 +37,10 @@ _LONGEST_PAUSE_S = 5.0
 #: Kafka transactions that fail in a row for no reason that names a record, before the topics in them are suspected.
 _SUSPECT_AFTER = 3
 
+#: Why a commit is held that has no body.
+_GONE = "its half message is gone from HALF: retention has eaten it"
+_ANOTHER = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
+
 _Item = TypeVar("_Item")
 _log = get_logger("txbridge.broker")
 
@@ -159,6 +163,8 @@ class Committer:
             ops=queue.ops_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
             recent=self._recent(),
             entry=draft.next_entry,
+            marks=self._state.marks(),
+            cut=last.cut,
         )
 
     def _recent(self) -> int:
@@ -175,11 +181,15 @@ class Committer:
             return {}
         bodies = self._state.payloads.load(entry.offset for entry in entries)
         gone = [entry for entry in entries if entry.offset not in bodies]
+        others = [entry for entry in entries if entry.offset in bodies and not _is_of(entry, bodies[entry.offset])]
+        for entry in others:
+            # The log has lost its tail and grown again: another transaction's message stands there.
+            del bodies[entry.offset]
         undeliverable = False
         for entry in draft.deliver:
             half, why = bodies.get(entry.offset), None
             if half is None:
-                why = "its half message is gone from HALF: retention has eaten it"
+                why = _GONE if entry in gone else _ANOTHER
             elif half.real_partition is not None:
                 why = self._topics.problem_of_partition(half.real_topic, half.real_partition)
             if why is not None:
@@ -187,7 +197,7 @@ class Committer:
                 undeliverable = True
         if undeliverable:
             return None
-        bodies.update((entry.offset, _without_body(entry)) for entry in gone)
+        bodies.update((entry.offset, _without_body(entry)) for entry in (*gone, *others))
         return bodies
 
     def _apply(self, contents: Contents, receipt: Receipt) -> None:
@@ -391,6 +401,12 @@ def _load(contents: Contents) -> tuple[int, int]:
     draft = contents.draft
     aside = sum(len(record.value or b"") for record in contents.malformed)
     return max(draft.entries, draft.size, 1), draft.bytes + aside
+
+
+def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
+    """Whether this is the message of that transaction."""
+    expected = entry.transaction_id, entry.group, entry.real_topic
+    return (half.transaction_id, half.group, half.real_topic) == expected
 
 
 def _first_of_each(items: Iterable[_Item], kind: Callable[[_Item], object]) -> Iterator[tuple[_Item, int]]:

@@ -37,6 +37,7 @@ class EndLog:
         self._bytes = 0
         self._topic = names.end
         self._partition = state.partition
+        self._state = state
         self._reader = state.end_reader
         self._inbox = inbox
         self._outside = outside
@@ -112,6 +113,7 @@ class EndLog:
         self._sizes.append(len(event.value or b""))
         self._bytes += self._sizes[-1]
         self.position = event.offset + 1
+        self._state.last_end = event
 
     def _as_malformed(self, event: EndEvent, error: str) -> MalformedRecord:
         return MalformedRecord(

@@ -10,6 +10,7 @@ from confluent_kafka import Message
 
 from txbridge.broker.errors import LogGoneError
 from txbridge.broker.reader import PartitionReader
+from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.half_message import HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
@@ -34,6 +35,20 @@ def to_half(message: Message, names: Names) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError."""
     born = message.timestamp()[1]
     return parse_half(offset_of(message), born, message.key(), message.value(), headers_of(message), names)
+
+
+def mark_of(message: Message, names: Names) -> Mark:
+    """What the progress keeps of a record of HALF or END."""
+    epoch: int | None = message.leader_epoch()
+    epoch = None if epoch is None or epoch < 0 else epoch
+    appended = message.timestamp()[1]
+    if message.topic() != names.half:
+        # The value of END names all that it decides.
+        return Mark(offset_of(message), digest(None, message.value()), epoch, appended)
+    transaction_id = ""
+    with suppress(MalformedRecordError):
+        transaction_id = to_half(message, names).transaction_id
+    return Mark(offset_of(message), digest(message.key(), message.value(), transaction_id), epoch, appended)
 
 
 class PayloadStore:
@@ -99,24 +114,31 @@ class PayloadStore:
 
     def read_back(self, offsets: Iterable[int]) -> Iterator[Message]:
         """These records of HALF, in the order of their offsets; those that retention has eaten are left out."""
-        reader = self._reader
-        low, _ = reader.watermarks()
-        reader.position = -1
-        for offset in sorted(offsets):
-            if offset < low:
-                continue
-            if not 0 <= reader.position <= offset <= reader.position + _READ_ON:
-                reader.start(offset)
-            try:
-                while reader.position <= offset:
-                    messages = reader.poll(1, _READ_TIMEOUT_S)
-                    if not messages and reader.position <= offset:
-                        raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
-                    if messages and messages[0].offset() == offset:
-                        yield messages[0]
-            except LogGoneError:
-                # Retention came by just now; or the log ends here, as whoever is asked says, which is no retention.
-                reader.position = -1
-                if reader.watermarks()[0] <= offset:
-                    raise
-        reader.stop()
+        return read_back(self._reader, offsets)
+
+
+def read_back(reader: PartitionReader, offsets: Iterable[int]) -> Iterator[Message]:
+    """These records, in the order of their offsets; those that retention has eaten are left out.
+
+    Raises TimeoutError, LogGoneError when the log ends before them, KafkaException.
+    """
+    low, _ = reader.watermarks()
+    reader.position = -1
+    for offset in sorted(offsets):
+        if offset < low:
+            continue
+        if not 0 <= reader.position <= offset <= reader.position + _READ_ON:
+            reader.start(offset)
+        try:
+            while reader.position <= offset:
+                messages = reader.poll(1, _READ_TIMEOUT_S)
+                if not messages and reader.position <= offset:
+                    raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
+                if messages and messages[0].offset() == offset:
+                    yield messages[0]
+        except LogGoneError:
+            # Retention came by just now; or the log ends here, as whoever is asked says, which is no retention.
+            reader.position = -1
+            if reader.watermarks()[0] <= offset:
+                raise
+    reader.stop()

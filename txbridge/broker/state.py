@@ -9,14 +9,16 @@ from typing import Any
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
+from txbridge.broker.inbox import EndEvent
 from txbridge.broker.membership import GroupMembership
 from txbridge.broker.metrics import WorkerMetrics
 from txbridge.broker.outside import OUTSIDE, Outside
-from txbridge.broker.payloads import PayloadStore, offset_of, to_half
+from txbridge.broker.payloads import PayloadStore, mark_of, offset_of, to_half
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
@@ -75,6 +77,12 @@ class PartitionState:
     ledger_at: int | None
     #: Whether the owner was told to stop: asked while something waits for Kafka.
     stopping: Callable[[], bool]
+    #: The last record of END that was read.
+    last_end: EndEvent | None = None
+    _end_mark: Mark | None = None
+    # The last record of HALF that was read, and its mark once it was asked for.
+    _last_half: Message | None = None
+    _half_mark: Mark | None = None
     #: Records of HALF that were read and not yet set aside; an unread one has to be read again.
     _malformed: dict[int, MalformedRecord | _Unread] = field(default_factory=dict)
     _malformed_bytes: int = 0
@@ -95,7 +103,22 @@ class PartitionState:
             elif queue.read(half):
                 self.payloads.put(half)
         queue.advance_reader(reader.position)
+        if messages:
+            self._last_half, self._half_mark = messages[-1], None
         return len(messages)
+
+    def marks(self) -> dict[str, Mark]:
+        """The last records that were read, by this owner or the one before it."""
+        marks = dict(self.progress.marks)
+        if self._last_half is not None and self._half_mark is None:
+            self._half_mark = mark_of(self._last_half, self.names)
+        last = self.last_end
+        if last is not None and (self._end_mark is None or self._end_mark.offset != last.offset):
+            self._end_mark = Mark(last.offset, digest(None, last.value), None, last.appended)
+        for short, mark in (("half", self._half_mark), ("end", self._end_mark)):
+            if mark is not None and (short not in marks or mark.offset > marks[short].offset):
+                marks[short] = mark
+        return marks
 
     def _take_in_malformed(self, message: Message, error: str, copy_of: int | None = None) -> None:
         offset, size = offset_of(message), len(message.value() or b"")

@@ -32,6 +32,7 @@ from txbridge.broker.outside import Outside
 from txbridge.broker.payloads import PayloadStore, offset_of
 from txbridge.broker.reader import CUT_AFTER_S, PartitionReader
 from txbridge.broker.state import PartitionContext, PartitionState
+from txbridge.broker.tails import lost_tails
 from txbridge.broker.writer import TransactionalWriter
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
@@ -91,6 +92,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             end = progress.end + 1 if progress.entry else progress.end
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, progress.op)):
                 _refuse_cut(half_reader, topic, wanted, stopping, outside)
+            _refuse_lost(lost_tails(names, progress, {"half": half_reader, "end": end_reader}))
         _refuse_parked_beyond(names, partition, ledger, half_read)
         queue = HalfQueue(
             context.policy,
@@ -224,7 +226,7 @@ def _replay_op(
         while True:
             for message in reader.read_to(_bounds(context, context.names.op, partition)[1], stopping):
                 try:
-                    outcome, half_offsets = _read_op(message, half_read)
+                    outcome, half_offsets = _read_op(message, half_read, progress)
                 except NewerVersionError as error:
                     _refuse_newer(context.names.op, partition, offset_of(message), str(error))
                 except MalformedRecordError as error:
@@ -250,10 +252,11 @@ def _wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
     outside.wait(threading.Event(), _ASK_AGAIN_S)
 
 
-def _read_op(message: Message, half_read: int) -> tuple[Outcome, list[int]]:
+def _read_op(message: Message, half_read: int, progress: Progress) -> tuple[Outcome, list[int]]:
     """Outcome and half offsets. Raises MalformedRecordError also for what would finish a message that is to come."""
     outcome, half_offsets = parse_op(message.value(), headers_of(message))
-    if max(half_offsets) >= half_read:
+    half_offsets = progress.meant(offset_of(message), half_offsets)
+    if max(half_offsets, default=-1) >= half_read:
         raise MalformedRecordError(
             f"it names half offset {max(half_offsets)}, but HALF was read up to {half_read} only"
         )
@@ -289,7 +292,16 @@ def _refuse_cut(
         while reader.end_from(wanted, topic) is None:
             _wait_to_ask_again(stopping, outside)
     except LogGoneError as error:
-        raise TakeOverRefusedError(f"{error}: the log was cut. Restore it, or use a new namespace") from None
+        raise TakeOverRefusedError(
+            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge "
+            f"{reader.partition}`",
+        ) from None
+
+
+def _refuse_lost(lost: Mapping[str, str]) -> None:
+    """What a worker wrote here would hide the loss: it stays refused until a person has acknowledged it."""
+    if lost:
+        raise TakeOverRefusedError("; ".join(lost.values()))
 
 
 def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, half_read: int) -> None:

@@ -86,7 +86,7 @@ class HalfQueue:
                 self._outcomes[offset] = outcome
         if named or self._ops:
             # From the first one on every record is counted, and `advance` looks at the first only.
-            self._ops.append((op_offset, max(half_offsets)))
+            self._ops.append((op_offset, max(half_offsets, default=-1)))
         self._next_op = op_offset + 1
 
     # --- reading HALF -----------------------------------------------------------------------------------------------

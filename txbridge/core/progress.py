@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
 from txbridge.core import names
+from txbridge.core.fingerprint import Mark
 from txbridge.core.headers import LARGEST_NUMBER, MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Headers
 from txbridge.core.parked_table import ParkedRow, ParkedTable
@@ -63,6 +64,19 @@ def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, lis
     return outcome, [whole_number(offset, "half offset") for offset in text.split(",")]
 
 
+class Cut(NamedTuple):
+    """HALF has lost all from an offset on, END perhaps something, and a person has acknowledged it."""
+
+    #: HALF offset from which on messages were lost; the log may have grown again.
+    half: int
+    #: OP records below this offset that name such an offset mean what was lost.
+    op: int
+    #: When (ms), who, and why.
+    at: int
+    by: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of one partition. `owner` and `seq` name the Kafka transaction that wrote it: no two are alike."""
@@ -85,6 +99,16 @@ class Progress:
     recent: int | None = None
     #: Index of the next entry to apply within the END record at `end`; those before it are applied.
     entry: int = 0
+    #: By short name of the topic (half, end): the last record that was read there.
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    #: What a person has acknowledged as lost.
+    cut: Cut | None = None
+
+    def meant(self, op_offset: int, half_offsets: list[int]) -> list[int]:
+        """Of the half offsets that an OP record names, those that mean messages which were not lost."""
+        if self.cut is None or op_offset >= self.cut.op:
+            return half_offsets
+        return [offset for offset in half_offsets if offset < self.cut.half]
 
     def encode(self) -> bytes:
         data: dict[str, Any] = {
@@ -101,6 +125,10 @@ class Progress:
             data["recent"] = self.recent
         if self.entry:
             data["entry"] = self.entry
+        if self.marks:
+            data["marks"] = {short: list(mark) for short, mark in self.marks.items()}
+        if self.cut is not None:
+            data["cut"] = self.cut._asdict()
         return _dump(data)
 
     @classmethod
@@ -118,6 +146,8 @@ class Progress:
                 ops=_number(data.get("ops", 0)),
                 recent=None if data.get("recent") is None else _number(data["recent"]),
                 entry=_number(data.get("entry", 0)),
+                marks={_text(short): _mark(mark) for short, mark in data.get("marks", {}).items()},
+                cut=None if data.get("cut") is None else _cut(data["cut"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise MalformedRecordError(f"not a progress record: {_short(error)}") from None
@@ -239,6 +269,28 @@ def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= LARGEST_NUMBER:
         raise TypeError(f"not a whole number: {value!r:.40}")
     return value
+
+
+def _mark(value: Any) -> Mark:
+    if not isinstance(value, list) or len(value) != 4:
+        raise TypeError(f"not a mark: {value!r:.40}")
+    offset, digest, epoch, appended = value
+    return Mark(
+        _number(offset),
+        _text(digest),
+        None if epoch is None else _number(epoch),
+        None if appended is None else _number(appended),
+    )
+
+
+def _cut(value: Any) -> Cut:
+    return Cut(
+        half=_number(value["half"]),
+        op=_number(value["op"]),
+        at=_number(value["at"]),
+        by=_text(value["by"]),
+        reason=_text(value["reason"]),
+    )
 
 
 def _text(value: Any) -> str:

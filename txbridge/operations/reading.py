@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from txbridge.broker.payloads import offset_of, to_half
 from txbridge.broker.reader import PartitionReader
+from txbridge.broker.tails import lost_tails
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.offset_ledger import OffsetLedger
@@ -90,13 +91,17 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
     ):
         # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
         half_start, half_end = bounds_of(half)
-        ledger, warnings = _read_offset(connection, partition, bounds_of(half, names.offset))
+        ledger, warnings = read_offset(connection, partition, bounds_of(half, names.offset))
         view = PartitionView(ledger, connection.policy, half_start, half_end, warnings=warnings)
         # After OFFSET: what the progress names can not lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         progress = ledger.progress or Progress(half_start, bounds["end"][0], bounds["op"][0], {})
         _warn_of_other_topics(connection, view, progress)
         half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
+        if ledger.progress is not None:
+            with open_reader(connection, names.end, partition, committed=False) as end:
+                readers = {"half": half, "end": end}
+                view.warnings += lost_tails(names, ledger.progress, readers).values()
         view.next_end = _start(names.end, partition, progress.end, bounds["end"], view.warnings)
         view.next_entry = progress.entry if view.next_end == progress.end else 0
         view.op_position = _start(names.op, partition, progress.op, bounds["op"], [])
@@ -127,7 +132,7 @@ def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, i
             time.sleep(_ELECTION_POLL_S)
 
 
-def _read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetLedger, list[str]]:
+def read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetLedger, list[str]]:
     topic = connection.names.offset
     ledger = OffsetLedger(connection.names, partition)
     warnings: list[str] = []
@@ -195,6 +200,8 @@ def read_op(
         for message in reader.read_to(end, never):
             try:
                 outcome, half_offsets = parse_op(message.value(), headers_of(message))
+                if view.ledger.progress is not None:
+                    half_offsets = view.ledger.progress.meant(offset_of(message), half_offsets)
             except NewerVersionError as error:
                 raise _of_later_release(topic, partition, offset_of(message), str(error)) from error
             except MalformedRecordError as error:

@@ -60,6 +60,9 @@ class SimulatedMessage:
     def headers(self) -> Headers | None:
         return self._stored.headers if self._stored else None
 
+    def leader_epoch(self) -> int | None:
+        return self._stored.leader_epoch if self._stored else None
+
     def timestamp(self) -> tuple[int, int]:
         return 2, self._stored.timestamp if self._stored else 0
 

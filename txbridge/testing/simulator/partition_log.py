@@ -25,6 +25,8 @@ class Stored:
     #: Number of the Kafka transaction, world-wide; 0 is none.
     transaction: int = 0
     is_aborted: bool = False
+    #: Of whom appended it; a log that has lost its tail goes on with a higher one.
+    leader_epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class ProducerState:
 class PartitionLog:
     """The log of one partition; one replica, so that what is appended is below the high watermark at once."""
 
-    __slots__ = ("entries", "open", "partition", "producers", "topic")
+    __slots__ = ("entries", "leader_epoch", "open", "partition", "producers", "topic")
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -49,6 +51,12 @@ class PartitionLog:
         #: Open transactions: producer id to the offset of its first record here.
         self.open: dict[int, int] = {}
         self.producers: dict[int, ProducerState] = {}
+        self.leader_epoch = 0
+
+    def lose(self, count: int) -> None:
+        """The last records are lost with their leader; another one goes on without them."""
+        del self.entries[len(self.entries) - count :]
+        self.leader_epoch += 1
 
     @property
     def high_watermark(self) -> int:
@@ -60,6 +68,7 @@ class PartitionLog:
 
     def append(self, stored: Stored) -> None:
         """Append what was built for the offset at the end."""
+        stored.leader_epoch = self.leader_epoch
         if stored.transaction:
             self.open.setdefault(stored.producer_id, stored.offset)
         self.entries.append(stored)

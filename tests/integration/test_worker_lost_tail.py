@@ -1,0 +1,120 @@
+"""HALF or END loses its tail on disk and grows again: nobody is given another's message, and a person has to know."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.harness import COMMIT, Bridge, eventually
+from txbridge.broker import owner
+from txbridge.embedded import EmbeddedKafka
+from txbridge.kafka_config import producer_config
+from txbridge.operations.acknowledging import acknowledge
+from txbridge.operations.connection import Connection
+from txbridge.operations.reading import read_view
+from txbridge.settings import WorkerSettings
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[EmbeddedKafka]:
+    """A broker of this test's own, whose files it may damage."""
+    with EmbeddedKafka(data_dir=tmp_path / "kafka") as kafka:
+        yield kafka
+
+
+def _lose_tail(kafka: EmbeddedKafka, topic: str, offset: int) -> None:
+    """The machine lost power, and the disk did not keep the records of partition 0 from this offset on."""
+    kafka.kill()
+    [log] = kafka.data_dir.glob(f"**/{topic}-0/*.log")
+    data, at = log.read_bytes(), 0
+    while at < len(data):
+        base, length = struct.unpack_from(">qi", data, at)
+        if base >= offset:
+            break
+        at += 12 + length
+    with log.open("r+b") as file:
+        file.truncate(at)
+    for index in (*log.parent.glob("*.index"), *log.parent.glob("*.timeindex"), *log.parent.glob("*.snapshot")):
+        index.unlink()
+    kafka.start()
+
+
+def _another_client(bridge: Bridge) -> None:
+    """The former one has numbered what was lost, and is refused; a client that starts now does not notice."""
+    bridge._producer = Producer(producer_config({"bootstrap.servers": bridge.bootstrap_servers}))
+
+
+def _connection(bridge: Bridge) -> Connection:
+    return Connection.open(WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace))
+
+
+def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
+    own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    with Bridge(own_kafka.bootstrap_servers, "lost tail", partitions=1) as bridge:
+        topic = bridge.create_topic("real")
+        with bridge.local_owner(park_after=100):
+            kept = bridge.prepare(topic, b"kept", partition=0)
+            delivered = bridge.prepare(topic, b"delivered", partition=0)
+            bridge.decide(delivered, COMMIT)
+            bridge.wait_visible(topic, [b"delivered"])
+            lost = bridge.prepare(topic, b"lost", partition=0)
+            eventually(lambda: bridge.parked_states(0) == ["pending", "pending"])
+        _lose_tail(own_kafka, bridge.names.half, lost.offset)
+        _another_client(bridge)
+        others = bridge.prepare_many(topic, [b"other %d" % number for number in range(4)], partition=0)
+        assert others[0].offset == lost.offset
+        bridge.decide(lost, COMMIT)
+        refused = bridge.local_owner(park_after=100)
+        refused.wait_error(f"holds another record at offset {lost.offset}", "txbridge acknowledge 0")
+        connection = _connection(bridge)
+        assert any("holds another record" in warning for warning in read_view(connection, 0).warnings)
+        # It does not heal itself.
+        more = bridge.prepare_many(topic, [b"more %d" % number for number in range(4)], partition=0)
+        assert not refused.owner.status.serving
+        found = acknowledge(connection, 0, reason="power loss", operator="ann")
+        assert found.is_written
+        assert f"half messages from offset {lost.offset} up to {lost.offset} are lost" in found.lines
+        assert any(line.startswith("1 open messages were among them") for line in found.lines)
+        refused.wait_serving()
+        bridge.decide_many([*others, *more], COMMIT)
+        bridge.decide(kept, COMMIT)
+        values = [b"kept", b"delivered", *(b"other %d" % number for number in range(4))]
+        bridge.wait_visible(topic, [*values, *(b"more %d" % number for number in range(4))])
+        assert set(bridge.visible(topic).values()) == {1}
+        assert b"lost" not in bridge.visible(topic)
+        cut = bridge.progress(0)["cut"]
+        assert isinstance(cut, dict)
+        assert (cut["half"], cut["by"], cut["reason"]) == (lost.offset, "ann", "power loss")
+        refused.stop()
+        assert not acknowledge(connection, 0, reason="again", operator="ann").is_written
+
+
+def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
+    own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    with Bridge(own_kafka.bootstrap_servers, "lost end", partitions=1) as bridge:
+        topic = bridge.create_topic("real")
+        prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(6)], partition=0)
+        with bridge.local_owner():
+            for one in prepared[:3]:
+                bridge.decide(one, COMMIT)
+            bridge.wait_visible(topic, [b"0", b"1", b"2"])
+        _lose_tail(own_kafka, bridge.names.end, 1)
+        _another_client(bridge)
+        refused = bridge.local_owner()
+        refused.wait_error(bridge.names.end, "txbridge acknowledge 0")
+        for one in prepared[3:]:
+            bridge.decide(one, COMMIT)
+        refused.wait_error("holds another record at offset 2")
+        assert acknowledge(_connection(bridge), 0, reason="power loss", operator="ann").is_written
+        refused.wait_serving()
+        bridge.wait_visible(topic, [b"%d" % number for number in range(6)])
+        assert set(bridge.visible(topic).values()) == {1}
+        refused.stop()
