@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from queue import SimpleQueue
 
 import pytest
@@ -167,3 +168,40 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, write
     wire.acknowledge()
     assert isinstance(reports.get(timeout=10), Prepared)
     assert "kafka_callback_raised" in caplog.text
+
+
+def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer):
+    reports = SimpleQueue()
+    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.2)
+    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 600)
+    began = time.monotonic()
+    error = reports.get(timeout=10)
+    assert isinstance(error, PrepareError)
+    assert error.cause.code() == KafkaError._MSG_TIMED_OUT
+    assert time.monotonic() - began > 0.1
+    # The first of these comes too late, the other one does not.
+    wire.acknowledge()
+    assert isinstance(reports.get(timeout=10), Prepared)
+    assert reports.empty()
+
+
+def test_a_shortage_is_looked_for_in_time_and_named(wire):
+    class Shortage:
+        looks = 0
+        reason = ""
+
+        def look(self):
+            self.looks += 1
+            self.reason = "too few replicas are in sync"
+
+    shortage = Shortage()
+    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders", "half", shortage, 0.3)
+    writer.start()
+    reports = SimpleQueue()
+    writer.write(Message("real", b""), ID, reports.put)
+    wire.acknowledge()
+    assert isinstance(reports.get(timeout=10), Prepared)
+    assert shortage.looks == 0
+    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
+    assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=10))
+    writer.close()

@@ -18,6 +18,7 @@ from txbridge.client.errors import PrepareError, explain
 from txbridge.client.events import report
 from txbridge.client.message import Message
 from txbridge.client.serving import Serving, Waiter
+from txbridge.client.shortage import Shortage
 from txbridge.client.wire import Wire
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
@@ -82,8 +83,20 @@ class _Delivery:
 class HalfWriter:
     """Writes half messages; thread-safe."""
 
-    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str, thread: str = "half") -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        connection: Connection,
+        names: Names,
+        group: str,
+        thread: str = "half",
+        shortage: Shortage | None = None,
+        miss_before_s: float = 0.0,
+    ) -> None:
         self._wire = wire
+        #: Asked why nothing is acknowledged, so long before the deadline of the first that is not.
+        self._shortage = shortage
+        self._miss_before_s = miss_before_s
         self._connection = connection
         self._topic = names.half
         self._group = group
@@ -197,6 +210,8 @@ class HalfWriter:
         while self._expected:
             first = self._expected[0]
             if first.on_done is not None:
+                if self._shortage is not None and first.deadline - now < self._miss_before_s:
+                    self._shortage.look()
                 if now < first.deadline:
                     return
                 first.report(self._failed(first.transaction_id, KafkaError(KafkaError._MSG_TIMED_OUT)))  # noqa: SLF001
@@ -225,7 +240,11 @@ class HalfWriter:
         delivery.report(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
 
     def _failed(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
-        cause = "Kafka did not tell its offset; send again" if error is None else explain(error)
+        why = self._shortage.reason if self._shortage is not None else ""
+        if error is None:
+            cause = "Kafka did not tell its offset; send again"
+        else:
+            cause = f"{error.str()} ({error.name()}); {why}, then send again" if why else explain(error)
         # Quiet, because the application gets the PrepareError.
         report(
             logging.DEBUG,

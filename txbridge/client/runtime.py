@@ -25,6 +25,7 @@ from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.message import Limits, Message, check_limits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
+from txbridge.client.shortage import Shortage
 from txbridge.client.tracing import ClientTracing
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source
@@ -68,9 +69,18 @@ class Runtime:
         self._process = process.generation()
         self._ids = TransactionIds()
         self._attempts = Attempts()
+        self._shortage = Shortage(settings, names.half)
+        # Half of the time is over by then.
+        miss_before_s = self.prepare_timeout / 2 + REPORT_MARGIN_S
         self._halves = HalfWriters(
             lambda linger_ms, thread: HalfWriter(
-                Wire(half_config(linger_ms), connection), connection, names, group, thread
+                Wire(half_config(linger_ms), connection),
+                connection,
+                names,
+                group,
+                thread,
+                self._shortage,
+                miss_before_s,
             )
         )
         # For people who read END: which process it was. RocketMQ's client id is made alike.
@@ -179,6 +189,7 @@ class Runtime:
         ends = self._ends.close(left())
         self._checks.close(_LEAVE_GROUP_S)
         self._halves.close()
+        self._shortage.close()
         if running or ends:
             report(
                 logging.WARNING,

@@ -1,0 +1,65 @@
+"""A client whose half topic has too few replicas in sync, on two real brokers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from tests.faces import FACES
+from tests.harness import Bridge, eventually
+from tests.integration.test_client import Listener
+from tests.second_broker import SESSION, SecondBroker
+from txbridge import LayoutError, Message, PrepareError
+from txbridge.embedded import EmbeddedKafka
+
+
+def test_a_prepare_without_enough_replicas_fails_in_time_and_says_so(request):
+    with (
+        EmbeddedKafka(config=SESSION) as kafka,
+        SecondBroker(kafka) as second,
+        Bridge(kafka.bootstrap_servers, request.node.name) as bridge,
+    ):
+        half = bridge.names.half
+        config = {
+            "message.timestamp.type": "LogAppendTime",
+            "max.message.bytes": "1065536",
+            "retention.ms": "604800000",
+            "min.insync.replicas": "2",
+        }
+        bridge.admin.delete_topics([half])[half].result(20)
+        eventually(lambda: half not in bridge.admin.list_topics(timeout=10).topics, 20)
+        bridge.admin.create_topics([NewTopic(half, 2, 2, config=config)])[half].result(20)
+        servers = f"{kafka.bootstrap_servers},{second.bootstrap_servers}"
+        settings = {"bootstrap.servers": servers, "message.timeout.ms": 3_000}
+        producers = [face("orders", Listener(), settings, namespace=bridge.namespace) for face in FACES]
+        for producer in producers:
+            eventually(lambda producer=producer: _sends(producer), 40)
+        second.kill()
+        failures = [_failure(producer, number) for number in range(3) for producer in producers]
+        took = [round(seconds, 1) for seconds, _ in failures]
+        # The time-out, the second that librdkafka has to say it itself, and what a loaded machine takes.
+        assert max(took) < 3 + 1 + 2, took
+        words = "too few replicas are in sync (NOT_ENOUGH_REPLICAS): 1 where min.insync.replicas asks for 2"
+        # By then the controller has noticed that the broker is gone, and each producer has missed an acknowledgement.
+        assert [words in text for _, text in failures[-3:]] == [True] * 3, failures[-1]
+        for producer in producers:
+            producer.close(0)
+            producer.end_loop()
+
+
+def _failure(producer, number):
+    """How long a send took to fail (s), and what it said."""
+    began = time.monotonic()
+    with pytest.raises(PrepareError) as failure:
+        producer.send(Message("t", b"v", b"k%d" % number))
+    return time.monotonic() - began, str(failure.value)
+
+
+def _sends(producer):
+    try:
+        return producer.send(Message("t", b"v"))
+    except (PrepareError, LayoutError):
+        # A broker learns of a new topic a moment later than another.
+        return None
