@@ -307,8 +307,8 @@ class Bridge:
     def local_owner(
         self, partition: int = 0, confirm: Callable[[int], bool] = lambda _: True, **options: int
     ) -> LocalOwner:
-        """An owner in this process; options are those of CheckPolicy, commit_timeout, payload_memory, and entries of
-        one Kafka transaction.
+        """An owner in this process; options are those of CheckPolicy, commit_timeout, payload_memory, and entries and
+        bytes of one Kafka transaction.
         """
         settings = {name: value for name, value in FAST.items() if name != "session_timeout"} | options
         context = PartitionContext(
@@ -319,7 +319,7 @@ class Bridge:
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),
             check_rate=1_000,
-            largest=Limits(settings.pop("entries", 10_000)),
+            largest=Limits(settings.pop("entries", 10_000), settings.pop("bytes", 16 * 1024 * 1024)),
             policy=CheckPolicy(**settings),
         )
         return LocalOwner(context, partition, confirm)

@@ -81,6 +81,27 @@ def test_p14_p10_one_end_of_many_large_messages_goes_on_at_its_entry_after_a_cra
         assert "entry" not in bridge.progress(0)
 
 
+def test_p2_held_messages_have_their_share_while_decisions_fill_every_transaction(bridge: Bridge) -> None:
+    topic, late = bridge.create_topic("real", 1), f"{bridge.namespace}.late"
+    options = {"transaction_timeout": 600_000, "bytes": 1_000}
+    held = bridge.prepare_many(late, [bytes(300)] * 2, partition=0)
+    bridge.decide_many(held, COMMIT)
+    with bridge.local_owner(**options):
+        eventually(lambda: bridge.parked_states(0) == ["held", "held"])
+    bridge.create_topic("late", 1)
+    prepared = _prepare(bridge, topic, 200, 300)
+    bridge.decide_many(prepared, COMMIT, batch=1)
+    # Their back-off is over when the next owner comes.
+    time.sleep(1)
+    with bridge.local_owner(**options):
+        _wait_applied(bridge, 60)
+    order = [[int(half) for half in (record.value() or b"").split(b",")] for record in bridge.read(bridge.names.op)]
+    # Three Kafka transactions are filled by decisions, and the fourth is theirs alone.
+    assert [len(halves) for halves in order[:3]] == [2, 2, 2]
+    assert order[3] == [one.offset for one in held]
+    assert [half for halves in order[:3] + order[4:] for half in halves] == [one.offset for one in prepared]
+
+
 def test_p2_p14_a_slow_link_delivers_all_in_order_and_holds_nothing(proxy: EndTxnProxy, servers: str) -> None:
     with Bridge(servers, "slow link", partitions=1) as bridge:
         topic = bridge.create_topic("real", 1)

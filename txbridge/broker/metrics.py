@@ -173,7 +173,6 @@ class WorkerMetrics:
             [((now - since) / 1000, number) for since, number in draft.delivered_since.items()]
         )
         self._finish.observe_milliseconds([now - entry.born for entry in draft.deliver])
-        # What is held because this Kafka transaction was full is delivered by the next.
         self._held.inc(len(draft.held))
         for (reason, by), number in Counter((one.reason.value, one.source.value) for one in draft.refused).items():
             self._refused.labels(reason, by).inc(number)
