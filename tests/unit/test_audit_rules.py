@@ -343,7 +343,7 @@ def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
     assert (row.applied_to, row.applied_entry) == (0, 2)
     facts = log.facts(partitions=[PartitionFacts(PLAIN, 0, applied_to=0, applied_entry=2, low=0)])
     judged = Judged(spark, log, facts)
-    assert [judged.fate(half) for half in (first, second, third)] == ["delivered", "lost", "pending"]
+    assert [judged.fate(half) for half in (first, second, third)] == ["delivered", "LOST", "pending"]
     assert not any(row.breaches for row in judged.rows)
 
 
