@@ -512,7 +512,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert all(parked[offset].state.value != "pending" or fates[offset].state == "pending" for offset in parked)
         # P9: schedules hold about what is open.
         queue = self.worker.queue
-        schedules = [queue.due._exhausted, queue.due._timers, queue.due._by_age, *queue.due._checks.values()]
+        schedules = [queue.due._exhausted, queue.due._timers, queue.due._by_age, *queue.due._checks.schedules.values()]
         assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
         # The census is what a count of everything would give.
         counted: Counter[object] = Counter()

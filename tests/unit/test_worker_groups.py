@@ -41,6 +41,11 @@ class Membership:
         self.asked[-1][CHECK].set_result(SimpleNamespace(members=[None] * members))
 
 
+def ask(groups, *names):
+    names = list(names or ["g"])
+    return groups.attend(lambda limit: names[:limit], lambda name: name in names)
+
+
 def directory():
     time, membership = Time(), Membership()
     return time, membership, GroupDirectory(membership, Names(), time)
@@ -50,19 +55,19 @@ def test_p6_a_new_answer_does_not_make_an_old_one_look_fresh():
     # Found by the simulator: the answer "nobody" had come but was not looked at yet, and its time made the "alive" of
     # long ago believable. One check was burned on a dead group.
     time, membership, groups = directory()
-    groups.refresh(["g"])
+    ask(groups)
     membership.answer(1)
     assert groups.is_alive("g")
     time.seconds += 600
-    groups.refresh(["g"])
-    groups.refresh(["g"])
+    ask(groups)
+    ask(groups)
     membership.answer(0)
     assert not groups.is_alive("g")
 
 
 def test_p6_an_answer_is_believed_for_two_seconds():
     time, membership, groups = directory()
-    groups.refresh(["g"])
+    ask(groups)
     assert not groups.is_alive("g")
     membership.answer(1)
     assert groups.is_alive("g")
@@ -94,17 +99,17 @@ def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new
 
     membership = GroupMembership(connect, time)
     groups = GroupDirectory(membership, Names(), time)
-    groups.refresh(["g"])
+    ask(groups)
     for _ in range(9):
         time.seconds += 1
-        groups.refresh(["g"])
+        ask(groups)
     assert len(clients) == 1
     time.seconds += 2
-    groups.refresh(["g"])
+    ask(groups)
     assert not groups.is_alive("g")
     assert len(clients) == 2
     clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
-    groups.refresh(["g"])
+    ask(groups)
     assert not groups.is_alive("g"), "the answer of a client that was given up"
     clients[1].answers[CHECK].set_result(SimpleNamespace(members=[None]))
     assert groups.is_alive("g")
@@ -131,15 +136,15 @@ def test_p8_a_client_that_answers_with_an_error_which_is_not_about_the_group_is_
         return clients[-1]
 
     groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
-    groups.refresh(["g"])
+    ask(groups)
     clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
     assert groups.is_alive("g")
     for _ in range(3):
         time.seconds += 1.1
-        groups.refresh(["g"])
+        ask(groups)
         if len(clients) == 1:
             clients[0].answers[CHECK].set_exception(KafkaException(KafkaError(KafkaError.NOT_COORDINATOR)))
-            groups.refresh(["g"])
+            ask(groups)
     assert len(clients) == 2
     clients[1].answers[CHECK].set_result(SimpleNamespace(members=[None]))
     assert groups.is_alive("g")
@@ -155,7 +160,7 @@ def test_p8_in_an_outage_clients_are_replaced_every_few_seconds_only():
     groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
     for _ in range(300):
         time.seconds += 0.1
-        groups.refresh(["g"])
+        ask(groups)
         answer = clients[-1].answers[CHECK]
         if not answer.done():
             answer.set_exception(KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)))
@@ -173,7 +178,7 @@ def test_p8_a_group_that_is_not_there_or_hidden_is_no_reason_for_another_client(
     groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
     for _ in range(30):
         time.seconds += 1.1
-        groups.refresh(["g"])
+        ask(groups)
         clients[-1].answers[CHECK].set_exception(KafkaException(KafkaError(code)))
     assert len(clients) == 1
     assert not groups.is_alive("g")
@@ -183,12 +188,12 @@ def test_p8_a_group_that_is_not_there_or_hidden_is_no_reason_for_another_client(
 
 def test_p6_a_failure_to_answer_says_nothing_about_who_is_alive():
     time, membership, groups = directory()
-    groups.refresh(["g"])
+    ask(groups)
     membership.answer(1)
     assert groups.is_alive("g")
     assert groups.why_unknown("g") is None
     time.seconds += 1.5
-    groups.refresh(["g"])
+    ask(groups)
     membership.asked[-1][CHECK].set_exception(KafkaException(KafkaError(KafkaError.NOT_COORDINATOR, "not me")))
     assert groups.is_alive("g")
     assert groups.why_unknown("g") == "not me"
@@ -199,7 +204,7 @@ def test_p6_a_failure_to_answer_says_nothing_about_who_is_alive():
 def test_p8_an_answer_that_nobody_could_look_at_is_believed_at_the_first_look():
     # Kafka transactions of three seconds each: every answer was too old when it was looked at, and checks stood still.
     time, membership, groups = directory()
-    groups.refresh(["g"])
+    ask(groups)
     membership.answer(1)
     time.seconds += 3
     assert groups.is_alive("g")
@@ -209,7 +214,7 @@ def test_p8_an_answer_that_nobody_could_look_at_is_believed_at_the_first_look():
 
 def test_p6_an_answer_that_waited_for_long_is_not_believed():
     time, membership, groups = directory()
-    groups.refresh(["g"])
+    ask(groups)
     membership.answer(1)
     time.seconds += 10.1
     assert not groups.is_alive("g")

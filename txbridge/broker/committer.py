@@ -40,6 +40,9 @@ _SUSPECT_AFTER = 3
 #: Why a commit is held that has no body.
 _GONE = "its half message is gone from HALF: retention has eaten it"
 _ANOTHER = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
+#: Lines of one kind of event that one Kafka transaction logs, but for one more.
+_MOST_LINES = 10
+_OTHERS = object()
 
 _Item = TypeVar("_Item")
 _log = get_logger("txbridge.broker")
@@ -410,10 +413,14 @@ def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
 
 
 def _first_of_each(items: Iterable[_Item], kind: Callable[[_Item], object]) -> Iterator[tuple[_Item, int]]:
-    """The first item of each kind, and how many there are: one line in the log, however many it concerns."""
+    """The first item of each kind, and how many there are: one line in the log, however many it concerns.
+
+    After some kinds all others share a line: groups and topics can be invented by the thousand.
+    """
     kinds: dict[object, list[_Item]] = {}
     for item in items:
-        kinds.setdefault(kind(item), []).append(item)
+        name = kind(item)
+        kinds.setdefault(name if name in kinds or len(kinds) < _MOST_LINES else _OTHERS, []).append(item)
     for found in kinds.values():
         yield found[0], len(found)
 

@@ -66,7 +66,7 @@ class Cycle:
         self._committer = Committer(context, state, self._topics, self._refused_checks, self._size)
         self._half = HalfLog(state, context.outside)
         self._watch = CheckWatch(state.partition, context.outside)
-        # Groups with checks due, as of the round at hand.
+        # Groups with checks due that the round at hand looks at.
         self._due_groups: list[str] = []
         # Kafka transactions, since they had one, in which held messages that are due had no room.
         self._left_out = 0
@@ -210,7 +210,9 @@ class Cycle:
         self._next_round = self._outside.monotonic() + _ROUND_S
         # A decision that whoever is asked does not know would not stop the check.
         end = self._state.end_reader.end_from(end_position)
-        if end is not None:
+        if end is None:
+            self._watch.round_waits("Kafka has to say where END ends")
+        else:
             self._due = (now, end)
 
     def _round_as_of(self, next_end: int) -> int | None:
@@ -247,8 +249,10 @@ class Cycle:
         queue, names = self._state.queue, self._context.names
         topics = of_commits | queue.due.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
         if as_of is not None:
-            groups = self._due_groups = queue.due.groups_with_checks_due(as_of)
-            self._groups.refresh(groups)
+            groups = self._due_groups = self._groups.attend(
+                lambda limit: queue.due.groups_with_checks_due(as_of, limit),
+                lambda group: queue.due.has_checks_due(group, as_of),
+            )
             topics |= {names.check(group) for group in groups if self._groups.is_alive(group)}
         self._topics.look_up(topics)
 
@@ -295,7 +299,7 @@ class Cycle:
         most_checks = min(_ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
         self._in_steps(
             draft,
-            lambda step: draft.send_checks(as_of, self._may_check, step, self._why_not_check),
+            lambda step: draft.send_checks(as_of, self._may_check, step, self._why_not_check, self._due_groups),
             most_checks,
         )
         self._tokens -= len(draft.checks)

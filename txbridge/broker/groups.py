@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +24,16 @@ _FRESH_S = 2.0
 #: each answer would be too old when it is looked at.
 _FIRST_LOOK_S = 10.0
 _LOOKED_AT_S = 1.0
-#: Groups asked about at the same time: each costs two requests, and whoever can write to HALF can invent groups. With
-#: more than these, all dead, each is asked about less often.
+#: Groups asked about at the same time: each costs two requests, and who writes to HALF can invent groups. So many
+#: of them are for groups that are not known to be alive.
 _MOST_ASKED = 50
+_FOR_OTHERS = 20
+#: Hidden groups that are told by name; somebody may have invented the others.
+_MOST_TOLD = 100
+#: A group that was alive is asked about as soon as a check of it is due again, for so long: a message is checked every
+#: 30 s. And so many of them: each is looked at in every round.
+_REMEMBERED_S = 60.0
+_MOST_REMEMBERED = 1_000
 
 _log = get_logger("txbridge.broker")
 
@@ -43,11 +50,16 @@ class _Group:
     believed_until: float = float("-inf")
     #: Why it is not known who is there; None when Kafka has said it.
     unknown: str | None = "Kafka has not answered yet"
-    #: Whether this user may not see it; said once.
-    denied: bool = False
 
     def mark_arrived(self, _: Future[Any]) -> None:
         self.arrived = self.outside.monotonic()
+
+    def is_worth_asking(self, now: float) -> bool:
+        return self.answer is None and self.asked + _ASK_EVERY_S <= now
+
+    def is_remembered(self, now: float) -> bool:
+        """Whether it was alive of late, or nothing is known although it was asked about."""
+        return self.unknown is not None or (self.alive and self.believed_until + _REMEMBERED_S > now)
 
 
 class GroupDirectory:
@@ -58,27 +70,53 @@ class GroupDirectory:
         self._membership = membership
         self._names = names
         self._groups: dict[str, _Group] = {}
+        self._told: set[str] = set()
 
-    def refresh(self, groups: Iterable[str]) -> None:
-        """Ask about groups whose answer is old; what has come in meanwhile is taken in. Raises KafkaException."""
+    def attend(self, due: Callable[[int], list[str]], is_due: Callable[[str], bool]) -> list[str]:
+        """Ask about some groups that have a check due; returns those that are worth a look in this round.
+
+        They are the groups that were alive of late, and a few of all others: `due` yields so many, other ones each
+        time. So a round takes no longer, however many groups nobody answers for. Answers that came meanwhile are taken
+        in. Raises KafkaException.
+        """
         now = self._outside.monotonic()
         self._membership.abandon_unanswered()
-        wanted = {name: self._groups.get(name) or _Group(self._outside) for name in groups}
-        # What nobody wants to know any more is forgotten, unless its answer is on the way.
-        self._groups = {name: group for name, group in self._groups.items() if group.answer is not None} | wanted
-        waiting = 0
         for name, group in self._groups.items():
-            if group.answer is not None:
-                self._take_in(name, group)
-                waiting += group.answer is not None
-        old = [name for name, group in wanted.items() if group.answer is None and group.asked + _ASK_EVERY_S <= now]
-        old.sort(key=lambda name: wanted[name].asked)
-        asked = old[: max(0, _MOST_ASKED - waiting)]
-        if not asked:
+            self._take_in(name, group)
+        self._forget(now)
+        attended = [name for name in self._groups if is_due(name)]
+        room = _MOST_ASKED - sum(group.answer is not None for group in self._groups.values())
+        old = [name for name in attended if self._groups[name].is_worth_asking(now)]
+        old.sort(key=lambda name: self._groups[name].asked)
+        asked = old[: max(0, room - _FOR_OTHERS)]
+        for name in due(max(0, room - len(asked))):
+            # One that was asked about within the last second is among them already.
+            if name not in self._groups:
+                self._groups[name] = _Group(self._outside)
+                asked.append(name)
+                attended.append(name)
+        self._ask(asked, now)
+        return attended
+
+    def _forget(self, now: float) -> None:
+        """Keep what is being asked, what was asked within the last second, and what was alive of late."""
+        self._groups = {
+            name: group
+            for name, group in self._groups.items()
+            if group.answer is not None or group.asked + _ASK_EVERY_S > now or group.is_remembered(now)
+        }
+        surplus = len(self._groups) - _MOST_REMEMBERED
+        if surplus > 0:
+            idle = [(group.alive, group.asked, name) for name, group in self._groups.items() if group.answer is None]
+            for _, _, name in sorted(idle)[:surplus]:
+                del self._groups[name]
+
+    def _ask(self, names: list[str], now: float) -> None:
+        if not names:
             return
-        answers = self._membership.ask(self._names.check(name) for name in asked)
-        for name in asked:
-            group, answer = wanted[name], answers[self._names.check(name)]
+        answers = self._membership.ask(self._names.check(name) for name in names)
+        for name in names:
+            group, answer = self._groups[name], answers[self._names.check(name)]
             group.asked, group.answer = now, answer
             # It is as old as its arrival, which nobody may look at for long.
             answer.add_done_callback(group.mark_arrived)
@@ -110,7 +148,8 @@ class GroupDirectory:
             group.alive = False
             self._note_denied(name, group, failure)
         else:
-            group.unknown, group.denied = None, False
+            group.unknown = None
+            self._told.discard(name)
         # An answer and its time go together: a new one must not make an old "alive" look fresh.
         now = self._outside.monotonic()
         group.believed_until = group.arrived + _FRESH_S
@@ -120,10 +159,10 @@ class GroupDirectory:
     def _note_denied(self, name: str, group: _Group, failure: KafkaException) -> None:
         if not is_denied(failure.args[0]):
             # There is no such group.
-            group.unknown, group.denied = None, False
+            group.unknown = None
             return
         group.unknown = right = missing_right("DESCRIBE", f"group {self._names.check(name)}")
         # It would look like a dead group, and nobody would know why it is never asked.
-        if not group.denied:
-            group.denied = True
+        if name not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(name)
             _log.warning("group_hidden", group=name, error=right)

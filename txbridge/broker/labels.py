@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-#: Stands for all that came after the others; no producer group can have this name.
-OTHER = "(other)"
+from txbridge.core.census import OTHER
 
 
 class KnownNames:

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 from txbridge.broker.health import Health
 from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
 from txbridge.broker.worker import Worker
-from txbridge.core.census import SLOT_MS
+from txbridge.core.census import OTHER, SLOT_MS
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.states import TransactionState
 from txbridge.settings import WorkerSettings
@@ -107,7 +107,7 @@ class StatusBoard:
                     found[group] += sum(slots.values())
                 for (group, _), number in one.open.others.items():
                     found[group] += number
-        return [group for group, _ in found.most_common(_MOST_GROUPS)]
+        return [group for group, _ in found.most_common(_MOST_GROUPS + 1) if group != OTHER]
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,11 @@ from txbridge.core.states import TransactionState
 #: Pending messages are counted by the time of their birth, in slots of this many ms: an age is known to 10 s, and what
 #: is kept is bounded by the greatest age (72 h have 25,920 slots), however many messages wait.
 SLOT_MS = 10_000
+#: Producer groups that are counted by name: whoever may write to HALF can invent groups, and all that shows counts goes
+#: through them. As many as the metrics may have (metrics_max_groups).
+MOST_NAMED = 10_000
+#: Stands for all others; no producer group can have this name.
+OTHER = "(other)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +31,52 @@ class Census:
     """One thread changes it, any may `count`."""
 
     def __init__(self) -> None:
-        # Whoever may write to HALF can invent groups, so what is empty is forgotten.
+        # What is empty is forgotten.
         self._pending: dict[tuple[str, int], int] = {}
         self._others: dict[tuple[str, TransactionState], int] = {}
+        #: How many messages each group has: of those with a name, and of the others. A group is one of those for as
+        #: long as it has a message that was counted as such.
+        self._named: dict[str, int] = {}
+        self._unnamed: dict[str, int] = {}
 
     def add(self, group: str, state: TransactionState, since: int) -> None:
         """One more; `since` is when its age began (ms)."""
         if state is TransactionState.PENDING:
             self.add_pending(group, since // SLOT_MS, 1)
         else:
+            group = self._count_in(group, 1)
             self._others[group, state] = self._others.get((group, state), 0) + 1
 
     def add_pending(self, group: str, slot: int, count: int) -> None:
         """Many at once."""
-        key = group, slot
+        key = self._count_in(group, count), slot
         self._pending[key] = self._pending.get(key, 0) + count
+
+    def _count_in(self, group: str, count: int) -> str:
+        """The name under which these are counted."""
+        named = self._named.get(group)
+        if named is not None:
+            self._named[group] = named + count
+            return group
+        if group not in self._unnamed and len(self._named) < MOST_NAMED:
+            self._named[group] = count
+            return group
+        self._unnamed[group] = self._unnamed.get(group, 0) + count
+        return OTHER
+
+    def _count_out(self, group: str) -> str:
+        """The name under which one was counted that goes."""
+        counts = self._named if group in self._named else self._unnamed
+        left = counts[group] - 1
+        if left:
+            counts[group] = left
+        else:
+            del counts[group]
+        return group if counts is self._named else OTHER
 
     def remove(self, group: str, state: TransactionState, since: int) -> None:
         """One that was added with these is open no more."""
+        group = self._count_out(group)
         if state is TransactionState.PENDING:
             key = group, since // SLOT_MS
             left = self._pending[key] - 1

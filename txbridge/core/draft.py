@@ -6,7 +6,7 @@ puts back what was taken from the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,20 +225,27 @@ class Draft:
         self._queue.due.put_back((entry,))
 
     def send_checks(
-        self, as_of: int, alive: Callable[[str], bool], limit: int, obstacle: Obstacle = lambda _: None
+        self,
+        as_of: int,
+        alive: Callable[[str], bool],
+        limit: int,
+        obstacle: Obstacle = lambda _: None,
+        groups: Iterable[str] | None = None,
     ) -> int:
         """Check what was due at `as_of`; END must have been applied up to the high watermark read after that time.
 
-        Returns how many were looked at. `obstacle` tells why a check topic does not take this one.
+        Returns how many were looked at. `obstacle` tells why a check topic does not take this one. `groups` are those
+        to look at; without them, all that have a check due.
 
         A group with nobody alive keeps its checks: none is sent, none is counted. The others share the limit equally,
         and what one leaves the next may use: the backlog of one group does not hold up the others.
         """
-        looked_at = 0
-        groups = [group for group in self._queue.due.groups_with_checks_due(as_of) if alive(group)]
-        for turn, group in enumerate(groups):
-            share = -(-limit // (len(groups) - turn))
-            taken = self._queue.due.take_checks_due(group, as_of, share)
+        looked_at, due = 0, self._queue.due
+        known = due.groups_with_checks_due(as_of) if groups is None else groups
+        living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))
+        for turn, group in enumerate(living):
+            share = -(-limit // (len(living) - turn))
+            taken = due.take_checks_due(group, as_of, share)
             looked_at += len(taken)
             for entry in self._take(taken):
                 limit -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from txbridge.core.check_groups import CheckGroups
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.open_entries import HalfEntry, OpenEntries
 from txbridge.core.parked_table import ParkedTable
@@ -21,8 +22,7 @@ class DueTimes:
     def __init__(self, policy: CheckPolicy, entries: OpenEntries) -> None:
         self._policy = policy
         self._entries = entries
-        # Checks are kept by group: those of a group with nobody alive wait, and must not stand in front of others.
-        self._checks: dict[str, Schedule] = {}
+        self._checks = CheckGroups(self._awaits_check)
         # The first check of each message that was just read, until it is due: nearly all are decided by then.
         self._first_checks = Schedule(self._awaits_first_check, cleaned=False)
         self._exhausted = Schedule(self._is_exhausted)
@@ -31,18 +31,17 @@ class DueTimes:
 
     def heads(self, until: int | None) -> list[int]:
         """When the first of each schedule is due; with `until`, those may be missing that are not due by then."""
-        schedules = (self._first_checks, *self._checks.values(), self._exhausted, self._timers, self._by_age)
+        schedules = (self._first_checks, self._checks, self._exhausted, self._timers, self._by_age)
         return [due for schedule in schedules if (due := schedule.next_due(until)) is not None]
 
     def schedule(self, entry: HalfEntry) -> None:
         """By what comes next: a check, the discard after the last, another delivery, the end of a discarded one."""
         if entry.state is not TransactionState.PENDING:
-            schedule = self._timers
+            self._timers.push(entry.next_due, entry.offset)
         elif self._policy.is_exhausted(entry.checks):
-            schedule = self._exhausted
+            self._exhausted.push(entry.next_due, entry.offset)
         else:
-            schedule = self._checks_of(entry.group)
-        schedule.push(entry.next_due, entry.offset)
+            self._checks.push(entry.group, entry.next_due, entry.offset)
 
     def schedule_first(self, entry: HalfEntry) -> None:
         """One that was just read, by its first check."""
@@ -56,12 +55,6 @@ class DueTimes:
         for offset in self._first_checks.take(now, len(self._first_checks)):
             self.schedule(self._entries.known(offset))
 
-    def _checks_of(self, group: str) -> Schedule:
-        found = self._checks.get(group)
-        if found is None:
-            found = self._checks[group] = Schedule(self._awaits_check)
-        return found
-
     def schedule_expiry(self, entry: HalfEntry) -> None:
         """By its age."""
         # Parked entries only: what grows old is parked long before, and what is finished young costs nothing.
@@ -72,8 +65,10 @@ class DueTimes:
         """Schedule all the rows of a take-over, by both."""
         policy = self._policy
         for offset, group, next_due, checks, born in rows.schedules():
-            schedule = self._exhausted if policy.is_exhausted(checks) else self._checks_of(group)
-            schedule.load(next_due, offset)
+            if policy.is_exhausted(checks):
+                self._exhausted.load(next_due, offset)
+            else:
+                self._checks.load(group, next_due, offset)
             self._by_age.load(policy.expires(born), offset)
 
     # What makes an item of each schedule current.
@@ -98,27 +93,23 @@ class DueTimes:
         found = self._entries.schedule_of(offset)
         return found is not None and self._policy.expires(found[2]) == expires
 
-    def groups_with_checks_due(self, now: int) -> list[str]:
-        """Producer groups of which a check is due; the one that was served last comes last."""
+    def groups_with_checks_due(self, now: int, limit: int | None = None) -> list[str]:
+        """Producer groups of which a check is due, at most so many; the others come the next times."""
         self._ripen(now)
-        groups = []
-        for group, schedule in list(self._checks.items()):
-            due = schedule.next_due()
-            if due is None:
-                del self._checks[group]
-            elif due <= now:
-                groups.append(group)
-        return groups
+        return self._checks.due(now, limit)
+
+    def has_checks_due(self, group: str, now: int) -> bool:
+        """Whether a check of this group is due."""
+        self._ripen(now)
+        return self._checks.is_due(group, now)
+
+    def in_turn(self, groups: Iterable[str]) -> list[str]:
+        """The group that was served last comes last."""
+        return self._checks.in_turn(groups)
 
     def take_checks_due(self, group: str, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages of a group whose check is due."""
-        schedule = self._checks.get(group)
-        if schedule is None:
-            return []
-        taken = self._taken(schedule, now, limit)
-        if taken:
-            self._checks[group] = self._checks.pop(group)
-        return taken
+        return [self._entries.known(offset) for offset in self._checks.take(group, now, limit)]
 
     def take_exhausted(self, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages undecided a full interval after their last check."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, resume
+from txbridge.core import census
 from txbridge.core.census import SLOT_MS
 from txbridge.core.draft import Decisions
 from txbridge.core.end_transaction import Source
@@ -86,3 +87,24 @@ def test_a_draft_tells_since_when_each_delivered_message_was_decided():
         end(2, entry(3, COMMIT)),
     )
     assert draft.delivered_since == {1_500: 2}
+
+
+def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
+    monkeypatch.setattr(census, "MOST_NAMED", 2)
+    counts = census.Census()
+    for group in ("a", "b", "c", "d", "c"):
+        counts.add(group, TransactionState.PENDING, 5)
+    counts.add("d", TransactionState.HELD, 5)
+    assert counts.count().pending == {"a": {0: 1}, "b": {0: 1}, "(other)": {0: 3}}
+    assert counts.count().others == {("(other)", TransactionState.HELD): 1}
+    # There is room for a name again: a group that is counted with the others stays there until it has nothing left.
+    counts.remove("a", TransactionState.PENDING, 5)
+    counts.add("c", TransactionState.PENDING, 5)
+    counts.add("e", TransactionState.PENDING, 5)
+    assert counts.count().pending == {"b": {0: 1}, "e": {0: 1}, "(other)": {0: 4}}
+    for group in ("c", "c", "c", "d", "b", "e"):
+        counts.remove(group, TransactionState.PENDING, 5)
+    counts.remove("d", TransactionState.HELD, 5)
+    assert counts.count() == census.Count({}, {})
+    counts.add("c", TransactionState.PENDING, 5)
+    assert counts.count().pending == {"c": {0: 1}}

@@ -343,7 +343,7 @@ def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group():
     for offset in range(1, 20_000):
         partition.queue.read(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
-    assert len(partition.queue.due._checks["orders"]) <= 1_024
+    assert len(partition.queue.due._checks.schedules["orders"]) <= 1_024
 
 
 def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_waits():
@@ -353,7 +353,7 @@ def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_wa
         partition.queue.read(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
     assert len(partition.queue.due._first_checks) == 0
-    assert len(partition.queue.due._checks["orders"]) <= 1_024
+    assert len(partition.queue.due._checks.schedules["orders"]) <= 1_024
 
 
 def test_p9_first_checks_that_are_near_are_gone_when_their_time_has_come():
@@ -373,7 +373,7 @@ def test_p9_groups_that_have_nothing_open_are_forgotten():
         partition.prepare(offset, group=f"group-{offset}")
         partition.step(2_000, end(offset, entry(offset, ROLLBACK), group=f"group-{offset}"))
     assert partition.queue.due.groups_with_checks_due(7_000) == []
-    assert partition.queue.due._checks == {}
+    assert len(partition.queue.due._checks) == 0
 
 
 # --- when to look again -----------------------------------------------------------------------------------------------

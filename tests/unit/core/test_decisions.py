@@ -637,7 +637,7 @@ def test_p9_aborting_for_hours_does_not_fill_the_schedules():
         assert len(draft.discards) == 10
         draft.abandon()
     queue = partition.queue
-    scheduled = [queue.due._timers, queue.due._exhausted, queue.due._by_age, *queue.due._checks.values()]
+    scheduled = [queue.due._timers, queue.due._exhausted, queue.due._by_age, *queue.due._checks.schedules.values()]
     assert sum(len(schedule) for schedule in scheduled) < 4 * 1_024
 
 

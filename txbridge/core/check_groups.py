@@ -1,0 +1,178 @@
+"""CheckGroups: checks by producer group, so that those of a dead group do not stand in front of others.
+
+Whoever may write to HALF can invent groups, and nobody ever answers for them. So nothing here goes through all groups:
+those with a check due stand in a line, are looked at a few at a time, and go to its end.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from txbridge.core.schedule import Schedule
+
+#: Groups that are looked at for each that is new, whether they have anything left: then those that have nothing are
+#: never more than those that have.
+_LOOKS = 2
+
+
+class CheckGroups:
+    """A schedule for each group, and which groups have something due. `is_current` is that of the schedules."""
+
+    def __init__(self, is_current: Callable[[int, int], bool]) -> None:
+        self._is_current = is_current
+        #: By group; some may have nothing left that is current.
+        self.schedules: OrderedDict[str, Schedule] = OrderedDict()
+        #: Of each group that does not stand in line: a time not after its first check. As a heap, where only the
+        #: earliest entry of a group counts.
+        self._heads: list[tuple[int, str]] = []
+        self._head: dict[str, int] = {}
+        #: The line, in two parts: groups that came since they were looked at last, and those that were.
+        self._new: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        #: Up to when something counts as due.
+        self._now = 0
+        #: By group: when it was served last, as a number that grows.
+        self._served: dict[str, int] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+    def push(self, group: str, due: int, offset: int) -> None:
+        """Schedule a check."""
+        if group not in self.schedules:
+            self._sweep()
+        self._schedule(group).push(due, offset)
+        self._note(group, due)
+
+    def load(self, group: str, due: int, offset: int) -> None:
+        """`push` at a take-over, before anything was asked."""
+        self._schedule(group).load(due, offset)
+        self._note(group, due)
+
+    def next_due(self, until: int | None = None) -> int | None:
+        """When the first check is due; of those that are due, the time of any. With `until`, as Schedule's."""
+        for line in (self._new, self._seen):
+            while line:
+                group = next(iter(line))
+                due = self._due(group)
+                if due is not None:
+                    return due
+                del line[group]
+        while self._heads:
+            due, group = self._heads[0]
+            if until is not None and due > until:
+                return due
+            first = self._first(group) if self._head.get(group) == due else None
+            if first == due:
+                return due
+            self._drop_head(due, group, first)
+        return None
+
+    def due(self, now: int, limit: int | None = None) -> list[str]:
+        """Groups of which a check is due, at most so many: those that waited longest, half of them new ones."""
+        self._fill_line(now)
+        most = len(self._new) + len(self._seen)
+        limit = most if limit is None else min(limit, most)
+        found: list[str] = []
+        seen = len(self._seen)
+        self._look(self._new, len(self._new), (limit + 1) // 2, found)
+        self._look(self._seen, seen, limit, found)
+        self._look(self._new, len(self._new), limit, found)
+        return found
+
+    def is_due(self, group: str, now: int) -> bool:
+        """Whether a check of this group is due."""
+        schedule = self.schedules.get(group)
+        due = None if schedule is None else schedule.next_due(now)
+        return due is not None and due <= now
+
+    def take(self, group: str, now: int, limit: int) -> list[int]:
+        """Remove up to `limit` checks that are due; their half offsets."""
+        schedule = self.schedules.get(group)
+        if schedule is None:
+            return []
+        taken = schedule.take(now, limit)
+        if taken:
+            self._turn += 1
+            self._served[group] = self._turn
+        return taken
+
+    def in_turn(self, groups: Iterable[str]) -> list[str]:
+        """The group that was served last comes last."""
+        return sorted(groups, key=lambda group: self._served.get(group, 0))
+
+    # --- the line ---------------------------------------------------------------------------------------------------
+
+    def _schedule(self, group: str) -> Schedule:
+        found = self.schedules.get(group)
+        if found is None:
+            found = self.schedules[group] = Schedule(self._is_current)
+        return found
+
+    def _sweep(self) -> None:
+        """What was decided is not missed here until its check would be due, which may be days."""
+        for _ in range(min(_LOOKS, len(self.schedules))):
+            group = next(iter(self.schedules))
+            self.schedules.move_to_end(group)
+            if self._first(group) is None:
+                self._new.pop(group, None)
+                self._seen.pop(group, None)
+
+    def _note(self, group: str, due: int) -> None:
+        if group in self._new or group in self._seen:
+            return
+        head = self._head.get(group)
+        if head is None or due < head:
+            self._head[group] = due
+            heapq.heappush(self._heads, (due, group))
+
+    def _first(self, group: str) -> int | None:
+        """When its first check is due; a group without one is forgotten."""
+        due = self.schedules[group].next_due()
+        if due is None:
+            del self.schedules[group]
+            self._head.pop(group, None)
+            self._served.pop(group, None)
+        return due
+
+    def _drop_head(self, due: int, group: str, first: int | None) -> None:
+        """The topmost entry of the heap does not count, or is too early."""
+        heapq.heappop(self._heads)
+        if first is not None and self._head.get(group) == due:
+            self._head[group] = first
+            heapq.heappush(self._heads, (first, group))
+
+    def _fill_line(self, now: int) -> None:
+        """Groups whose first check has fallen due stand in line."""
+        self._now = now
+        while self._heads and self._heads[0][0] <= now:
+            due, group = self._heads[0]
+            first = self._first(group) if self._head.get(group) == due else None
+            if first is not None and first <= now:
+                heapq.heappop(self._heads)
+                del self._head[group]
+                self._new[group] = None
+            else:
+                self._drop_head(due, group, first)
+
+    def _due(self, group: str) -> int | None:
+        """When the first check of a group in line is due; None when it need not stand there, and is known elsewhere."""
+        due = self._first(group)
+        if due is None or due <= self._now:
+            return due
+        self._head[group] = due
+        heapq.heappush(self._heads, (due, group))
+        return None
+
+    def _look(self, line: OrderedDict[str, None], count: int, limit: int, found: list[str]) -> None:
+        """Look at the first `count` of a part of the line, until `limit` are found; what is found goes to the end."""
+        for _ in range(count):
+            if len(found) >= limit:
+                return
+            group, _ = line.popitem(last=False)
+            if self._due(group) is not None:
+                self._seen[group] = None
+                found.append(group)
