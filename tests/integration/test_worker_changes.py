@@ -6,15 +6,21 @@ import os
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from tests.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
+from txbridge.topics_cluster import Cluster
+from txbridge.topics_plan import PlanOptions, plan
 
 
 class Stream:
@@ -156,3 +162,34 @@ def test_faust_command_line(bridge: Bridge, tmp_path: Path) -> None:
         log.close()
     # Faust's own data folder does not land where the worker happens to be started.
     assert [file.name for file in tmp_path.iterdir()] == ["faust.log"]
+
+
+def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
+    port = free_port()
+    topic = bridge.create_topic("real")
+    worker = bridge.worker(metrics_port=port)
+    eventually(lambda: _ready(port)[0] == 200)
+    bridge.admin.create_partitions([NewPartitions(bridge.names.half, 3)])[bridge.names.half].result(10)
+    worker.wait_logged("partitions_changed")
+    status, body = _ready(port)
+    assert status == 503
+    assert f"{bridge.names.half} has 3 partitions, {bridge.names.end} 2 and " in body
+    # The others go on.
+    prepared = bridge.prepare(topic, b"value", partition=1)
+    bridge.decide(prepared, COMMIT)
+    bridge.wait_visible(topic, [b"value"], 10)
+    # Doctor and plan tell the same.
+    options = PlanOptions(transaction_max_age=72 * 3_600_000)
+    plans = {one.topic: one for one in plan(Cluster(bridge.admin), bridge.names, options)}
+    assert "all four topics have the same number" in plans[bridge.names.end].reasons[0]
+
+
+def _ready(port: int) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""

@@ -170,7 +170,7 @@ def test_op_records_are_large_but_not_too_large(first, count):
     OFFSETS,
 )
 def test_progress(half, end, op, topics, owner, seq, recent, entry):
-    progress = Progress(half, end, op, topics, owner, seq, recent, entry)
+    progress = Progress(half, end, op, topics, owner, seq, recent, entry=entry)
     assert Progress.decode(progress.encode()) == progress
 
 

@@ -10,11 +10,15 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from txbridge.broker.health import Health
+from txbridge.broker.metrics import WorkerMetrics
 from txbridge.broker.owner import OwnerStatus
+from txbridge.broker.partition_counts import PartitionCounts
 from txbridge.broker.web import Web
 from txbridge.broker.worker import Assignment
+from txbridge.core.names import Names
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError
 
@@ -37,6 +41,7 @@ class FakeWorker:
 
     def __init__(self, *owners, **assignment):
         self.was_assigned, self.stopped = True, False
+        self.partition_counts = SimpleNamespace(problem=None)
         self.list = list(owners)
         partitions = frozenset(owner.partition for owner in owners)
         self.answer = Assignment(**{"stable": True, "member": True, "partitions": partitions, **assignment})
@@ -251,3 +256,55 @@ def test_ipv6_works_where_the_machine_has_it():
         pytest.skip("no IPv6 here")
     web.start()
     web.close()
+
+
+class FakeTopics:
+    """Answers how many partitions each topic has."""
+
+    def __init__(self, **counts):
+        self.counts, self.asked = counts, 0
+
+    def describe_topics(self, topics, **_options):
+        self.asked += 1
+        numbers = dict(zip(topics.topic_names, self.counts.values(), strict=True))
+        return {
+            topic: SimpleNamespace(result=lambda _, count=count: SimpleNamespace(partitions=range(count)))
+            for topic, count in numbers.items()
+        }
+
+
+def test_partitions_that_were_added_to_one_topic_make_it_not_ready_and_are_told_once(health, clock):
+    topics, metrics = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics()
+    metrics.found_partitions(4)
+    worker = FakeWorker(FakeOwner(0))
+    worker.partition_counts = PartitionCounts(topics, Names(), metrics, clock=lambda: clock.now)
+    with capture_logs() as logs:
+        for _ in range(20):
+            assert ready(health, worker) == []
+            health.look_at_topics()
+            clock.now += 1
+        assert topics.asked == 2, "a small request every ten seconds"
+        topics.counts["half"] = 6
+        for _ in range(3):
+            clock.now += 10
+            health.look_at_topics()
+        [reason] = ready(health, worker)
+    assert reason.startswith("RMQ_SYS_TRANS_HALF_TOPIC has 6 partitions, RMQ_SYS_TRANS_END_TOPIC 4 and ")
+    assert "never delivered" in reason
+    assert [line["event"] for line in logs] == ["partitions_changed"]
+    assert metrics.totals()["errors"] == 1
+
+
+def test_partitions_that_were_added_to_all_topics_alike_are_told_and_served(health, clock):
+    topics, metrics = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics()
+    metrics.found_partitions(4)
+    worker = FakeWorker(FakeOwner(0))
+    worker.partition_counts = PartitionCounts(topics, Names(), metrics, clock=lambda: clock.now)
+    topics.counts = dict.fromkeys(topics.counts, 5)
+    health.look_after(worker)
+    with capture_logs() as logs:
+        for _ in range(3):
+            clock.now += 10
+            health.look_at_topics()
+    assert (ready(health, worker), metrics.partitions_found) == ([], 5)
+    assert [line["error"][:50] for line in logs] == ["HALF, END, OP and OFFSET have 5 partitions, 4 befo"]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 
 from txbridge.broker.worker import Assignment, Worker
+from txbridge.log import get_logger
 
 #: How often the coordinator is asked: one small request. An answer may be this old without anybody noticing.
 _ASK_EVERY_S = 2.0
@@ -31,6 +32,8 @@ _LOOP_HANGS_AFTER_S = 60.0
 _OWNER_HANGS_AFTER_S = 105.0
 #: The steps of a Kafka transaction, each bounded by the commit time-out.
 _STEPS = 4
+
+_log = get_logger("txbridge.broker")
 
 
 class Health:
@@ -71,7 +74,18 @@ class Health:
     def _run(self) -> None:
         while True:
             self.ask()
+            self.look_at_topics()
             time.sleep(_ASK_EVERY_S)
+
+    def look_at_topics(self) -> None:
+        """Whether partitions were added, now and then."""
+        worker = self._worker
+        if worker is None or worker.stopped:
+            return
+        try:
+            worker.partition_counts.look()
+        except Exception as error:  # noqa: BLE001 - this thread must go on; that Kafka is away others say
+            _log.debug("partitions_not_compared", error=repr(error))
 
     def ask(self) -> None:
         """Ask the coordinator and the event loop; may wait for the former."""
@@ -142,4 +156,6 @@ class Health:
                 reasons.append(f"partition {partition}: assigned, not begun yet")
             elif not owner.serving:
                 reasons.append(f"partition {partition}: {owner.error or 'being taken over'}")
+        if worker.partition_counts.problem is not None:
+            reasons.append(worker.partition_counts.problem)
         return reasons

@@ -57,6 +57,7 @@ CAUSES = (
     "kafka_unavailable",
     "outcome_learnt",
     "outcome_unknown",
+    "partitions_changed",
     "records_timed_out",
     "refused",
     "transaction_aborted",

@@ -14,6 +14,7 @@ from confluent_kafka import ConsumerGroupState
 from txbridge.broker.inbox import EndEvent
 from txbridge.broker.metrics import PartitionFacts
 from txbridge.broker.owner import OwnerStatus, PartitionOwner
+from txbridge.broker.partition_counts import PartitionCounts
 from txbridge.broker.state import PartitionContext
 
 #: All owners end after the Kafka transaction at hand, which its commit time-out bounds (10 s by default).
@@ -41,6 +42,8 @@ class Worker:
         self._client_id = client_id
         self._lock = threading.Lock()
         self._owners: dict[int, PartitionOwner] = {}
+        #: Whether the internal topics still fit together.
+        self.partition_counts = PartitionCounts(context.admin, context.names, context.metrics)
         #: Whether the group has assigned anything yet, be it nothing.
         self.was_assigned = False
         self.stopped = False
