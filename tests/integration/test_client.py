@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from tests.faces import FACES, AsyncioPlain
 from tests.harness import Bridge, eventually, quiet
@@ -713,6 +714,47 @@ def test_start_gives_up_in_the_end(face, caplog):
     assert 0.5 < time.monotonic() - began < 5
     producer.close()
     assert [record.event for record in caplog.records if hasattr(record, "event")][:1] == ["kafka_connection_lost"]
+
+
+def test_partitions_added_to_half_are_refused_before_the_local_transaction(bridge, producer_on, caplog):
+    listener = Listener()
+    # librdkafka learns of them at once, instead of within 5 minutes.
+    settings = {"topic.metadata.refresh.interval.ms": 100}
+    with producer_on(bridge, listener, settings=settings) as producer:
+        producer.send(Message("t", b"before"))
+        half = bridge.names.half
+        bridge.admin.create_partitions([NewPartitions(half, 8)])[half].result(10)
+        failure = eventually(lambda: _fails(producer, Message("t", b"after")))
+        assert f"the number of partitions of {half} has changed" in str(failure)
+        # Also those that would come to a partition that is read.
+        for number in range(20):
+            with pytest.raises(PrepareError, match="use another namespace"):
+                producer.send(Message("t", b"later", b"%d" % number))
+    ran = {message.half_partition for message, _ in listener.executed}
+    assert ran <= {0, 1}
+    assert b"later" not in {message.value for message, _ in listener.executed}
+    assert {(entry[0], entry[2]) for entry in ends(bridge)} == {
+        (message.half_partition, message.transaction_id) for message, _ in listener.executed
+    }
+    assert [record.event for record in caplog.records].count("half_partitions_changed") == 1
+
+
+def test_a_real_topic_that_is_missing_is_told_once_and_not_created(face, request, caplog):
+    with (
+        EmbeddedKafka(config={"auto.create.topics.enable": "true"}) as kafka,
+        Bridge(kafka.bootstrap_servers, request.node.name) as bridge,
+    ):
+        there = bridge.create_topic("there")
+        settings = {"bootstrap.servers": bridge.bootstrap_servers}
+        with face("orders", Listener(), settings, namespace=bridge.namespace) as producer:
+            for _ in range(5):
+                producer.send(Message(there, b"v"))
+                producer.send(Message("not.there", b"v"))
+            eventually(lambda: "real_topic_missing" in caplog.text)
+            producer.send(Message("nor.this", b"v"))
+        told = [record.fields["topic"] for record in caplog.records if record.event == "real_topic_missing"]
+        assert told == ["not.there", "nor.this"]
+        assert not {"not.there", "nor.this"} & set(bridge.admin.list_topics(timeout=10).topics)
 
 
 def test_committed_positions_are_in_the_groups_name(bridge, producer_on):

@@ -21,6 +21,7 @@ from txbridge.client.check_request import CheckRequest, parse_check
 from txbridge.client.connection import Connection
 from txbridge.client.events import report
 from txbridge.client.serving import join
+from txbridge.client.topic_watch import TopicWatch
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.denied import named
@@ -39,6 +40,8 @@ _COMMIT_S = 1.0
 #: the wait is short.
 _PROBE_EVERY_S = 2.0
 _PROBE_S = 0.25
+#: For a look at a topic while the connection works: milliseconds, unless the broker has much to do.
+_LOOK_S = 1.0
 #: After an unexpected error of this thread: long enough to be no busy loop, short against transaction_check_interval.
 _RECOVERY_S = 1.0
 #: Bytes of messages in unanswered requests: an application with large messages and slow checks must not run out of
@@ -66,12 +69,19 @@ class CheckConsumer:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], connection: Connection, group: Group, answer: Answer, hold_max: int
+        self,
+        config: Mapping[str, Any],
+        connection: Connection,
+        group: Group,
+        answer: Answer,
+        hold_max: int,
+        watch: TopicWatch,
     ) -> None:
         self._connection = connection
         self._group = group
         self._answer = answer
         self._hold_max = hold_max
+        self._watch = watch
         self._topic = group.names.check(group.name)
         self._offsets = CheckOffsets()
         self._settled: deque[tuple[object, int, int, int]] = deque()
@@ -113,6 +123,8 @@ class CheckConsumer:
             except Exception as error:  # noqa: BLE001  nothing may end this thread: the group would die with it
                 report(logging.ERROR, "check_thread_error", exception=error)
                 self._stopping.wait(_RECOVERY_S)
+        if not self._connection.is_lost:
+            self._watch.end(self._look)
         self._take_settled()
         self._commit()
         self._consumer.close()
@@ -135,6 +147,9 @@ class CheckConsumer:
         if (self._connection.is_lost or not self._assigned) and now >= self._next_probe:
             self._probe()
             self._next_probe = time.monotonic() + _PROBE_EVERY_S
+        if not self._connection.is_lost:
+            # This thread has a connection and time; who sends has neither.
+            self._watch.step(self._look)
 
     def _read(self, record: Record) -> None:
         error = record.error()
@@ -201,6 +216,10 @@ class CheckConsumer:
         except KafkaException:
             return
         self._connection.works()
+
+    def _look(self, topic: str) -> int | KafkaError:
+        found = self._consumer.list_topics(topic, timeout=_LOOK_S).topics[topic]
+        return len(found.partitions) if found.error is None else found.error
 
     def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         # A group with more members than partitions leaves some with none; they have no need to ask either.

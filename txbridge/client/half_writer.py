@@ -19,6 +19,7 @@ from txbridge.client.events import report
 from txbridge.client.message import Message
 from txbridge.client.serving import Serving, Waiter
 from txbridge.client.shortage import Shortage
+from txbridge.client.topic_watch import TopicWatch
 from txbridge.client.wire import Wire
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
@@ -92,11 +93,13 @@ class HalfWriter:
         thread: str = "half",
         shortage: Shortage | None = None,
         miss_before_s: float = 0.0,
+        watch: TopicWatch | None = None,
     ) -> None:
         self._wire = wire
         #: Asked why nothing is acknowledged, so long before the deadline of the first that is not.
         self._shortage = shortage
         self._miss_before_s = miss_before_s
+        self._watch = watch
         self._connection = connection
         self._topic = names.half
         self._group = group
@@ -236,6 +239,10 @@ class HalfWriter:
         if partition is None or offset is None or offset < 0:
             # The broker recognised a retry of a record that it stored long ago, and no longer knows where.
             delivery.report(self._failed(transaction_id, None))
+            return
+        if self._watch is not None and partition >= self._watch.partitions:
+            # librdkafka has learnt of new partitions before anybody else: nobody will ever read this one.
+            delivery.report(PrepareError(self._watch.found(partition + 1)))
             return
         delivery.report(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
 

@@ -18,6 +18,7 @@ from txbridge.client.check_request import CheckRequest
 from txbridge.client.connection import Connection
 from txbridge.client.end_queue import Ticket
 from txbridge.client.end_sender import EndSender
+from txbridge.client.errors import PrepareError
 from txbridge.client.events import report
 from txbridge.client.half_writer import AfterReports, HalfWriter, Prepared, Report
 from txbridge.client.half_writers import Company, HalfWriters
@@ -26,6 +27,7 @@ from txbridge.client.message import Limits, Message, check_limits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
 from txbridge.client.shortage import Shortage
+from txbridge.client.topic_watch import TopicWatch
 from txbridge.client.tracing import ClientTracing
 from txbridge.client.wire import Wire
 from txbridge.core.end_transaction import EndEntry, Source
@@ -70,6 +72,7 @@ class Runtime:
         self._ids = TransactionIds()
         self._attempts = Attempts()
         self._shortage = Shortage(settings, names.half)
+        self._watch = TopicWatch(names, layout.partitions)
         # Half of the time is over by then.
         miss_before_s = self.prepare_timeout / 2 + REPORT_MARGIN_S
         self._halves = HalfWriters(
@@ -81,6 +84,7 @@ class Runtime:
                 thread,
                 self._shortage,
                 miss_before_s,
+                self._watch,
             )
         )
         # For people who read END: which process it was. RocketMQ's client id is made alike.
@@ -92,6 +96,7 @@ class Runtime:
             Group(group, names, layout.partitions),
             self._answer,
             options.check_request_hold_max,
+            self._watch,
         )
 
     def start(self) -> None:
@@ -151,7 +156,13 @@ class Runtime:
         deadline: float,
         after_reports: AfterReports | None = None,
     ) -> None:
-        """See HalfWriter.write; `deadline` is when its caller's patience ends."""
+        """See HalfWriter.write; `deadline` is when its caller's patience ends.
+
+        PrepareError if HALF is not what it was at the start.
+        """
+        if self._watch.refusal:
+            raise PrepareError(self._watch.refusal)
+        self._watch.note(message.topic)
         measured = self._metrics.preparing(transaction_id, on_done)
         carried, traced = self._tracing.preparing(transaction_id, message, measured)
         writer.write(carried, transaction_id, traced, after_reports, deadline + REPORT_MARGIN_S)
