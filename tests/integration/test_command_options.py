@@ -27,6 +27,7 @@ COMMANDS = {
     "pending": [],
     "resolve": ["0:1", "commit", "--reason", "test"],
     "resume": ["0:1", "--reason", "test"],
+    "acknowledge": ["0", "--reason", "test"],
     "topics apply": ["--format", "json"],
 }
 #: Commands of the embedded Kafka, and the demo: that one empties what it uses, and only a flag may name a cluster.

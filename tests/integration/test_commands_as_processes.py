@@ -37,6 +37,7 @@ COMMANDS = {
     "pending": [],
     "resolve": ["0:1", "commit", "--reason", "test"],
     "resume": ["0:1", "--reason", "test"],
+    "acknowledge": ["0", "--reason", "test"],
     "demo": ["--folder", "{folder}/demo", "--flights", "10"],
     "kafka start": ["--data-dir", "{folder}/kafka", "--port", "0"],
     "kafka stop": ["--data-dir", "{folder}/kafka"],

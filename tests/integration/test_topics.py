@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
+from tests.harness import eventually
 from txbridge import kafka_config
 from txbridge.admin.topics_cli import app
 from txbridge.core.names import Names
@@ -109,7 +110,7 @@ class Denied:
         bindings += [self._binding(operation, AclPermissionType.DENY) for operation in self._operations]
         for future in self._admin.create_acls(bindings).values():
             future.result()
-        time.sleep(0.3)  # until the broker has read its own metadata log
+        eventually(lambda: len(self._known()) == len(bindings), 30)
 
     def __exit__(self, *_):
         one = AclBindingFilter(
@@ -117,7 +118,14 @@ class Denied:
         )
         for future in self._admin.delete_acls([one]).values():
             future.result()
-        time.sleep(0.3)
+        eventually(lambda: not self._known(), 30)
+
+    def _known(self):
+        """What the broker itself knows by now: it reads its metadata log some time after the controller wrote it."""
+        one = AclBindingFilter(
+            self._kind, self._name, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        return self._admin.describe_acls(one).result()
 
     def _binding(self, operation, permission):
         return AclBinding(
