@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, Producer
 
+from txbridge.core.copies import LONGEST_MESSAGE_TIMEOUT_MS
 from txbridge.errors import UsageError
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
@@ -206,12 +207,20 @@ def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, lin
     """Settings of a producer of half messages; `max_message_bytes` is max.message.bytes of the half topic.
 
     No linger where the application waits for each half message. `message.timeout.ms` is 3 s as RocketMQ's send
-    time-out. The user may set both.
+    time-out. The user may set both, the second to LONGEST_MESSAGE_TIMEOUT_MS at most. Raises UsageError.
     """
-    return _sized(
-        producer_config(user, defaults={"linger.ms": linger_ms, "message.timeout.ms": HALF_MESSAGE_TIMEOUT_MS}),
-        max_message_bytes,
-    )
+    config = producer_config(user, defaults={"linger.ms": linger_ms, "message.timeout.ms": HALF_MESSAGE_TIMEOUT_MS})
+    try:
+        timeout = int(config["message.timeout.ms"])
+    except (TypeError, ValueError):
+        # No number: librdkafka says so in its own words.
+        timeout = HALF_MESSAGE_TIMEOUT_MS
+    if not 1 <= timeout <= LONGEST_MESSAGE_TIMEOUT_MS:
+        raise UsageError(
+            f"Kafka property 'message.timeout.ms' can not be {timeout}: from 1 to {LONGEST_MESSAGE_TIMEOUT_MS}. A half "
+            f"message that is sent again later could become a second transaction",
+        )
+    return _sized(config, max_message_bytes)
 
 
 def end_producer_config(user: Mapping[str, Any]) -> dict[str, Any]:

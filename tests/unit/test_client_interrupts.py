@@ -16,7 +16,7 @@ from txbridge.client import serving
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
-SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 60_000}
+SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 30_000}
 #: Only who hangs takes so long.
 HANGS_S = 20.0
 

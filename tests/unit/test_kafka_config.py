@@ -33,6 +33,14 @@ COMMON = {
 }
 
 
+@pytest.mark.parametrize("timeout", [0, 30_001, "300000"])
+def test_a_half_message_may_not_be_sent_longer_than_copies_are_known(timeout):
+    with pytest.raises(UsageError, match=r"'message\.timeout\.ms' can not be .*: from 1 to 30000"):
+        kafka_config.half_producer_config({**USER, "message.timeout.ms": timeout}, max_message_bytes=1_000)
+    config = kafka_config.half_producer_config({**USER, "delivery.timeout.ms": 30_000}, max_message_bytes=1_000)
+    assert config["message.timeout.ms"] == 30_000
+
+
 def test_admin_gets_what_concerns_every_client():
     assert kafka_config.admin_config(USER) == COMMON
 

@@ -9,49 +9,144 @@ So the transaction id decides: the first record is the half message, the later o
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import deque
 
-#: Of so many half messages, and bytes of them, a copy is recognised: the last ones that were read. Seconds of a busy
-#: partition, where a copy follows within the time-outs of one request; a take-over has to read them again (0.2 s), and
-#: they take 3 MB.
-_RECORDS = 10_000
-_BYTES = 16 * 1024 * 1024
+#: Longest `message.timeout.ms` of a client: so long it may go on sending a half message. Long enough for a broker's
+#: restart (10 to 20 s). Every second of it costs the worker memory.
+LONGEST_MESSAGE_TIMEOUT_MS = 30_000
+#: A request that was sent in the last moment may still lie before a broker that stands still, and append times may go
+#: back a little when another broker leads.
+_MARGIN_MS = 30_000
+#: Of messages with append times that lie within this a copy is recognised.
+WINDOW_MS = LONGEST_MESSAGE_TIMEOUT_MS + _MARGIN_MS
+#: And of so many whatever their age, should the clock of a broker jump.
+_AT_LEAST = 10_000
+#: A table is forgotten as a whole, so that the window is at most this part longer than it must be.
+_SLICES = 4
+#: Messages of one table, at least and at most.
+_FEW, _MANY = 4_096, 2**19
+_ID_BYTES = 16
+#: An index entry: a row number, and above it bits of the hash, so that few ids need to be compared.
+_ROW_BITS = 20
+_ROW_MASK = 2**_ROW_BITS - 1
+_TAG_BITS = 32 - _ROW_BITS
+
+
+class _Table:
+    """Ids of consecutive half messages: 16 bytes for the id, 8 for the offset, and an index of 16 to 32 bytes each."""
+
+    __slots__ = ("capacity", "copies", "ends", "firsts", "ids", "index", "mask", "offsets", "start", "until")
+
+    def __init__(self, capacity: int, start: int, born: int, ends: int) -> None:
+        self.capacity = capacity
+        self.ids = bytearray()
+        self.offsets: array[int] = array("q")
+        #: Open addressing, at most a quarter full; 0 is nothing.
+        self.index: array[int] = array("I", bytes(16 * capacity))
+        self.mask = 4 * capacity - 1
+        #: Offset of the first message, the greatest append time, and the time at which the next table begins.
+        self.start, self.until, self.ends = start, born, ends
+        #: Offsets of copies that came meanwhile, in their order, and of the first of each.
+        self.copies, self.firsts = array("q"), array("q")
+
+    def find(self, key: bytes, hashed: int) -> int | None:
+        """Offset of the message with this id."""
+        index, mask, tag = self.index, self.mask, hashed >> _ROW_BITS & (1 << _TAG_BITS) - 1
+        slot = hashed & mask
+        while found := index[slot]:
+            row = found & _ROW_MASK
+            if found >> _ROW_BITS == tag and self.ids[(row - 1) * _ID_BYTES : row * _ID_BYTES] == key:
+                offset: int = self.offsets[row - 1]
+                return offset
+            slot = slot + 1 & mask
+        return None
+
+    def add(self, key: bytes, hashed: int, offset: int) -> None:
+        """Add one that is not there."""
+        index, mask = self.index, self.mask
+        slot = hashed & mask
+        while index[slot]:
+            slot = slot + 1 & mask
+        self.ids += key
+        self.offsets.append(offset)
+        index[slot] = len(self.offsets) | (hashed >> _ROW_BITS & (1 << _TAG_BITS) - 1) << _ROW_BITS
 
 
 class RecentHalves:
     """Transaction ids of the last half messages of a partition."""
 
-    def __init__(self, records: int = _RECORDS, size: int = _BYTES) -> None:
-        self._limits = records, size
-        self._order: deque[tuple[int, int, str]] = deque()
-        self._bytes = 0
-        self._first: dict[str, int] = {}
-        self._copies: dict[int, int] = {}
+    def __init__(self, window: int = WINDOW_MS, at_least: int = _AT_LEAST) -> None:
+        self._window, self._at_least = window, at_least
+        self._tables: deque[_Table] = deque()
+        # Of each table what is asked first: for nearly every message nothing stands there, and no call is needed.
+        self._probes: list[tuple[_Table, array[int], int]] = []
+        self._has_copies = False
 
-    def note(self, offset: int, transaction_id: str, size: int) -> int | None:
+    def note(self, offset: int, transaction_id: str, born: int) -> int | None:
         """Take in the next valid record of HALF. The offset of the first one with its id, when it is a copy."""
-        first = self._first.setdefault(transaction_id, offset)
-        self._order.append((offset, size, transaction_id))
-        self._bytes += size
-        if first != offset:
-            self._copies[offset] = first
-        records, most_bytes = self._limits
-        while len(self._order) > records or (self._bytes > most_bytes and len(self._order) > 1):
-            self._forget()
-        return None if first == offset else first
+        table = self._tables[-1] if self._tables else None
+        if table is None or born >= table.ends or len(table.offsets) == table.capacity:
+            table = self._next_table(offset, born)
+        elif born > table.until:
+            table.until = born
+        key, hashed = bytes.fromhex(transaction_id), hash(transaction_id)
+        for one, index, mask in self._probes:
+            if index[hashed & mask]:
+                first = one.find(key, hashed)
+                if first is not None and first != offset:
+                    table.copies.append(offset)
+                    table.firsts.append(first)
+                    self._has_copies = True
+                    return first
+        table.add(key, hashed, offset)
+        return None
 
-    def _forget(self) -> None:
-        offset, size, transaction_id = self._order.popleft()
-        self._bytes -= size
-        self._copies.pop(offset, None)
-        if self._first.get(transaction_id) == offset:
-            del self._first[transaction_id]
+    def _next_table(self, offset: int, born: int) -> _Table:
+        """The table that begins with this message, once what is too old is forgotten."""
+        tables, capacity = self._tables, _FEW
+        if tables:
+            last = tables[-1]
+            # As many as the last slice had, so that there are few tables and none is rather empty.
+            wanted = len(last.offsets)
+            if wanted == last.capacity:
+                wanted *= 2
+            while capacity < min(_MANY, wanted):
+                capacity *= 2
+            self._forget(max(born, *(table.until for table in tables)))
+        tables.append(_Table(capacity, offset, born, born + self._window // _SLICES))
+        self._probes = [(table, table.index, table.mask) for table in tables]
+        return tables[-1]
+
+    def _forget(self, newest: int) -> None:
+        tables = self._tables
+        count = sum(len(table.offsets) for table in tables)
+        while len(tables) > 1 and newest - tables[0].until > self._window:
+            count -= len(tables[0].offsets)
+            if count < self._at_least:
+                break
+            tables.popleft()
+        self._has_copies = any(table.copies for table in tables)
 
     def first_of(self, offset: int) -> int:
         """The half message that is meant by this offset: that of a copy is the first one's."""
-        return self._copies.get(offset, offset)
+        if self._has_copies:
+            for table in self._tables:
+                place = bisect_left(table.copies, offset)
+                if place < len(table.copies) and table.copies[place] == offset:
+                    return table.firsts[place]
+        return offset
 
     @property
     def start(self) -> int | None:
         """Offset of the oldest one; who reads from there knows the same copies."""
-        return self._order[0][0] if self._order else None
+        return self._tables[0].start if self._tables else None
+
+    @property
+    def bytes(self) -> int:
+        """What the tables hold in memory."""
+        return sum(
+            len(table.ids) + sum(len(column) * column.itemsize for column in (table.offsets, table.index, table.copies))
+            for table in self._tables
+        )

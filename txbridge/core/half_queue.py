@@ -96,7 +96,7 @@ class HalfQueue:
 
         The offset of its first when it is a copy (`copies`), which then is `read_malformed`.
         """
-        return self._recent.note(half.offset, half.transaction_id, half.size)
+        return self._recent.note(half.offset, half.transaction_id, half.born)
 
     def read(self, half: HalfMessage) -> bool:
         """Take in the next half message. True when it is open, so that its body will be needed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.core.building import COMMIT, POLICY, ROLLBACK, Partition, end, entry, half, id_of
-from txbridge.core.copies import RecentHalves
+from txbridge.core.copies import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, RecentHalves
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 
@@ -12,46 +12,55 @@ def copy_of(first: int, offset: int) -> HalfMessage:
     return half(first)._replace(offset=offset)
 
 
+A, B, C, D = (name * 32 for name in "ABCD")
+
+
 def test_a_repeated_id_is_a_copy_of_the_first() -> None:
     recent = RecentHalves()
-    assert [recent.note(3, "A", 10), recent.note(4, "B", 10)] == [None, None]
-    assert [recent.note(5, "A", 10), recent.note(9, "A", 10)] == [3, 3]
+    assert [recent.note(3, A, 10), recent.note(4, B, 10)] == [None, None]
+    assert [recent.note(5, A, 10), recent.note(9, A, 10)] == [3, 3]
     assert [recent.first_of(offset) for offset in (3, 4, 5, 9, 1_000)] == [3, 4, 3, 3, 1_000]
 
 
-def test_the_last_ones_are_known_by_number_and_by_bytes() -> None:
-    by_number = RecentHalves(records=2, size=1_000)
-    for offset, name in enumerate("ABC"):
-        by_number.note(offset, name, 10)
-    assert by_number.start == 1
-    assert by_number.note(3, "A", 10) is None
-
-    by_bytes = RecentHalves(records=100, size=25)
-    for offset, name in enumerate("ABC"):
-        by_bytes.note(offset, name, 10)
-    assert by_bytes.start == 1
-    # One that is larger than all that may be kept is kept until the next.
-    by_bytes.note(3, "D", 5_000)
-    assert (by_bytes.start, by_bytes.note(4, "D", 1)) == (3, 3)
+def test_the_window_covers_what_a_client_may_take_and_a_margin() -> None:
+    assert (LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS) == (30_000, 60_000)
 
 
-def test_as_many_bytes_as_may_be_kept_are_kept() -> None:
-    recent = RecentHalves(records=100, size=30)
-    for offset, name in enumerate("ABC"):
-        recent.note(offset, name, 10)
-    assert recent.start == 0
-    recent.note(3, "D", 1)
-    assert recent.start == 1
+def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:
+    recent = RecentHalves()
+    recent.note(0, A, 1_000)
+    for offset in range(1, 60_000):
+        assert recent.note(offset, f"{offset:032X}", 1_000 + offset) is None
+    assert recent.note(60_000, A, 61_000) == 0
+    # 16 bytes of id, 8 of offset, the index.
+    assert recent.bytes < 50 * 60_000
 
 
-def test_a_copy_is_forgotten_with_its_own_record_and_a_later_one_with_the_first() -> None:
-    recent = RecentHalves(records=2, size=1_000)
-    for offset, name in ((0, "A"), (1, "A"), (2, "B")):
-        recent.note(offset, name, 10)
+def test_what_is_older_than_the_window_is_forgotten_but_for_the_last_ones() -> None:
+    recent = RecentHalves(window=100, at_least=2)
+    for offset, (name, born) in enumerate([(A, 0), (B, 30), (C, 60), (D, 90)]):
+        recent.note(offset, name, born)
+    assert recent.note(4, A, 100) == 0
+    # Append times go back a little when another broker leads.
+    assert recent.note(5, D, 80) == 3
+    assert recent.note(6, "E" * 32, 250) is None
+    assert recent.start == 2
+    assert recent.note(7, A, 251) is None
+    assert recent.note(8, D, 251) == 3
+    alone = RecentHalves(window=100, at_least=2)
+    alone.note(0, A, 0)
+    alone.note(1, B, 1_000_000)
+    assert alone.note(2, A, 2_000_000) == 0
+
+
+def test_a_copy_is_forgotten_with_the_messages_of_its_time() -> None:
+    recent = RecentHalves(window=100, at_least=1)
+    for offset, (name, born) in enumerate([(A, 0), (A, 99), (B, 101), (C, 180)]):
+        recent.note(offset, name, born)
     # The first is gone: what copied it is known still, a further one counts as a message.
     assert recent.first_of(1) == 0
-    assert recent.note(3, "A", 10) is None
-    assert recent.first_of(1) == 1
+    assert recent.note(4, A, 181) is None
+    assert recent.first_of(1) == 0
 
 
 def test_the_next_half_message_is_no_copy_of_the_last() -> None:
