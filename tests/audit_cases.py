@@ -548,6 +548,15 @@ def malformed_ends_have_no_effect(log: Log) -> Half:
     return half
 
 
+@case("delivered")
+def optional_headers_without_a_value(log: Log) -> Half:
+    """They count as absent: no decision is lost by them."""
+    half = log.half(REAL_QID=None, CHECK_IMMUNITY_TIME_IN_SECONDS=None, BORN_TIMESTAMP=None)
+    log.end_record(half.entry(COMMIT).encode(), half.partition, CLIENT_ID=None)
+    log.deliver(half)
+    return half
+
+
 @case("pending", state="undecided", strays=("MALFORMED",))
 def end_that_only_the_worker_finds_malformed(log: Log) -> Half:
     half = log.half()

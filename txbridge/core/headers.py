@@ -35,9 +35,9 @@ class OurHeaders:
 
     def require_version(self, what: str) -> None:
         """Raise MalformedRecordError unless the record speaks our protocol version (NewerVersionError: a later one)."""
-        version = self.optional_bytes(VERSION)
-        if version is None:
+        if VERSION not in self._values:
             raise MalformedRecordError(f"not a record of txbridge: no header {VERSION}, so it is no {what}")
+        version = self.required_bytes(VERSION)
         if version != PROTOCOL_VERSION:
             text = decoded(VERSION, version)
             newer = text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS and int(text) > _OUR_VERSION
@@ -46,21 +46,18 @@ class OurHeaders:
             )
 
     def optional_bytes(self, name: str) -> bytes | None:
-        value = self._values.get(name, _ABSENT)
-        if value is _ABSENT:
-            return None
-        if self._repeats:
+        """None when there is no such header, or when its value is null: both say nothing."""
+        value = self._values.get(name)
+        if self._repeats and name in self._values:
             times = sum(other == name for other, _ in self._headers)
             if times > 1:
                 raise MalformedRecordError(f"header {name} is there {times} times")
-        if value is None:
-            raise MalformedRecordError(f"header {name} is null")
         return value
 
     def required_bytes(self, name: str) -> bytes:
         value = self.optional_bytes(name)
         if value is None:
-            raise MalformedRecordError(f"header {name} is missing")
+            raise MalformedRecordError(f"header {name} is {'null' if name in self._values else 'missing'}")
         return value
 
     def optional(self, name: str) -> str | None:
@@ -78,9 +75,6 @@ class OurHeaders:
 _OUR_VERSION = int(PROTOCOL_VERSION)
 #: More is no version but nonsense; and int() refuses thousands of digits with another exception.
 _VERSION_DIGITS = 9
-
-#: Stands for a header that is not there, as the value of one that is there may be null.
-_ABSENT = b"absent"
 
 
 def decoded(name: str, value: bytes) -> str:

@@ -103,6 +103,15 @@ def test_a_long_remark_is_cut_between_characters(remark, encoded):
     parse_end(0, text.encode(), HEADERS)
 
 
+def test_a_client_id_without_a_value_loses_no_decision():
+    end = parse_end(0, f"5,{ID},8".encode(), [*HEADERS, ("CLIENT_ID", None)])
+    assert (end.client_id, end.entries) == (None, [EndEntry(5, ID, Decision.COMMIT)])
+
+
+def test_leading_zeros_say_nothing():
+    assert parse_end(0, f"0005,{ID},8,02".encode(), HEADERS).entries == [EndEntry(5, ID, Decision.COMMIT, 2)]
+
+
 @pytest.mark.parametrize(
     ("field", "remark"),
     [("a+b", "a+b"), ("%", "%"), ("%zz", "%zz"), ("%FF", "\ufffd"), ("é", "é")],
@@ -129,6 +138,7 @@ def test_a_remark_of_another_client_is_taken_as_well_as_it_goes(field, remark):
             [*HEADERS[:2], ("SOURCE", b"Client")],
             "header SOURCE is not one of client, check, operator, resume, abandon",
         ),
+        (b"", [*HEADERS[:2], ("SOURCE", None)], "header SOURCE is null"),
         (b"", [*HEADERS, ("CLIENT_ID", b"\xff")], "entry 1 has 1 fields, not 3 to 5: ''"),
         (f"5,{ID},8".encode(), [*HEADERS, ("CLIENT_ID", b"\xff")], "header CLIENT_ID is not UTF-8"),
         (None, HEADERS, "the value is null"),

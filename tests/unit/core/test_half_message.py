@@ -172,6 +172,15 @@ def test_the_fullest_half_message():
     assert (half.key, half.value, half.headers) == (b"k", b"v", MOST)
 
 
+def test_optional_headers_without_a_value_are_absent():
+    """They are no user's either: the delivered record does not have them."""
+    nulls = [(name, None) for name in ("REAL_QID", "CHECK_IMMUNITY_TIME_IN_SECONDS", "BORN_TIMESTAMP")]
+    half = parse([("trace", b"1"), *LEAST, *nulls])
+    assert (half.real_partition, half.immunity, half.user_timestamp) == (None, None, None)
+    assert half.users == [("trace", b"1")]
+    assert delivered_headers(half, 2) == [("trace", b"1"), ("UNIQ_KEY", ID.encode()), ("TXB_HALF", b"2:5")]
+
+
 def test_size_counts_key_value_and_headers():
     assert parse(LEAST, key=None, value=None).size == 8 + 32 + 6 + 6 + 10 + 13 + 8 + 4 + 5 + 1
     assert parse([*LEAST, ("trace", None)], key=b"12", value=b"345").size == 93 + 5 + 2 + 3
@@ -205,7 +214,9 @@ def test_size_counts_key_value_and_headers():
         (changed("REAL_QID", b"-1"), "header REAL_QID is not a whole number: '-1'"),
         (changed("REAL_QID", b"2147483648"), "header REAL_QID can not be a partition: 2147483648"),
         (changed("BORN_TIMESTAMP", b"now"), "header BORN_TIMESTAMP is not a whole number: 'now'"),
-        (changed("CHECK_IMMUNITY_TIME_IN_SECONDS", None), "header CHECK_IMMUNITY_TIME_IN_SECONDS is null"),
+        (changed("REAL_TOPIC", None), "header REAL_TOPIC is null"),
+        (changed("TRAN_MSG", None), "header TRAN_MSG is null"),
+        ([*MOST, ("REAL_QID", None)], "header REAL_QID is there 2 times"),
         ([*MOST, ("CHECK_IMMUNITY_TIME_IN_SECONDS", b"60")], "header CHECK_IMMUNITY_TIME_IN_SECONDS is there 2 times"),
         # A user's header of these names would be taken for ours in a check, a discarded or a delivered record.
         ([*MOST, ("TXB_HALF", b"0:0")], "header 'TXB_HALF' is reserved"),

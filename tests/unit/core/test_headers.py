@@ -46,10 +46,19 @@ def test_values_that_are_refused():
         [("null", None), ("latin", b"\xe9"), ("twice", b"1"), ("twice", b"1"), ("users", b"1"), ("once", b"1")]
     )
     assert refused(ours.required, "absent") == "header absent is missing"
-    assert refused(ours.optional, "null") == "header null is null"
+    assert refused(ours.required, "null") == "header null is null"
+    assert refused(OurHeaders([("TXB_V", None)]).require_version, "END record") == "header TXB_V is null"
     assert refused(ours.optional, "latin") == "header latin is not UTF-8"
     assert refused(ours.optional, "twice") == "header twice is there 2 times"
     assert ours.optional("once") == "1"
+
+
+def test_an_optional_header_without_a_value_counts_as_absent():
+    """A client in another language may write it when there is nothing to say; no decision is lost by it."""
+    ours = OurHeaders([("null", None), ("other", b"1")])
+    assert ours.optional("null") is None
+    assert ours.optional_bytes("null") is None
+    assert ours.optional_number("null") is None
 
 
 def test_a_repetition_does_not_hide_behind_null():
