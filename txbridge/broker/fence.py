@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.broker.errors import FencedError
 from txbridge.broker.outside import OUTSIDE, Outside
-from txbridge.broker.trouble import CONTEXT, EndTxnWatch
+from txbridge.broker.trouble import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.denied import named
 from txbridge.kafka_config import transactional_producer_config
 
@@ -22,17 +22,6 @@ _INIT_TIMEOUT_S = 30.0
 _LINGER_MS = 100
 #: The broker, which knows the topic's limit, judges the size of a record; not this client.
 _LARGEST_RECORD = 1_000_000_000
-
-#: Errors that say: somebody else owns this transactional.id now.
-FENCED_CODES = frozenset(
-    {
-        KafkaError._FENCED,  # noqa: SLF001 - librdkafka's public name for it
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    },
-)
-
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

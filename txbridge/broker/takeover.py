@@ -42,6 +42,7 @@ from txbridge.core.progress import Progress, parse_op
 from txbridge.core.states import Outcome
 from txbridge.log import get_logger
 from txbridge.record_headers import headers_of
+from txbridge.text import counted
 
 _REQUEST_TIMEOUT_S = 10.0
 #: Between two questions about an end that can not be the true one.
@@ -154,7 +155,7 @@ def _topic_ids(admin: AdminClient, names: Names, partition: int) -> dict[str, st
         count = len(facts[short].partitions)
         if count <= partition:
             raise TakeOverRefusedError(
-                f"{topic} has {count} partitions, {names.end} has {len(facts['end'].partitions)}: their number was "
+                f"{topic} has {counted(count, 'partition')}, {names.end} has {len(facts['end'].partitions)}: their number was "
                 f"changed, and partition {partition} can not be served. The others go on; use a new namespace to grow",
             )
     return {short: str(found.topic_id) for short, found in facts.items()}
@@ -317,7 +318,7 @@ def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, ha
 
 def _refuse_lost_ops(names: Names, partition: int, progress: Progress, count: int) -> NoReturn:
     raise TakeOverRefusedError(
-        f"{names.op}[{partition}] has {count} records from offset {progress.op} on, and workers have written "
+        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {progress.op} on, and workers have written "
         f"{progress.ops}: the log was cut. Restore it, or use a new namespace",
     )
 

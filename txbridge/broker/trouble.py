@@ -16,6 +16,21 @@ from confluent_kafka import KafkaError
 #: The debug context that must be switched on for this.
 CONTEXT = "eos"
 
+#: Errors that say: somebody else owns this transactional.id now.
+FENCED_CODES = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - librdkafka's public name for it
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    },
+)
+#: librdkafka's line about an error after which a producer is of no use any more, which it logs as an emergency.
+_FATAL = "FATAL"
+#: What such a line says of a fence: another worker has taken over, which is what happens at every rebalance, and which
+#: the owner of the partition reports itself.
+_FENCED_WORDS = tuple(KafkaError(code).str().partition(": ")[2] for code in FENCED_CODES)
+
 _FACILITY = "ENDTXN"
 _RETURNED = re.compile(r"EndTxn returned (\w+) in state")
 _SUCCESS = "NO_ERROR"
@@ -51,5 +66,7 @@ class EndTxnWatch:
                 self._ended = True
             else:
                 self.trouble = self.trouble or f"EndTxn returned {found[1]}"
+        if facility == _FATAL and any(words in line for words in _FENCED_WORDS):
+            level = logging.INFO
         if level > logging.DEBUG or self._forward_debug:
             self._forward.log(level, text, facility, client, line)

@@ -29,6 +29,7 @@ from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.reading import bounds_of, open_reader, read_offset
 from txbridge.operations.writing import check_words
+from txbridge.text import counted
 
 #: As the worker's default: a handful of records takes milliseconds.
 _COMMIT_TIMEOUT_MS = 10_000
@@ -86,7 +87,9 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
         _write(connection, partition, progress, after, gone)
     if gone:
         named_ones = ", ".join(f"{one.half_offset} ({short_id(one.transaction_id)}, {one.group})" for one in parked)
-        lines.append(f"{len(gone)} open messages were among them: {named_ones}{' ...' if len(gone) > _NAMED else ''}")
+        were = "was" if len(gone) == 1 else "were"
+        rest = " ..." if len(gone) > _NAMED else ""
+        lines.append(f"{counted(len(gone), 'open message')} {were} among them: {named_ones}{rest}")
     return Acknowledged(True, [*lost.values(), *lines])
 
 

@@ -1,0 +1,64 @@
+"""Lines of the libraries below the worker: whose they are, and how bad."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from confluent_kafka import KafkaError
+from faust.types import TP
+
+from txbridge.broker.faust_transport import TolerantConsumer
+from txbridge.broker.quiet import calm_down
+from txbridge.broker.trouble import EndTxnWatch
+
+
+class Handler(logging.Handler):
+    """Keeps the names and levels of lines."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append((record.name, record.levelname))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    ],
+)
+def test_an_ordinary_fence_is_nothing_critical(caplog, code):
+    caplog.set_level(logging.DEBUG)
+    watch = EndTxnWatch(logging.getLogger("txbridge.librdkafka"), forward_debug=False)
+    text = f"[thrd:main]: Fatal error: {KafkaError(code).str()}: transactional.id x"
+    watch.log(logging.CRITICAL, "%s [%s] %s", "FATAL", "rdkafka#producer-1", text)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_other_fatal_errors_stay_critical(caplog):
+    watch = EndTxnWatch(logging.getLogger("txbridge.librdkafka"), forward_debug=False)
+    text = "[thrd:main]: Fatal error: Broker: Transactional Id authorization failed: no right"
+    watch.log(logging.CRITICAL, "%s [%s] %s", "FATAL", "rdkafka#producer-1", text)
+    watch.log(logging.CRITICAL, "%s [%s] %s", "CRASH", "rdkafka#producer-1", "fenced by a newer instance")
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"] * 2
+
+
+def test_what_faust_says_in_our_name_is_fausts():
+    handler = Handler()
+    calm_down([handler])
+    for name in ("txbridge.broker.faust_transport", "txbridge.broker", "faust.app", "txbridge.client"):
+        handler.handle(logging.LogRecord(name, logging.ERROR, f"{name}.py", 1, "text", (), None))
+    assert [name for name, _ in handler.lines] == ["faust", "txbridge.broker", "faust.app", "txbridge.client"]
+
+
+def test_a_partition_that_nobody_writes_to_is_no_error(caplog):
+    # Not made: Faust's own constructor wants an application, and would ask it about the partition.
+    consumer = TolerantConsumer.__new__(TolerantConsumer)
+    consumer.verify_event_path(1e9, TP("RMQ_SYS_TRANS_END_TOPIC", 0))
+    assert caplog.records == []
