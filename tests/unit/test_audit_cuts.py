@@ -465,6 +465,7 @@ def test_json_form() -> None:
             "answered_by_check",
             "pending",
             "pending_states",
+            "abandoned",
             "discarded",
         ),
         *("unverifiable", "violations", "findings", "findings_to_act_on", "selection", "cuts", "started_at", "seconds"),
