@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
 )
 
 from txbridge.broker.membership import GroupMembership
+from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.state import PartitionContext
 from txbridge.core.check_policy import CheckPolicy
@@ -305,7 +306,11 @@ class Bridge:
         return worker
 
     def local_owner(
-        self, partition: int = 0, confirm: Callable[[int], bool] = lambda _: True, **options: int
+        self,
+        partition: int = 0,
+        confirm: Callable[[int], bool] = lambda _: True,
+        outside: Outside = OUTSIDE,
+        **options: int,
     ) -> LocalOwner:
         """An owner in this process; options are those of CheckPolicy, commit_timeout, payload_memory, and entries and
         bytes of one Kafka transaction.
@@ -321,6 +326,7 @@ class Bridge:
             check_rate=1_000,
             largest=Limits(settings.pop("entries", 10_000), settings.pop("bytes", 16 * 1024 * 1024)),
             policy=CheckPolicy(**settings),
+            outside=outside,
         )
         return LocalOwner(context, partition, confirm)
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from txbridge.broker import half_log, membership, takeover
+from txbridge.broker.broker_clock import BrokerClock
 from txbridge.broker.committer import Committer
 from txbridge.broker.cycle import Cycle
 from txbridge.broker.errors import AbortedError, IndefiniteError
@@ -207,6 +208,11 @@ def keep_a_client_that_is_silent() -> None:
     membership._ABANDON_AFTER_S = float("inf")
 
 
+def believe_the_own_clock() -> None:
+    """What falls due is compared with the clock of the worker's machine."""
+    BrokerClock.now = BrokerClock.due = lambda self: self._outside.now()
+
+
 def discard_without_waiting() -> None:
     """The discard does not wait for the interval after the last check."""
     DueTimes.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
@@ -311,6 +317,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
         a_new_answer_makes_an_old_one_fresh,
         keep_a_client_that_fails,
         keep_a_client_that_is_silent,
+        believe_the_own_clock,
         discard_without_waiting,
         watermark_passes_the_undecided,
         op_replayed_from_its_end,

@@ -40,7 +40,10 @@ def registries() -> list[CollectorRegistry]:
     assert draft.checks
     worker.committed(draft, [], 0.1, 7_000)
     open_ = Count({"orders": {0: 1}}, {})
-    worker.watch(lambda: [PartitionFacts(0, serving=True, open=open_, end_lag=0, checks_overdue=0.0)], lambda: True)
+    worker.watch(
+        lambda: [PartitionFacts(0, serving=True, open=open_, end_lag=0, checks_overdue=0.0, clock_ahead=0.0)],
+        lambda: True,
+    )
     metrics = ClientMetrics(client)
     metrics.of_group("orders").answering(
         Outcome(LocalTransactionState.COMMIT_MESSAGE), Ticket(EndEntry(1, "A" * 32, COMMIT), 1)

@@ -24,16 +24,16 @@ from txbridge.errors import EnvironmentProblemError
 
 
 class FakeOwner:
-    def __init__(self, partition, *, serving=True, error=None):
+    def __init__(self, partition, *, serving=True, error=None, clock=None):
         self.partition, self.silent_for, self.alive = partition, 0.0, True
-        self.serving, self.error = serving, error
+        self.serving, self.error, self.clock = serving, error, clock
 
     def is_alive(self):
         return self.alive
 
     @property
     def status(self):
-        return OwnerStatus(self.partition, self.serving, self.error)
+        return OwnerStatus(self.partition, self.serving, self.error, self.clock)
 
 
 class FakeWorker:
@@ -105,6 +105,7 @@ def test_a_member_with_no_partition_is_ready(health):
         (FakeWorker(partitions=frozenset({7})), "partition 7: assigned, not begun yet"),
         # The group gives it nothing any more, but here it is not over.
         (FakeWorker(FakeOwner(3, serving=False), partitions=frozenset()), "partition 3: being taken over"),
+        (FakeWorker(FakeOwner(0), FakeOwner(3, clock="it is behind")), "partition 3: it is behind"),
         (FakeWorker(FakeOwner(0), member=False), "not a member of the group"),
         (FakeWorker(FakeOwner(0), stable=False), "the group is rebalancing"),
     ],

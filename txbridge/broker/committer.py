@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from txbridge.broker.broker_clock import BrokerClock
 from txbridge.broker.errors import (
     AbortedError,
     FencedError,
@@ -58,10 +59,12 @@ class Committer:
         topics: RealTopics,
         refused_checks: RefusedChecks,
         size: TransactionSize,
+        clock: BrokerClock,
     ) -> None:
         self._context = context
         self._state = state
         self._topics = topics
+        self._clock = clock
         self._refused_checks = refused_checks
         self._size = size
         self._outside = context.outside
@@ -92,7 +95,7 @@ class Committer:
         Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
         """
         state = self._state
-        receipt = Receipt()
+        receipt = Receipt(appended=self._clock.appended)
         try:
             bodies = self._bodies(draft)
         except BaseException:
@@ -146,7 +149,7 @@ class Committer:
         seconds = self._outside.monotonic() - started
         self._size.got_through(*_load(contents), seconds)
         self._apply(contents, receipt)
-        self._metrics.committed(draft, malformed, seconds, self._outside.now())
+        self._metrics.committed(draft, malformed, seconds, self._clock.now())
         return True
 
     def _progress(self, draft: Draft) -> Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
+from txbridge.broker.broker_clock import BrokerClock
 from txbridge.broker.check_watch import CheckWatch
 from txbridge.broker.committer import Committer
 from txbridge.broker.errors import AbortedError
@@ -63,7 +64,9 @@ class Cycle:
         self._groups = GroupDirectory(context.membership, context.names, context.outside)
         self._refused_checks = RefusedChecks(context.outside)
         self._size = TransactionSize(context.largest)
-        self._committer = Committer(context, state, self._topics, self._refused_checks, self._size)
+        #: What time it is, for all that falls due.
+        self.clock = BrokerClock(state.partition, context.outside)
+        self._committer = Committer(context, state, self._topics, self._refused_checks, self._size, self.clock)
         self._half = HalfLog(state, context.outside)
         self._watch = CheckWatch(state.partition, context.outside)
         # Groups with checks due that the round at hand looks at.
@@ -103,7 +106,7 @@ class Cycle:
 
     def prove_ownership(self) -> None:
         """Write the progress in a first transaction: nobody came in between the fence and here."""
-        draft = Draft(self._state.queue, self._outside.now())
+        draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
         # As small as can be: a new owner does not know yet what the link carries.
         draft.park(0, grown_old=False)
         if not self._committer.commit(draft, []):
@@ -151,7 +154,7 @@ class Cycle:
         limits = self._size.limits
         self._look_up(set(), None)
         self._topics.begin_draft()
-        draft = Draft(self._state.queue, self._outside.now())
+        draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
         self._retry_held(draft, limits.bytes)
         draft.park(0)
         if draft.is_empty:
@@ -202,7 +205,7 @@ class Cycle:
         """
         if self._due is not None or self._outside.monotonic() < self._next_round:
             return
-        now = self._outside.now()
+        now = self.clock.due()
         due = self._state.queue.next_due(now)
         if due is None or due > now:
             self._watch.round_done({})
@@ -247,7 +250,7 @@ class Cycle:
     def _look_up(self, of_commits: AbstractSet[str], as_of: int | None) -> None:
         """Ask Kafka what the draft will want to know: real topics, groups that are to be checked."""
         queue, names = self._state.queue, self._context.names
-        topics = of_commits | queue.due.topics_of_due_retries(self._outside.now(), _ROUND_LIMIT)
+        topics = of_commits | queue.due.topics_of_due_retries(self.clock.due(), _ROUND_LIMIT)
         if as_of is not None:
             groups = self._due_groups = self._groups.attend(
                 lambda limit: queue.due.groups_with_checks_due(as_of, limit),
@@ -259,7 +262,7 @@ class Cycle:
     # --- the draft --------------------------------------------------------------------------------------------------
 
     def _draft(self, turn: Turn, as_of: int | None) -> tuple[Draft, list[MalformedRecord]]:
-        draft = Draft(self._state.queue, self._outside.now())
+        draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
         limits = self._size.limits
         malformed: list[MalformedRecord] = []
         for part in turn.parts:
@@ -353,6 +356,11 @@ class Cycle:
         a log start above the progress would then look as if something was lost.
         """
         state = self._state
+        if self.clock.should_ask_again:
+            draft = Draft(state.queue, self.clock.now(), self.clock.due())
+            draft.park(0)
+            self._committer.commit(draft, [])
+            return
         if self._outside.monotonic() - self._written_at < _SETTLE_S:
             return
         self._written_at = self._outside.monotonic()
@@ -362,7 +370,7 @@ class Cycle:
         if queue.watermark < queue.half_position or at_ends == (progress.half, progress.end, progress.op):
             return
         self._committer.settle(op_end)
-        draft = Draft(queue, self._outside.now())
+        draft = Draft(queue, self.clock.now(), self.clock.due())
         draft.skip_end(end_position)
         draft.park(0)
         self._committer.commit(draft, [])

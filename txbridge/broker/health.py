@@ -156,6 +156,8 @@ class Health:
                 reasons.append(f"partition {partition}: assigned, not begun yet")
             elif not owner.serving:
                 reasons.append(f"partition {partition}: {owner.error or 'being taken over'}")
+            elif owner.clock is not None:
+                reasons.append(f"partition {partition}: {owner.clock}")
         if worker.partition_counts.problem is not None:
             reasons.append(worker.partition_counts.problem)
         return reasons

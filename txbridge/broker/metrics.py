@@ -77,6 +77,8 @@ class PartitionFacts:
     end_lag: int | None = None
     #: Seconds for which checks are overdue that may be possible (CheckWatch).
     checks_overdue: float | None = None
+    #: Seconds by which this machine's clock is ahead of the brokers'.
+    clock_ahead: float | None = None
 
 
 class WorkerMetrics:
@@ -257,15 +259,20 @@ class _States(Collector):
             "For how long checks have been due that no dead group explains",
             labels=["partition"],
         )
+        clock = GaugeMetricFamily(
+            "txbridge_clock_ahead_seconds", "This machine's clock against the brokers'", labels=["partition"]
+        )
         for one in facts:
             label = [str(one.partition)]
+            if one.clock_ahead is not None:
+                clock.add_metric(label, one.clock_ahead)
             owned.add_metric(label, 1)
             serving.add_metric(label, float(one.serving))
             if one.end_lag is not None:
                 lag.add_metric(label, one.end_lag)
             if one.checks_overdue is not None:
                 overdue.add_metric(label, one.checks_overdue)
-        yield from (owned, serving, lag, overdue)
+        yield from (owned, serving, lag, overdue, clock)
         yield from self._open([one.open for one in facts if one.open is not None])
 
     def _open(self, counts: list[Count]) -> Iterator[Metric]:

@@ -43,6 +43,8 @@ class OwnerStatus:
     partition: int
     serving: bool
     error: str | None
+    #: That the clocks of this machine and of the brokers differ.
+    clock: str | None = None
 
 
 class PartitionOwner(threading.Thread):
@@ -69,7 +71,9 @@ class PartitionOwner(threading.Thread):
 
     @property
     def status(self) -> OwnerStatus:
-        return OwnerStatus(self.partition, self._serving, self._error)
+        restored = self._restored
+        clock = None if restored is None else restored[2].clock.problem
+        return OwnerStatus(self.partition, self._serving, self._error, clock)
 
     @property
     def applied(self) -> int | None:
@@ -96,6 +100,7 @@ class PartitionOwner(threading.Thread):
             open=queue.census(),
             end_lag=max(0, end_log.known_end - applied),
             checks_overdue=cycle.checks_overdue,
+            clock_ahead=None if (ahead := cycle.clock.ahead_ms) is None else ahead / 1000,
         )
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from txbridge.broker.errors import RecordFailure, RecordKind, RecordName
 from txbridge.broker.faults import fault_point
@@ -95,6 +95,8 @@ class Receipt:
     progress_offset: int = -1
     #: OFFSET offset of the next record of ours, when it was learnt by reading.
     ledger_at: int | None = None
+    #: Told the append time (ms) of the progress record, as soon as it is known, whatever becomes of the transaction.
+    appended: Callable[[int], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class Contents:
     named: bool = False
     #: OFFSET offset at which the first record has to land, because it was read up to there.
     ledger_at: int | None = None
+    #: Told the append time (ms) of the progress record, as soon as it is known, whatever becomes of the transaction.
+    appended: Callable[[int], None] = lambda _: None
 
 
 class LedgerMovedError(Exception):
@@ -452,6 +456,9 @@ def _note_progress(receipt: Receipt, message: Message) -> None:
     offset = message.offset()
     assert offset is not None
     receipt.progress_offset = offset
+    kind, milliseconds = message.timestamp()
+    if kind == TIMESTAMP_LOG_APPEND_TIME:
+        receipt.appended(milliseconds)
 
 
 def _note_discard(draft: Draft, half_offset: int, message: Message) -> None:

@@ -70,9 +70,11 @@ class Decisions:
 class Draft:
     """Effects of one Kafka transaction. The lists are what the shell writes; offsets are half offsets."""
 
-    def __init__(self, queue: HalfQueue, now: int) -> None:
+    def __init__(self, queue: HalfQueue, now: int, due: int | None = None) -> None:
         self._queue = queue
         self._now = now
+        # What falls due until then is due; not later than `now`.
+        self._due = now if due is None else due
         self._final: dict[int, TransactionState] = {}
         self._changed: dict[int, HalfEntry] = {}
         self._taken: dict[int, HalfEntry] = {}
@@ -200,7 +202,7 @@ class Draft:
         `max_bytes` bounds the draft as a whole; only a message that would be alone in it may be larger. What has no
         room goes back as it came: nothing is written about it.
         """
-        for entry in self._take(self._queue.due.take_timers_due(self._now, limit)):
+        for entry in self._take(self._queue.due.take_timers_due(self._due, limit)):
             if entry.state is TransactionState.DISCARDED:
                 self._final[entry.offset] = TransactionState.DISCARDED
                 self.forgotten.append(entry)

@@ -23,6 +23,10 @@ _SHORT = 60_000
 _CHECKED_WITHIN = 120_000
 
 
+#: An owner learns the brokers' time from acknowledgements, and looks at them when a Kafka transaction lets it (ms).
+_LATE = 90_000
+
+
 class Violation(Exception):  # noqa: N818 - what was found is no error of the simulator's
     """A promise was broken; the text says which, and where."""
 
@@ -79,7 +83,7 @@ class Checker:
         before, model = self._progress[number], self.models[number]
         ended = before["end"] if before else 0
         self._check_progress(number, before, new)
-        decided = self._apply_ends(model, _position(before), _position(new), witness)
+        decided = self._apply_ends(model, _position(before), _position(new))
         delivered = self._deliveries(by_topic, number, decided)
         abandoned = {offset for offset, half in model.halves.items() if half.state == "abandoned" and half.op is None}
         op_place = by_topic.pop(self._names.op, [])
@@ -131,9 +135,7 @@ class Checker:
             high = self._cluster.logs[topic, number].high_watermark
             self._require(new[name] <= high, "P10", f"progress {number}: {name} {new[name]} is beyond the log")
 
-    def _apply_ends(
-        self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int], witness: Witness
-    ) -> dict[int, int]:
+    def _apply_ends(self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int]) -> dict[int, int]:
         """Apply END between two positions; of what it decided, the place in the order of decisions."""
         decided: dict[int, int] = {}
         for position in range(start[0], end[0] + (end[1] > 0)):
@@ -143,7 +145,7 @@ class Checker:
                 self._require(len(entries) > end[1], "P10", f"END {position} has no entry {end[1]} to go on from")
                 entries = entries[: end[1]]
             for entry in entries[start[1] if position == start[0] else 0 :]:
-                half = model.apply(entry, witness.latest())
+                half = model.apply(entry, self._world.now)
                 if half is not None and half.decided == position:
                     decided.setdefault(entry.half, len(decided))
         return decided
@@ -237,17 +239,17 @@ class Checker:
             )
             assert half is not None
             if reason == "EXPIRED":
-                self._require(witness.latest() >= half.since + self._times.max_age, "P7", f"{name} expired too early")
+                self._require(self._world.now >= half.since + self._times.max_age, "P7", f"{name} expired too early")
             else:
                 self._require(
                     half.checks == self._times.max_checks, "P7", f"{name} discarded after {half.checks} checks"
                 )
-                self._require(witness.latest() >= half.due, "P7", f"{name} was discarded before its interval was over")
+                self._require(self._world.now >= half.due, "P7", f"{name} was discarded before its interval was over")
             self._world.count(f"discard {reason}")
             self._world.count("transition pending give_up")
             self._no_earlier_decision(model, offset, half, witness, "P7")
             half.state = "discarded"
-            half.due = witness.latest()
+            half.due = self._world.now
             discarded.add(offset)
         return set_aside, discarded, abandoned
 
@@ -278,7 +280,7 @@ class Checker:
                 self._require(times == half.checks, "P6", f"{name}: check {times} should be number {half.checks}")
                 self._require(times <= self._times.max_checks, "P7", f"{name}: check {times} is one too many")
                 self._require(
-                    witness.latest() >= half.due, "P6", f"{name} was checked {half.due - witness.latest()} ms early"
+                    self._world.now >= half.due, "P6", f"{name} was checked {half.due - self._world.now} ms early"
                 )
                 self._require(
                     int(headers["TXB_END"]) == end, "P6", f"{name}: its END position is not that of the progress"
@@ -295,7 +297,7 @@ class Checker:
         self, model: PartitionModel, offset: int, half: Half, witness: Witness, promise: str
     ) -> None:
         """A decision that was stored before the check or discard fell due must have stopped it."""
-        noticed = max(min(half.due, half.since + self._times.max_age) - witness.greatest_skew, witness.started)
+        noticed = max(min(half.due, half.since + self._times.max_age), witness.started)
         for position in range(model.end_log.high_watermark - 1, -1, -1):
             stored = model.end_log.entries[position]
             if stored.appended >= noticed:
@@ -341,7 +343,7 @@ class Checker:
             assert half is not None
             if stored.value is None:
                 if half.state == "discarded":
-                    late = witness.latest() >= half.due
+                    late = self._world.now >= half.due
                     self._require(late, "P7", f"{name} was forgotten before its retention was over")
                     self._world.count("discard forgotten")
                     half.state = "forgotten"
@@ -356,9 +358,9 @@ class Checker:
                 self._world.count("parked with why it is not checked")
                 half.due = data["next"]
             if half.resumed_by is not None and half.state == "pending":
-                # Its age counts from when the owner drafted this: after the command was stored, by the owner's clock.
-                half.since, least = data["resumed"], half.resumed_by + witness.least_skew
-                good = least <= half.since <= witness.latest()
+                # Its age counts from when the owner drafted this: after the command was stored, as far as it knew.
+                half.since, least = data["resumed"], half.resumed_by - _LATE - witness.paused
+                good = least <= half.since <= self._world.now
                 self._require(good, "P7", f"{name} was resumed at {half.since}, the command came at {half.resumed_by}")
                 half.resumed_by = None
             same = (data["id"], data["group"]) == (half.headers["UNIQ_KEY"], half.headers["PGROUP"])

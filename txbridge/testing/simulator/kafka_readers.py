@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicCollection, TopicPartition
 
 from txbridge.core.names import Headers
 from txbridge.testing.simulator.actors import Actor
@@ -64,7 +64,7 @@ class SimulatedMessage:
         return self._stored.leader_epoch if self._stored else None
 
     def timestamp(self) -> tuple[int, int]:
-        return 2, self._stored.timestamp if self._stored else 0
+        return TIMESTAMP_LOG_APPEND_TIME, self._stored.timestamp if self._stored else 0
 
 
 class SimulatedConsumer:

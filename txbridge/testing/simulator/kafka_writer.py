@@ -289,7 +289,8 @@ class SimulatedProducer:
             return
         self._sequences[place] = sequence + len(records)
         for number, ((key, value, headers, timestamp), report) in enumerate(queue):
-            stored = Stored(first + number, "data", key, value, headers, timestamp, 0)
+            appended = self._cluster.logs[place].entries[first + number].appended
+            stored = Stored(first + number, "data", key, value, headers, timestamp or appended, appended)
             self._reports.append(partial(report, None, SimulatedMessage(*place, first + number, stored)))
         queue.clear()
 

@@ -27,6 +27,8 @@ from txbridge.testing.simulator.world import World
 #: After faults have stopped, so much time may pass until all is at rest (ms of the world), and so many turns.
 _REST_WITHIN = 240_000
 _REST_TURNS = 20_000
+#: A clock that is quite wrong (ms): longer than the greatest age of a message may be.
+_FAR = 73 * 3_600_000
 #: I/O calls that an owner makes before another may run: mostly few, sometimes enough for a whole take-over.
 _FUEL = (1, 1, 2, 3, 4, 6, 8, 12, 20, 60)
 
@@ -386,8 +388,10 @@ class Simulation:
         living = self._living()
         if living:
             process = self.world.random.choice(living)
-            milliseconds = self.world.random.choice((-5_000, -700, 700, 5_000))
+            milliseconds = self.world.random.choice((-_FAR, -5_000, -700, 700, 5_000, _FAR))
             self.world.count("fault clock jump")
+            if abs(milliseconds) == _FAR:
+                self.world.count("fault clock far off")
             self.world.trace(f"{process.name}: its clock jumps by {milliseconds} ms")
             process.jump(milliseconds)
 
@@ -426,7 +430,8 @@ class Simulation:
         world.cluster.hidden.clear()
         world.former_leaders.clear()
         for process in self._living():
-            process.skew = min(process.skew, 0)
+            # Somebody sets it right, but for a few seconds.
+            process.skew = max(min(process.skew, 0), -5_000)
             if process.actor.is_paused:
                 self._resume(process)
             if self.assigned[process.partition] is not process:

@@ -1,4 +1,4 @@
-"""What the checker may know of an owner beyond the logs: its clock, and what Kafka told it about groups."""
+"""What the checker may know of an owner beyond the logs: what Kafka told it about groups."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ class Witness:
     """One worker process."""
 
     started: int
-    #: The latest time that its clock has shown (ms).
-    latest: Callable[[], int]
     world_now: Callable[[], int]
-    #: How far its clock was ahead at most (ms).
-    greatest_skew: int = 0
-    #: How far its clock was behind at most, as a negative number (ms).
-    least_skew: int = 0
     #: How long it was paused in all (ms).
     paused: int = 0
     #: By group: when Kafka last told it that somebody is alive, and `paused` at that time.

@@ -1,0 +1,96 @@
+"""BrokerClock: a wrong clock of the worker's machine checks, discards and forgets nothing."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from txbridge.broker.broker_clock import BrokerClock
+from txbridge.broker.outside import Outside
+
+HOUR = 3_600_000
+
+
+class Machine(Outside):
+    """Its own clock, and one that nobody sets."""
+
+    def __init__(self, own: int) -> None:
+        self.own, self.seconds = own, 50.0
+
+    def now(self) -> int:
+        return self.own
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.own += milliseconds
+        self.seconds += milliseconds / 1000
+
+
+def test_p6_p7_a_clock_that_is_73_hours_ahead_makes_nothing_due():
+    machine = Machine(own=1_000_000 + 73 * HOUR)
+    clock = BrokerClock(2, machine)
+    with capture_logs() as logs:
+        clock.appended(1_000_000)
+    machine.pass_time(5_000)
+    assert clock.now() == clock.due() == 1_005_000
+    assert clock.ahead_ms == 73 * HOUR
+    assert clock.problem is not None
+    assert clock.problem.startswith("the clock of this machine is 262800 s ahead of that of the broker")
+    assert [(line["event"], line["log_level"], line["partition"]) for line in logs] == [("clock_differs", "error", 2)]
+
+
+def test_p6_p7_a_brokers_clock_that_jumps_ahead_makes_nothing_due():
+    machine = Machine(own=1_000_000)
+    clock = BrokerClock(0, machine)
+    clock.appended(1_000_000 + 73 * HOUR)
+    assert clock.due() == 1_000_000
+    # What is written down counts from the brokers' time, as births do: a resumed message must not be old at once.
+    assert clock.now() == 1_000_000 + 73 * HOUR
+
+
+def test_a_clock_that_is_behind_delays_what_is_due_and_is_told():
+    machine = Machine(own=1_000_000)
+    clock = BrokerClock(0, machine)
+    clock.appended(1_000_000 + 61_000)
+    assert clock.due() == 1_000_000
+    assert clock.now() == 1_061_000
+    assert clock.problem is not None
+    assert "61 s behind that of the broker" in clock.problem
+
+
+def test_clocks_that_agree_within_a_minute_go_by_the_brokers():
+    machine = Machine(own=1_000_000)
+    clock = BrokerClock(0, machine)
+    assert clock.now() == clock.due() == 1_000_000, "nothing was written yet"
+    assert clock.ahead_ms is None
+    clock.appended(1_000_000 - 60_000)
+    assert clock.now() == clock.due() == 940_000
+    assert clock.problem is None
+
+
+def test_a_machine_that_is_set_right_is_told_once():
+    machine = Machine(own=1_000_000 + HOUR)
+    clock = BrokerClock(0, machine)
+    with capture_logs() as logs:
+        for _ in range(3):
+            clock.appended(1_000_000)
+        machine.own -= HOUR
+        for _ in range(3):
+            clock.appended(1_000_000)
+    assert [line["event"] for line in logs] == ["clock_differs", "clock_agrees"]
+
+
+def test_a_machine_that_has_slept_asks_the_brokers_again():
+    machine = Machine(own=1_000_000)
+    clock = BrokerClock(0, machine)
+    clock.appended(1_000_000)
+    # The clock that nobody sets does not count while a machine sleeps.
+    machine.own += HOUR
+    machine.pass_time(9_000)
+    assert not clock.should_ask_again
+    machine.pass_time(1_000)
+    assert clock.should_ask_again
+    clock.appended(1_000_000 + HOUR + 10_000)
+    assert not clock.should_ask_again
+    assert clock.problem is None
