@@ -1,4 +1,4 @@
-"""Fewer lines in the log, and each under its author's name: the libraries below us can tell so eighty times a second."""
+"""Fewer lines in the log, and each by its author: the libraries below us repeat theirs eighty times a second."""
 
 from __future__ import annotations
 

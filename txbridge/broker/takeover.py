@@ -154,9 +154,10 @@ def _topic_ids(admin: AdminClient, names: Names, partition: int) -> dict[str, st
     for short, topic in topics.items():
         count = len(facts[short].partitions)
         if count <= partition:
+            others = len(facts["end"].partitions)
             raise TakeOverRefusedError(
-                f"{topic} has {counted(count, 'partition')}, {names.end} has {len(facts['end'].partitions)}: their number was "
-                f"changed, and partition {partition} can not be served. The others go on; use a new namespace to grow",
+                f"{topic} has {counted(count, 'partition')}, {names.end} has {others}: their number was changed, and "
+                f"partition {partition} can not be served. The others go on; use a new namespace to grow",
             )
     return {short: str(found.topic_id) for short, found in facts.items()}
 
@@ -318,8 +319,8 @@ def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, ha
 
 def _refuse_lost_ops(names: Names, partition: int, progress: Progress, count: int) -> NoReturn:
     raise TakeOverRefusedError(
-        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {progress.op} on, and workers have written "
-        f"{progress.ops}: the log was cut. Restore it, or use a new namespace",
+        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {progress.op} on, and workers have "
+        f"written {progress.ops}: the log was cut. Restore it, or use a new namespace",
     )
 
 

@@ -13,7 +13,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from txbridge.broker.errors import RecordFailure, RecordKind, RecordName
 from txbridge.broker.faults import fault_point
-from txbridge.broker.fence import FENCED_CODES, guarded
+from txbridge.broker.fence import guarded
+from txbridge.broker.trouble import FENCED_CODES
 from txbridge.core import names as header_names
 from txbridge.core.draft import Abandoned, Draft
 from txbridge.core.half_message import (

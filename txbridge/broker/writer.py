@@ -19,7 +19,7 @@ from txbridge.broker.errors import (
     UnnamedRecordsError,
 )
 from txbridge.broker.faults import fault_point
-from txbridge.broker.fence import FENCED_CODES, guarded, is_fenced, open_fence
+from txbridge.broker.fence import guarded, is_fenced, open_fence
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.transaction import (
     Contents,
@@ -28,7 +28,7 @@ from txbridge.broker.transaction import (
     Transaction,
     TransactionFailedError,
 )
-from txbridge.broker.trouble import EndTxnWatch
+from txbridge.broker.trouble import FENCED_CODES, EndTxnWatch
 from txbridge.core.names import Names
 from txbridge.log import librdkafka_logger
 
