@@ -108,7 +108,7 @@ def test_open_messages_are_told_by_group_state_and_age(monkeypatch):
         WorkerMetrics(),
         PartitionFacts(0, serving=True, open=first, end_lag=4),
         PartitionFacts(1, serving=True, open=second, end_lag=0),
-        PartitionFacts(2, serving=False),
+        PartitionFacts(2, serving=False, open=Count({}, {})),
     )
     assert value("txbridge_half_messages", {"group": "orders", "state": "pending"}) == 13
     assert value("txbridge_half_messages", {"group": "orders", "state": "held"}) == 3
@@ -145,3 +145,34 @@ def test_a_group_that_has_nothing_any_more_is_zero_and_does_not_vanish():
     facts[0] = PartitionFacts(0, serving=True, open=Count({}, {}))
     assert value("txbridge_half_messages", {"group": "orders", "state": "pending"}) == 0
     assert value("txbridge_ready") == 1
+
+
+def test_what_is_not_known_is_no_zero():
+    # While Kafka was away, or a partition was taken over, the worker told of 0 pending and 0 held messages.
+    known = Count({"orders": {NOW // SLOT_MS: 172}}, {("orders", TransactionState.HELD): 4})
+    facts = [PartitionFacts(0, serving=True, open=known), PartitionFacts(1, serving=True, open=Count({}, {}))]
+    metrics, answers = WorkerMetrics(), [facts]
+    metrics.watch(lambda: answers[-1], lambda: True)
+    metrics.found_partitions(2)
+    value = metrics.registry.get_sample_value
+    pending = {"group": "orders", "state": "pending"}
+    assert value("txbridge_half_messages", pending) == 172
+    assert value("txbridge_partition_half_messages", {"partition": "0", "state": "held"}) == 4
+    assert value("txbridge_partitions") == 2
+    # One of the two is being taken over: the sum is not known, what the other has is.
+    facts[0] = PartitionFacts(0, serving=False)
+    assert value("txbridge_half_messages", pending) is None
+    assert value("txbridge_half_messages_pending", {"group": "orders", "age": "under_1m"}) is None
+    assert value("txbridge_half_oldest_pending_seconds", {"group": "orders"}) is None
+    assert value("txbridge_partition_half_messages", {"partition": "0", "state": "pending"}) is None
+    assert value("txbridge_partition_half_messages", {"partition": "1", "state": "pending"}) == 0
+    # Nothing was assigned yet, or the worker is stopping.
+    answers.append(None)
+    assert value("txbridge_half_messages", pending) is None
+    # The group has given its partitions to others: they count them.
+    answers.append([])
+    assert value("txbridge_half_messages", pending) == 0
+
+
+def test_the_number_of_partitions_is_not_told_before_it_is_known():
+    assert states(WorkerMetrics())("txbridge_partitions") is None

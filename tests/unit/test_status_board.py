@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txbridge.broker.health import Health
 from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
-from txbridge.broker.status import StatusBoard, _schedule
+from txbridge.broker.status import StatusBoard, _are_known, _partition, _schedule
 from txbridge.core.census import Count
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.settings import WorkerSettings
@@ -34,6 +34,21 @@ def test_checks_that_are_due_soon_follow_from_the_ages() -> None:
     assert (found["first"], found["every"], found["most"], found["greatest_age"]) == (60, 300, 2, 1_000_000)
 
 
+def now_known(board: StatusBoard) -> bool:
+    return bool(board.snapshot()["complete"])
+
+
+def test_a_partition_that_is_not_restored_has_unknown_counts_and_no_zeros() -> None:
+    unknown = _partition(PartitionFacts(3, serving=False), "kafka_unavailable")
+    assert (unknown["pending"], unknown["held"], unknown["discarded"]) == (None, None, None)
+    known = _partition(facts(s50=2), None)
+    assert (known["pending"], known["held"], known["discarded"]) == (2, 0, 0)
+    assert not _are_known(None)
+    assert not _are_known([facts(s50=2), PartitionFacts(3, serving=False)])
+    assert _are_known([facts(s50=2)])
+    assert _are_known([])
+
+
 def test_rates_are_differences_over_the_time_that_has_passed() -> None:
     clock = [NOW]
     metrics = WorkerMetrics()
@@ -49,7 +64,9 @@ def test_rates_are_differences_over_the_time_that_has_passed() -> None:
     rates = board.snapshot()["rates"]
     assert rates["series"]["errors"] == [0.5, 0.0]
     assert rates["series"]["delivered"] == [0.0, 0.0]
-    assert rates["pending"] == [0, 0, 0]
+    # No partition was assigned yet: how many are pending is not known.
+    assert rates["pending"] == [None, None, None]
+    assert now_known(board) is False
     # Before Kafka was reached there is nothing to show, and it says why.
     now = board.snapshot()
     assert now["partitions"] == {"total": 0, "here": [], "elsewhere": []}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
+from txbridge.broker.metrics import PartitionFacts
 from txbridge.broker.worker import Assignment, Worker
 from txbridge.log import get_logger
 
@@ -111,6 +112,11 @@ class Health:
 
     def _note_loop(self) -> None:
         self._loop_answered = self._clock()
+
+    def facts(self) -> list[PartitionFacts] | None:
+        """What the owners know; None while it is not known which partitions there are."""
+        worker = self._worker
+        return None if worker is None or worker.stopped or not worker.was_assigned else worker.facts()
 
     # --- the answers ------------------------------------------------------------------------------------------------
 

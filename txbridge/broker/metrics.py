@@ -131,7 +131,6 @@ class WorkerMetrics:
             "From the birth of a half message until it is visible; one observation for each message",
             _FINISH_SECONDS,
         )
-        self._partitions = Gauge("txbridge_partitions", "Half partitions of the namespace", registry=registry)
         self._ready = Gauge("txbridge_ready", "Whether /readyz says yes", registry=registry)
         build = Gauge(
             "txbridge_build_info", "What runs here; always 1", ["version", "python", "librdkafka"], registry=registry
@@ -197,7 +196,6 @@ class WorkerMetrics:
     def found_partitions(self, number: int) -> None:
         """So many half partitions there are, whoever has them."""
         self.partitions_found = number
-        self._partitions.set(number)
 
     def taken_over(self, seconds: float) -> None:
         """A partition is served, so many seconds after its take-over began."""
@@ -224,10 +222,10 @@ class WorkerMetrics:
 
     # --- states, asked for at every scrape --------------------------------------------------------------------------
 
-    def watch(self, partitions: Callable[[], list[PartitionFacts]], is_ready: Callable[[], bool]) -> None:
-        """Where to ask; to be called once."""
+    def watch(self, partitions: Callable[[], list[PartitionFacts] | None], is_ready: Callable[[], bool]) -> None:
+        """Where to ask; to be called once. `partitions` yields None while it is not known which ones there are."""
         self._ready.set_function(lambda: float(is_ready()))
-        self.registry.register(_States(partitions, self.groups))
+        self.registry.register(_States(partitions, self.groups, lambda: self.partitions_found))
 
 
 def _samples(counter: CounterMetric) -> list[Sample]:
@@ -238,11 +236,20 @@ def _sum(counter: CounterMetric) -> float:
     return sum(one.value for one in _samples(counter))
 
 
+def _brokers_now(facts: Iterable[PartitionFacts]) -> int:
+    """The brokers' time (ms), as far as it is known: births are by their clock."""
+    ahead = next((one.clock_ahead for one in facts if one.clock_ahead is not None), 0.0)
+    return time.time_ns() // 1_000_000 - int(ahead * 1000)
+
+
 class _States(Collector):
     """Gauges of what the owners know, computed when asked."""
 
-    def __init__(self, partitions: Callable[[], list[PartitionFacts]], groups: KnownNames) -> None:
+    def __init__(
+        self, partitions: Callable[[], list[PartitionFacts] | None], groups: KnownNames, found: Callable[[], int]
+    ) -> None:
         self._partitions = partitions
+        self._found = found
         self._groups = groups
 
     def describe(self) -> Iterable[Metric]:
@@ -250,7 +257,12 @@ class _States(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        facts = self._partitions()
+        answer = self._partitions()
+        facts = answer or []
+        total = GaugeMetricFamily("txbridge_partitions", "Half partitions of the namespace")
+        if found := self._found():
+            total.add_metric([], found)
+        yield total
         owned = GaugeMetricFamily("txbridge_partition_owned", "Assigned to this worker", labels=["partition"])
         serving = GaugeMetricFamily("txbridge_partition_serving", "Restored and served", labels=["partition"])
         lag = GaugeMetricFamily("txbridge_end_lag_records", "END records not applied yet", labels=["partition"])
@@ -272,19 +284,33 @@ class _States(Collector):
                 lag.add_metric(label, one.end_lag)
             if one.checks_overdue is not None:
                 overdue.add_metric(label, one.checks_overdue)
-        yield from (owned, serving, lag, overdue, clock)
-        yield from self._open([one.open for one in facts if one.open is not None])
+        yield from (owned, serving, lag, overdue, clock, self._of_partitions(facts))
+        # What is not known is no zero: with one partition unknown, no sum is true.
+        counts = [one.open for one in facts if one.open is not None]
+        is_known = answer is not None and len(counts) == len(facts)
+        yield from self._open(counts if is_known else None, _brokers_now(facts))
 
-    def _open(self, counts: list[Count]) -> Iterator[Metric]:
-        """Open messages of all partitions, by group, state and age."""
-        now = time.time_ns() // 1_000_000
+    @staticmethod
+    def _of_partitions(facts: list[PartitionFacts]) -> Metric:
+        """Open messages of each partition of which they are known."""
+        family = GaugeMetricFamily(
+            "txbridge_partition_half_messages", "Open half messages of a partition", labels=["partition", "state"]
+        )
+        for one in facts:
+            if one.open is not None:
+                for state, number in one.open.by_state().items():
+                    family.add_metric([str(one.partition), state.value], number)
+        return family
+
+    def _open(self, counts: list[Count] | None, now: int) -> Iterator[Metric]:
+        """Open messages of all partitions, by group, state and age; no sample when they are not known."""
         states = {state: Counter[str]() for state in TransactionState if state.is_open}
         ages = {name: Counter[str]() for name in _AGES}
         names = list(_AGES)
         # A slot is as old as its end, so that no age is exaggerated. By number, up to which each age reaches.
         edges = [(now - least * 1000) // SLOT_MS - 1 for least in list(_AGES.values())[:-1]]
         oldest: dict[str, float] = {}
-        for count in counts:
+        for count in counts or ():
             for group, slots in count.pending.items():
                 label = self._groups.label(group)
                 by_age = [0] * len(names)
@@ -299,7 +325,7 @@ class _States(Collector):
             for (group, state), number in count.others.items():
                 states[state][self._groups.label(group)] += number
         # A group that has nothing any more is 0, instead of vanishing from the graphs.
-        groups = self._groups.seen
+        groups = self._groups.seen if counts is not None else []
         half = GaugeMetricFamily("txbridge_half_messages", "Open half messages", labels=["group", "state"])
         pending = GaugeMetricFamily(
             "txbridge_half_messages_pending", "Undecided half messages by age", labels=["group", "age"]

@@ -48,6 +48,5 @@ class Monitor:
         self._web.start()
         _log.info("metrics_served", host=settings.metrics_host, port=self._web.port)
 
-    def _facts(self) -> list[PartitionFacts]:
-        worker = self.health.worker
-        return [] if worker is None else worker.facts()
+    def _facts(self) -> list[PartitionFacts] | None:
+        return self.health.facts()

@@ -53,8 +53,8 @@ class StatusBoard:
         self._health = health
         self._clock = clock
         self._started = clock()
-        #: When, the counters then, and how many were pending.
-        self._samples: deque[tuple[float, dict[str, float], int]] = deque(maxlen=_SAMPLES)
+        #: When, the counters then, and how many were pending, if that was known.
+        self._samples: deque[tuple[float, dict[str, float], int | None]] = deque(maxlen=_SAMPLES)
         self._listed: list[str] = []
         self._listed_at = float("-inf")
         #: By consumer group: what was asked, and the last answer.
@@ -74,9 +74,10 @@ class StatusBoard:
     def sample(self) -> None:
         """Take one sample, and ask Kafka who is alive; may wait for Kafka."""
         worker = self._health.worker
-        facts = [] if worker is None else worker.facts()
+        answer = self._health.facts()
+        facts = answer or []
         pending = sum(sum(slots.values()) for one in facts if one.open for slots in one.open.pending.values())
-        self._samples.append((self._clock(), self._metrics.totals(), pending))
+        self._samples.append((self._clock(), self._metrics.totals(), pending if _are_known(answer) else None))
         if worker is not None and not worker.stopped:
             self._ask(worker, self._open_groups(facts))
 
@@ -114,7 +115,8 @@ class StatusBoard:
     def snapshot(self) -> dict[str, Any]:
         """Everything, as JSON takes it. Times in seconds since 1970 UTC, ages in seconds. Asks nobody."""
         worker, settings = self._health.worker, self._settings
-        facts = [] if worker is None else worker.facts()
+        answer = self._health.facts()
+        facts = answer or []
         errors = {one.partition: one.error for one in ([] if worker is None else worker.status())}
         now = self._clock()
         return {
@@ -128,6 +130,8 @@ class StatusBoard:
                 "started": self._started,
             },
             "ready": self._health.not_ready(),
+            # Otherwise what is counted of several partitions is less than there is.
+            "complete": _are_known(answer),
             "partitions": {
                 "total": self._metrics.partitions_found,
                 "here": [_partition(one, errors.get(one.partition)) for one in facts],
@@ -191,20 +195,22 @@ class StatusBoard:
         return {"every": _SAMPLE_S, "series": series, "pending": [pending for _, _, pending in samples]}
 
 
+def _are_known(facts: list[PartitionFacts] | None) -> bool:
+    """Whether it is known what is open, in every partition of this worker."""
+    return facts is not None and all(one.open is not None for one in facts)
+
+
 def _partition(one: PartitionFacts, error: str | None) -> dict[str, Any]:
-    states: Counter[TransactionState] = Counter()
-    if one.open is not None:
-        states[TransactionState.PENDING] = sum(sum(slots.values()) for slots in one.open.pending.values())
-        for (_, state), number in one.open.others.items():
-            states[state] += number
+    # None: it is not known. A take-over has to read it first, and Kafka may be away.
+    states = {} if one.open is None else one.open.by_state()
     return {
         "partition": one.partition,
         "serving": one.serving,
         "error": error,
         "end_lag": one.end_lag,
-        "pending": states[TransactionState.PENDING],
-        "held": states[TransactionState.HELD],
-        "discarded": states[TransactionState.DISCARDED],
+        "pending": states.get(TransactionState.PENDING),
+        "held": states.get(TransactionState.HELD),
+        "discarded": states.get(TransactionState.DISCARDED),
     }
 
 

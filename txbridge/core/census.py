@@ -26,6 +26,14 @@ class Count:
     #: Held and discarded ones.
     others: Mapping[tuple[str, TransactionState], int]
 
+    def by_state(self) -> dict[TransactionState, int]:
+        """How many of each state, over all groups."""
+        totals = {state: 0 for state in TransactionState if state.is_open}
+        totals[TransactionState.PENDING] = sum(sum(slots.values()) for slots in self.pending.values())
+        for (_, state), number in self.others.items():
+            totals[state] += number
+        return totals
+
 
 class Census:
     """One thread changes it, any may `count`."""
