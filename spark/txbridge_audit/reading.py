@@ -161,7 +161,8 @@ class Reader:
         hidden: dict[TopicPartition, tuple[int, int]] = {}
         op = self._settle(plan, self.partitions[names.op], hidden)
         discard = self._settle(plan, self.partitions[names.discard], hidden)
-        end = cluster.high_watermarks(self.partitions[names.end])
+        # As the worker reads it: what was aborted there decides nothing, and behind what is open nothing is applied.
+        end = cluster.stable_offsets(self.partitions[names.end])
         half = cluster.high_watermarks(half_keys)
         facts.check_ends(names, progress, end, half)
 
@@ -191,7 +192,7 @@ class Reader:
         suit(self.spark, _size(begin, told))
         raw_op = self.read(begin, op.ends, READ_COMMITTED)
         # Kept: each is looked at more than once, and every record names many half messages.
-        ends = self.keep(records.end_records(self.read(begin, end, READ_UNCOMMITTED)))
+        ends = self.keep(records.end_records(self.read(begin, end, READ_COMMITTED)))
         op_records = self.keep(records.op_records(raw_op))
         known = facts.partition_facts(names, cluster, self.partitions, starts, progress, op, begin)
         if state is not None:

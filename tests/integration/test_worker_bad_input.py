@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 import signal
 import threading
+import time
 from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, eventually
+from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually, quiet
 from txbridge.broker import state
 from txbridge.embedded import EmbeddedKafka
 
@@ -239,3 +241,42 @@ def test_p8_an_end_that_names_what_is_not_stored_stops_nothing_while_messages_co
         others.join()
         producer.flush()
     assert bridge.visible(topic) == {b"good": 1}
+
+
+@pytest.mark.parametrize("by_faust", [False, True], ids=["read by the owner", "told by Faust"])
+def test_p1_a_decision_in_an_aborted_kafka_transaction_commits_nothing(bridge: Bridge, by_faust: bool) -> None:
+    topic = bridge.create_topic("real")
+    spring = Producer({**quiet(bridge.bootstrap_servers), "transactional.id": f"{bridge.namespace}-spring"})
+    spring.init_transactions()
+
+    def end(prepared: Prepared, decision: int) -> None:
+        headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
+        spring.produce(bridge.names.end, prepared.entry(decision).encode(), partition=0, headers=headers)
+
+    with contextlib.ExitStack() as stack:
+        if by_faust:
+            worker = bridge.worker(transaction_timeout=60_000)
+        else:
+            stack.enter_context(bridge.local_owner(transaction_timeout=60_000))
+        first = bridge.prepare(topic, b"first", partition=0)
+        bridge.decide(first, COMMIT)
+        bridge.wait_visible(topic, [b"first"])
+        aborted = bridge.prepare(topic, b"aborted", partition=0)
+        committed = bridge.prepare(topic, b"committed", partition=0)
+        last = bridge.prepare(topic, b"last", partition=0)
+        spring.begin_transaction()
+        end(aborted, COMMIT)
+        spring.flush()
+        time.sleep(1.5)
+        spring.abort_transaction()
+        spring.begin_transaction()
+        end(committed, COMMIT)
+        spring.commit_transaction()
+        bridge.decide(last, COMMIT)
+        bridge.wait_visible(topic, [b"committed", b"last"])
+        if by_faust:
+            worker.wait_logged("transactional_decisions")
+        # Nobody has decided it: a rollback counts.
+        bridge.decide(aborted, ROLLBACK)
+        bridge.wait_outcome(aborted, "rollback")
+    assert bridge.visible(topic) == {b"first": 1, b"committed": 1, b"last": 1}

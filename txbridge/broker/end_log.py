@@ -7,12 +7,14 @@ from collections import deque
 from txbridge.broker.inbox import EndEvent, EndInbox
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.broker.payloads import offset_of
+from txbridge.broker.reader import STABLE_TIMEOUT_S
 from txbridge.broker.state import PartitionState
 from txbridge.broker.transaction import MalformedRecord
 from txbridge.broker.turn import Waiting
 from txbridge.core.end_transaction import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
+from txbridge.log import get_logger
 from txbridge.record_headers import copyable_headers, headers_of
 
 #: Records of END, and bytes of their values, that may wait for their transaction: enough for several batches, little
@@ -24,6 +26,8 @@ _WAITING_BYTES = 16 * 1024 * 1024
 _COMPARE_EVERY_S = 1.0
 #: The same while we read END ourselves: only to notice that Kafka is away, or that END was cut, when all else is idle.
 _LOOK_EVERY_S = 5.0
+
+_log = get_logger("txbridge.broker")
 
 
 class EndLog:
@@ -38,7 +42,10 @@ class EndLog:
         self._topic = names.end
         self._partition = state.partition
         self._state = state
-        self._reader = state.end_reader
+        self._bounds, self._reader = state.end_reader, state.decision_reader
+        self._has_told = False
+        # Since when END has more than can be read.
+        self._blocked_since: float | None = None
         self._inbox = inbox
         self._outside = outside
         self._reading = False
@@ -76,11 +83,28 @@ class EndLog:
             self._compare()
 
     def _compare(self) -> None:
-        end = self._reader.end_from(self.position)
+        end = self._bounds.end_from(self.position)
         if end is not None:
             self._seen_end = end
             if end > self.position:
                 self._inbox.unlevel()
+            self._note_blocked(end > self.position)
+
+    def _note_blocked(self, is_blocked: bool) -> None:
+        """Told once: a Kafka transaction that nobody ends hides what stands behind it, decisions of others included."""
+        now = self._outside.monotonic()
+        if not is_blocked:
+            self._blocked_since = None
+        elif self._blocked_since is None:
+            self._blocked_since = now
+        elif now - self._blocked_since > STABLE_TIMEOUT_S:
+            self._blocked_since = float("inf")
+            _log.error(
+                "hanging_transaction",
+                partition=self._partition,
+                error=f"a Kafka transaction stays open in {self._topic}[{self._partition}] at or above offset "
+                f"{self.position}: decisions behind it wait. END must not be written in Kafka transactions",
+            )
 
     def _read(self, room: int, timeout: float) -> None:
         """Read END ourselves until Faust's events are level with us; without them this is how END is read."""
@@ -96,6 +120,8 @@ class EndLog:
             else:
                 appended = message.timestamp()[1]
                 self._add(EndEvent(offset_of(message), message.key(), message.value(), headers, appended))
+        if self._reader.position > self.position:
+            self._note_transactional(self._reader.position)
         self.position = max(self.position, self._reader.position)
         self._seen_end = max(self._seen_end, self._reader.fetched_end())
         if self._inbox.try_level(self.position):
@@ -108,7 +134,24 @@ class EndLog:
         except MalformedRecordError as error:
             self._append(event, self._as_malformed(event, str(error)))
 
+    def _note_transactional(self, offset: int) -> None:
+        """Told once: nobody but a producer with a transactional.id leaves gaps, by its markers and what it aborts."""
+        if not self._has_told:
+            self._has_told = True
+            _log.error(
+                "transactional_decisions",
+                topic=self._topic,
+                partition=self._partition,
+                offset=offset - 1,
+                error="somebody writes END in Kafka transactions: what such a transaction aborts is never applied, and "
+                "while it is open the decisions behind it wait. Let that application send its decisions with a "
+                "producer without transactional.id",
+            )
+
     def _append(self, event: EndEvent, record: EndRecord | MalformedRecord) -> None:
+        if event.offset > self.position:
+            self._note_transactional(event.offset)
+        self._blocked_since = None
         self.waiting.append(record)
         self._sizes.append(len(event.value or b""))
         self._bytes += self._sizes[-1]

@@ -28,6 +28,15 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
 
     _last_error = ""
 
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        """Faust reads committed records only when it writes in Kafka transactions itself, which it does not here.
+
+        A decision in a transaction that is aborted must not be applied.
+        """
+        consumer = super()._create_worker_consumer(transport)
+        consumer._isolation_level = "read_committed"  # noqa: SLF001 - there is no setting of Faust's for it
+        return consumer
+
     async def _fetch_records(self, consumer: Any, active_partitions: Any, **arguments: Any) -> Any:
         try:
             return await super()._fetch_records(consumer, active_partitions, **arguments)

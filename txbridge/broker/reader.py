@@ -56,7 +56,7 @@ class PartitionReader:
 
     `on_demand` is for whoever takes records now and then, many at a time: Kafka is not asked for each of them as it
     comes. A fetch that is answered with the first of many is a request for every message; it costs Kafka about as much
-    as storing the message did.
+    as storing the message did. `follows` is for one that waits at the end of the log for what comes.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class PartitionReader:
         *,
         committed: bool,
         on_demand: bool = False,
+        follows: bool = False,
         outside: Outside = OUTSIDE,
     ) -> None:
         self.topic = topic
@@ -81,7 +82,7 @@ class PartitionReader:
         else:
             config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)
         config.setdefault("logger", librdkafka_logger())
-        if committed:
+        if committed and not follows:
             config["fetch.wait.max.ms"] = _END_WAIT_MS
         self._consumer = outside.consumer(config)
         #: Offset of the next record, as far as this reader has come.

@@ -69,7 +69,9 @@ class PartitionState:
     payloads: PayloadStore
     writer: TransactionalWriter
     half_reader: PartitionReader
+    #: Of END: sees its end. What is to be applied is read by the other, which passes over what was aborted.
     end_reader: PartitionReader
+    decision_reader: PartitionReader
     #: The progress that Kafka has committed last, and where it stands in OFFSET.
     progress: Progress
     progress_offset: int
@@ -174,4 +176,5 @@ class PartitionState:
         """Let go of every connection; the partition's state is in the topics."""
         self.half_reader.close()
         self.end_reader.close()
+        self.decision_reader.close()
         self.payloads.close()

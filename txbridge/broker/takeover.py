@@ -63,8 +63,18 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     readers: list[PartitionReader] = []
     ledger: OffsetLedger | None = None
 
-    def reader(topic: str, *, on_demand: bool = False) -> PartitionReader:
-        readers.append(PartitionReader(kafka, topic, partition, committed=False, on_demand=on_demand, outside=outside))
+    def reader(topic: str, *, on_demand: bool = False, committed: bool = False) -> PartitionReader:
+        readers.append(
+            PartitionReader(
+                kafka,
+                topic,
+                partition,
+                committed=committed,
+                on_demand=on_demand,
+                follows=committed,
+                outside=outside,
+            )
+        )
         return readers[-1]
 
     try:
@@ -116,6 +126,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             writer=writer,
             half_reader=half_reader,
             end_reader=end_reader,
+            decision_reader=reader(names.end, committed=True),
             progress=replace(progress, read=half_read),
             progress_offset=ledger.progress_offset,
             ledger_at=ledger.position,

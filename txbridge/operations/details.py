@@ -68,7 +68,7 @@ def last_remarks(connection: Connection, partition: int, messages: Collection[Op
         # Kafka answers -1 when nothing came since then.
         if start < 0:
             return remarks
-        with open_reader(connection, connection.names.end, partition, committed=False) as reader:
+        with open_reader(connection, connection.names.end, partition, committed=True) as reader:
             reader.start(start)
             for message in reader.read_to(bounds_of(reader)[1], never):
                 for offset, transaction_id, remark in _REMARK.findall(message.value() or b""):

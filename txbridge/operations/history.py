@@ -187,8 +187,7 @@ def _collect(
             start = admin.list_offsets(spec, request_timeout=_REQUEST_TIMEOUT_S)[where].result().offset
             # Kafka answers -1 when nothing came since then.
             if start >= 0:
-                committed = topic != connection.names.end
-                for record in _records(connection, topic, number, start, None, committed=committed):
+                for record in _records(connection, topic, number, start, None, committed=True):
                     yield from look(record)
     except KafkaException as failure:
         error = failure.args[0]

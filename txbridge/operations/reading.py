@@ -1,6 +1,6 @@
 """Reading the topics of a partition without owning it: no fence, no group, nothing is written.
 
-OP, OFFSET are read committed; HALF and END are never written in Kafka transactions and are read uncommitted.
+OP, OFFSET are read committed; HALF is read uncommitted, END as the worker does: what was aborted is passed over.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
 
 def _read_end(connection: Connection, partition: int, start: int, stop: int | None) -> Iterator[EndRecord]:
     """Valid END records of [start, stop), or up to the end. The worker sets the others aside: they decide nothing."""
-    with open_reader(connection, connection.names.end, partition, committed=False) as reader:
+    with open_reader(connection, connection.names.end, partition, committed=True) as reader:
         end = bounds_of(reader)[1] if stop is None else stop
         reader.start(start)
         for message in reader.read_to(end, never):
