@@ -40,7 +40,11 @@ from txbridge.testing.simulator.simulation import Simulation
 
 
 def fence_after_reading() -> None:
-    """The take-over reads first and takes the fence with its first transaction: what came in between is not seen."""
+    """The take-over reads first and takes the fence with its first transaction: what came in between is not seen.
+
+    Nor does it look where its first record lands, which would tell.
+    """
+    offset_topic_ends_where_somebody_says()
     fence, write = TransactionalWriter.fence, TransactionalWriter.write
     seen: set[TransactionalWriter] = set()
 
