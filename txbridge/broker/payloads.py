@@ -37,17 +37,22 @@ def to_half(message: Message, names: Names) -> HalfMessage:
     return parse_half(offset_of(message), born, message.key(), message.value(), headers_of(message), names)
 
 
-def mark_of(message: Message, names: Names) -> Mark:
-    """What the progress keeps of a record of HALF or END."""
+def mark_of(message: Message, names: Names, transaction_id: str | None = None) -> Mark:
+    """What the progress keeps of a record of HALF or END.
+
+    `transaction_id`, if it is known: empty for a malformed record. Headers that can not be decoded must not be asked
+    for twice, as confluent-kafka then ends the process.
+    """
     epoch: int | None = message.leader_epoch()
     epoch = None if epoch is None or epoch < 0 else epoch
     appended = message.timestamp()[1]
     if message.topic() != names.half:
         # The value of END names all that it decides.
         return Mark(offset_of(message), digest(None, message.value()), epoch, appended)
-    transaction_id = ""
-    with suppress(MalformedRecordError):
-        transaction_id = to_half(message, names).transaction_id
+    if transaction_id is None:
+        transaction_id = ""
+        with suppress(MalformedRecordError):
+            transaction_id = to_half(message, names).transaction_id
     return Mark(offset_of(message), digest(message.key(), message.value(), transaction_id), epoch, appended)
 
 

@@ -84,6 +84,7 @@ class PartitionState:
     _end_mark: Mark | None = None
     # The last record of HALF that was read, and its mark once it was asked for.
     _last_half: Message | None = None
+    _last_id: str = ""
     _half_mark: Mark | None = None
     #: Records of HALF that were read and not yet set aside; an unread one has to be read again.
     _malformed: dict[int, MalformedRecord | _Unread] = field(default_factory=dict)
@@ -97,8 +98,10 @@ class PartitionState:
             try:
                 half = to_half(message, self.names)
             except MalformedRecordError as error:
+                self._last_id = ""
                 self._take_in_malformed(message, str(error))
                 continue
+            self._last_id = half.transaction_id
             first = queue.note_id(half)
             if first is not None:
                 self._take_in_malformed(message, f"a copy of the half message at offset {first}: the same id", first)
@@ -113,7 +116,7 @@ class PartitionState:
         """The last records that were read, by this owner or the one before it."""
         marks = dict(self.progress.marks)
         if self._last_half is not None and self._half_mark is None:
-            self._half_mark = mark_of(self._last_half, self.names)
+            self._half_mark = mark_of(self._last_half, self.names, self._last_id)
         last = self.last_end
         if last is not None and (self._end_mark is None or self._end_mark.offset != last.offset):
             self._end_mark = Mark(last.offset, digest(None, last.value), None, last.appended)
