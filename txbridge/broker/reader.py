@@ -155,6 +155,11 @@ class PartitionReader:
             f"deleted and created anew",
         )
 
+    def wait_for_end(self, reached: int) -> None:
+        """Wait until the log ends at this offset or above. Raises LogGoneError after CUT_AFTER_S, KafkaException."""
+        while self.end_from(reached) is None:
+            self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
+
     def fetched_end(self) -> int:
         """Log end as the last fetched records told it; asks nobody. Negative when nothing was fetched yet."""
         return self._consumer.get_watermark_offsets(TopicPartition(self.topic, self.partition), cached=True)[1]
