@@ -55,7 +55,7 @@ def _connection(bridge: Bridge) -> Connection:
 def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
     own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 4.0)
     with Bridge(own_kafka.bootstrap_servers, "lost tail", partitions=1) as bridge:
         topic = bridge.create_topic("real")
         with bridge.local_owner(park_after=100):
@@ -98,7 +98,7 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
 def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
     own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 4.0)
     with Bridge(own_kafka.bootstrap_servers, "lost end", partitions=1) as bridge:
         topic = bridge.create_topic("real")
         prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(6)], partition=0)
