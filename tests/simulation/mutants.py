@@ -246,6 +246,15 @@ def _uncommitted(*arguments: Any, committed: bool, **keywords: Any) -> Partition
     return PartitionReader(*arguments, committed=False, **keywords)
 
 
+def end_read_uncommitted() -> None:
+    """Decisions of Kafka transactions that are aborted, or still open, are applied."""
+    takeover.PartitionReader = partial(_end_uncommitted)
+
+
+def _end_uncommitted(*arguments: Any, committed: bool, follows: bool = False, **keywords: Any) -> PartitionReader:
+    return PartitionReader(*arguments, committed=committed and not follows, follows=follows, **keywords)
+
+
 def parked_entries_forgotten() -> None:
     """A take-over does not take in the parked entries."""
     HalfQueue.restore_parked = lambda _self, _parked: None
@@ -326,6 +335,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
         watermark_passes_the_undecided,
         op_replayed_from_its_end,
         dirty_reads_at_take_over,
+        end_read_uncommitted,
         parked_entries_forgotten,
         a_refused_check_has_no_back_off,
         absence_by_one_answer,

@@ -13,6 +13,7 @@ from txbridge.testing.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, F
 from txbridge.testing.simulator.kafka_writer import POISON
 from txbridge.testing.simulator.model import Half, PartitionModel, Times, text_headers
 from txbridge.testing.simulator.partition_log import Stored
+from txbridge.testing.simulator.transactional_sender import STRANGER
 from txbridge.testing.simulator.witness import Witness
 from txbridge.testing.simulator.world import World
 
@@ -51,7 +52,7 @@ class Checker:
 
     def _on_finished(self, finished: Finished) -> None:
         # Called in whichever thread's request decided it: the scheduler raises it.
-        if finished.committed and finished.records and self.violation is None:
+        if finished.owner != STRANGER and finished.committed and finished.records and self.violation is None:
             try:
                 self._check(finished)
             except Violation as violation:
@@ -134,6 +135,9 @@ class Checker:
         for name, topic in (("half", self._names.half), ("end", self._names.end), ("op", self._names.op)):
             high = self._cluster.logs[topic, number].high_watermark
             self._require(new[name] <= high, "P10", f"progress {number}: {name} {new[name]} is beyond the log")
+        stable = self._cluster.logs[self._names.end, number].last_stable_offset
+        text = f"progress {number}: END {new['end']} is beyond {stable}, where a Kafka transaction is open"
+        self._require(new["end"] <= stable, "P1", text)
 
     def _apply_ends(self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int]) -> dict[int, int]:
         """Apply END between two positions; of what it decided, the place in the order of decisions."""
@@ -148,6 +152,10 @@ class Checker:
                 half = model.apply(entry, self._world.now)
                 if half is not None and half.decided == position:
                     decided.setdefault(entry.half, len(decided))
+                    if entry.stored.transaction:
+                        self._world.count("stranger's committed decision counted")
+            if model.end_log.entries[position].is_aborted:
+                self._world.count("stranger's aborted decision passed over")
         return decided
 
     def _may_be_held(self, half: Half) -> bool:
@@ -370,7 +378,8 @@ class Checker:
         model, parked = self.models[number], self._parked[number]
         for offset in range(before["half"] if before else 0, new["half"]):
             half = model.half(offset)
-            assert half is not None
+            if half is None:
+                continue
             good = half.is_finished or offset in parked
             self._require(
                 good, "P10", f"the watermark {new['half']} passed half {number}:{offset}, {half.state}, not parked"
@@ -396,12 +405,13 @@ class Checker:
         """What should still happen, once faults have stopped; in words."""
         waiting = []
         for number, model in enumerate(self.models):
-            end = model.end_log.high_watermark
+            end = model.end_of_decisions()
             if self.progress_end(number) < end:
                 waiting.append(f"P2: END of {number} is applied up to {self.progress_end(number)}, not to {end}")
             for offset in range(model.half_log.high_watermark):
                 half = model.half(offset)
-                assert half is not None
+                if half is None:
+                    continue
                 name = f"half {number}:{offset}"
                 if half.is_malformed:
                     if not half.is_set_aside:

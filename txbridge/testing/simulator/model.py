@@ -99,6 +99,11 @@ class PartitionModel:
         found = self.halves.get(offset)
         if found is None and 0 <= offset < self.half_log.high_watermark:
             stored = self.half_log.entries[offset]
+            if stored.kind != "data":
+                return None
+            # Of an aborted Kafka transaction as well: HALF is read uncommitted.
+            if stored.is_aborted:
+                self.count("stranger's aborted half message known")
             headers = text_headers(stored)
             is_copy = self.first_of(offset) != offset
             malformed = is_copy or "UNIQ_KEY" not in headers
@@ -111,6 +116,9 @@ class PartitionModel:
     def entries(self, end: int) -> list[Entry] | None:
         """The commands of an END record; None when it is malformed."""
         stored = self.end_log.entries[end]
+        if stored.kind != "data" or stored.is_aborted:
+            # Markers of Kafka transactions, and what was aborted in one: nobody has decided anything.
+            return []
         headers = text_headers(stored)
         if "PGROUP" not in headers:
             return None
@@ -124,6 +132,13 @@ class PartitionModel:
                 self.count("END named a copy")
             entries.append(Entry(end, stored, half, fields[1], event, headers["PGROUP"]))
         return entries
+
+    def end_of_decisions(self) -> int:
+        """The END offset behind the last record that may be applied one day."""
+        last = self.end_log.high_watermark
+        while last and (self.end_log.entries[last - 1].kind != "data" or self.end_log.entries[last - 1].is_aborted):
+            last -= 1
+        return last
 
     def decides(self, entry: Entry, half: Half) -> bool:
         """Whether this entry may decide about the half message, if it comes first."""

@@ -22,6 +22,7 @@ from txbridge.testing.simulator.faults import choose_faults
 from txbridge.testing.simulator.load import choose_load
 from txbridge.testing.simulator.model import Times
 from txbridge.testing.simulator.process import Process
+from txbridge.testing.simulator.transactional_sender import TransactionalSender
 from txbridge.testing.simulator.world import World
 
 #: After faults have stopped, so much time may pass until all is at rest (ms of the world), and so many turns.
@@ -81,6 +82,7 @@ class Simulation:
             Application(world, self.names, f"app{number}", f"group{number % 2}", self.partitions, load)
             for number in range(3)
         ]
+        self.stranger = TransactionalSender(world, self.names, self.applications)
         times = Times(
             self.policy.transaction_timeout,
             self.policy.transaction_check_interval,
@@ -187,7 +189,7 @@ class Simulation:
         self.world.trace(f"{process.name}: starts, partition {partition}")
         # Faust begins at its own commit or at the end: somewhere.
         self.events[partition].clear()
-        self._told_end[partition] = self.world.cluster.logs[self.names.end, partition].high_watermark
+        self._told_end[partition] = self.world.cluster.logs[self.names.end, partition].last_stable_offset
 
     def _turn_of(self, process: Process) -> None:
         process.actor.run(self.world.random.choice(_FUEL))
@@ -204,6 +206,8 @@ class Simulation:
         """One choice of the scheduler."""
         world, chance = self.world, self.world.random
         world.cluster.expire_transactions()
+        self.stranger.act()
+        self._tell_events()
         self._update_members()
         options: list[tuple[int, Callable[[], None]]] = []
         runnable = [process for process in self.processes if process.actor.is_runnable]
@@ -266,9 +270,14 @@ class Simulation:
                 return
         if not self.world.strikes("acknowledgement lost"):
             acknowledged(offset)
+        self._tell_events()
+
+    def _tell_events(self) -> None:
+        """What Faust has to hand over: it reads committed records."""
         for partition in range(self.partitions):
-            end = self.world.cluster.logs[self.names.end, partition].high_watermark
-            self.events[partition].extend(range(self._told_end[partition], end))
+            log = self.world.cluster.logs[self.names.end, partition]
+            records, end = log.visible(self._told_end[partition], sys.maxsize, committed=True)
+            self.events[partition].extend(stored.offset for stored in records)
             self._told_end[partition] = end
 
     def _late_request(self) -> None:
@@ -429,6 +438,7 @@ class Simulation:
         world.faults.clear()
         world.cluster.hidden.clear()
         world.former_leaders.clear()
+        self.stranger.end(commit=False)
         for process in self._living():
             # Somebody sets it right, but for a few seconds.
             process.skew = max(min(process.skew, 0), -5_000)
