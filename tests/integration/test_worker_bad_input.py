@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import secrets
 import signal
 import threading
 import time
+import urllib.request
 from collections import Counter
 
 import pytest
@@ -16,6 +18,7 @@ from confluent_kafka import Producer
 from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually, quiet
 from txbridge.broker import state
 from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
 
 _Headers = list[tuple[str, bytes | None]]
 _Bad = dict[str, tuple[bytes | None, _Headers]]
@@ -280,3 +283,45 @@ def test_p1_a_decision_in_an_aborted_kafka_transaction_commits_nothing(bridge: B
         bridge.decide(aborted, ROLLBACK)
         bridge.wait_outcome(aborted, "rollback")
     assert bridge.visible(topic) == {b"first": 1, b"committed": 1, b"last": 1}
+
+
+def test_p8_a_half_message_in_an_aborted_kafka_transaction_is_one_and_the_log_and_the_metrics_say_so(
+    bridge: Bridge,
+) -> None:
+    topic, port = bridge.create_topic("real"), free_port()
+    worker = bridge.worker(metrics_port=port, transaction_timeout=60_000)
+
+    def gaps(cause: str) -> float:
+        url = f"http://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text = answer.read().decode()
+        [value] = re.findall(rf'^txbridge_errors_total{{cause="{cause}"}} (\S+)$', text, re.MULTILINE)
+        return float(value)
+
+    first = bridge.prepare(topic, b"first", partition=0)
+    bridge.decide(first, COMMIT)
+    bridge.wait_visible(topic, [b"first"])
+    assert gaps("transactional_half_messages") == gaps("transactional_decisions") == 0
+    spring = Producer({**quiet(bridge.bootstrap_servers), "transactional.id": f"{bridge.namespace}-spring"})
+    spring.init_transactions()
+    spring.begin_transaction()
+    transaction_id = secrets.token_hex(16).upper()
+    offsets: list[int] = []
+    spring.produce(
+        bridge.names.half,
+        b"aborted",
+        partition=0,
+        headers=bridge.half_headers(topic, "group", transaction_id),
+        on_delivery=lambda _, message: offsets.append(message.offset()),
+    )
+    spring.flush()
+    spring.abort_transaction()
+    bridge.decide(Prepared(0, offsets[0], transaction_id), COMMIT)
+    # It comes behind the marker.
+    last = bridge.prepare(topic, b"last", partition=0)
+    bridge.decide(last, COMMIT)
+    bridge.wait_visible(topic, [b"first", b"aborted", b"last"])
+    eventually(lambda: gaps("transactional_half_messages") == 1)
+    assert gaps("transactional_decisions") == 0
+    [told] = worker.events("transactional_half_messages")
+    assert (told["topic"], told["partition"], told["level"]) == (bridge.names.half, 0, "warning")

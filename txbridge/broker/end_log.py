@@ -43,7 +43,6 @@ class EndLog:
         self._partition = state.partition
         self._state = state
         self._bounds, self._reader = state.end_reader, state.decision_reader
-        self._has_told = False
         # Since when END has more than can be read.
         self._blocked_since: float | None = None
         self._inbox = inbox
@@ -99,6 +98,7 @@ class EndLog:
             self._blocked_since = now
         elif now - self._blocked_since > STABLE_TIMEOUT_S:
             self._blocked_since = float("inf")
+            self._state.end_gaps.metrics.failed("hanging_transaction")
             _log.error(
                 "hanging_transaction",
                 partition=self._partition,
@@ -121,7 +121,7 @@ class EndLog:
                 appended = message.timestamp()[1]
                 self._add(EndEvent(offset_of(message), message.key(), message.value(), headers, appended))
         if self._reader.position > self.position:
-            self._note_transactional(self._reader.position)
+            self._state.end_gaps.note(self._reader.position)
         self.position = max(self.position, self._reader.position)
         self._seen_end = max(self._seen_end, self._reader.fetched_end())
         if self._inbox.try_level(self.position):
@@ -134,23 +134,9 @@ class EndLog:
         except MalformedRecordError as error:
             self._append(event, self._as_malformed(event, str(error)))
 
-    def _note_transactional(self, offset: int) -> None:
-        """Told once: nobody but a producer with a transactional.id leaves gaps, by its markers and what it aborts."""
-        if not self._has_told:
-            self._has_told = True
-            _log.error(
-                "transactional_decisions",
-                topic=self._topic,
-                partition=self._partition,
-                offset=offset - 1,
-                error="somebody writes END in Kafka transactions: what such a transaction aborts is never applied, and "
-                "while it is open the decisions behind it wait. Let that application send its decisions with a "
-                "producer without transactional.id",
-            )
-
     def _append(self, event: EndEvent, record: EndRecord | MalformedRecord) -> None:
         if event.offset > self.position:
-            self._note_transactional(event.offset)
+            self._state.end_gaps.note(event.offset)
         self._blocked_since = None
         self.waiting.append(record)
         self._sizes.append(len(event.value or b""))

@@ -61,6 +61,8 @@ CAUSES = (
     "records_timed_out",
     "refused",
     "transaction_aborted",
+    "transactional_decisions",
+    "transactional_half_messages",
     "unexpected_error",
 )
 

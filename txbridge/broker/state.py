@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
+from txbridge.broker.gaps import Gaps
 from txbridge.broker.inbox import EndEvent
 from txbridge.broker.membership import GroupMembership
 from txbridge.broker.metrics import WorkerMetrics
@@ -72,6 +73,8 @@ class PartitionState:
     #: Of END: sees its end. What is to be applied is read by the other, which passes over what was aborted.
     end_reader: PartitionReader
     decision_reader: PartitionReader
+    half_gaps: Gaps
+    end_gaps: Gaps
     #: The progress that Kafka has committed last, and where it stands in OFFSET.
     progress: Progress
     progress_offset: int
@@ -93,7 +96,10 @@ class PartitionState:
     def take_in_half(self, limit: int, timeout: float) -> int:
         """Read what HALF has, up to `limit` records; returns how many came."""
         reader, queue = self.half_reader, self.queue
+        before = reader.position
         messages = reader.poll(limit, timeout)
+        if reader.position > before + len(messages):
+            self.half_gaps.note(reader.position)
         for message in messages:
             try:
                 half = to_half(message, self.names)

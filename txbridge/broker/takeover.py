@@ -28,6 +28,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.errors import FencedError, LogGoneError, StoppedError, TakeOverRefusedError
 from txbridge.broker.faults import fault_point
+from txbridge.broker.gaps import gaps_of_end, gaps_of_half
 from txbridge.broker.outside import Outside
 from txbridge.broker.payloads import PayloadStore, offset_of
 from txbridge.broker.reader import CUT_AFTER_S, PartitionReader
@@ -127,6 +128,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             half_reader=half_reader,
             end_reader=end_reader,
             decision_reader=reader(names.end, committed=True),
+            half_gaps=gaps_of_half(names.half, partition, context.metrics),
+            end_gaps=gaps_of_end(names.end, partition, context.metrics),
             progress=replace(progress, read=half_read),
             progress_offset=ledger.progress_offset,
             ledger_at=ledger.position,

@@ -66,6 +66,8 @@ OTHER_COUNTERS = (
     "log partition_taken_over",
     "log resumed",
     "log transaction_aborted",
+    "log transactional_decisions",
+    "log transactional_half_messages",
 )
 EXPECTED = (*FAULT_COUNTERS, *TRANSITION_COUNTERS, *REFUSAL_COUNTERS, *OTHER_COUNTERS)
 
