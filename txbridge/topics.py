@@ -22,6 +22,7 @@ from txbridge.topics_cluster import (
 )
 from txbridge.topics_wanted import (
     HALF_ROOM,
+    Wanted,
     WantedTopic,
     check_topic,
     discard_topic,
@@ -126,11 +127,10 @@ def ensure_check_topic(
     wanted = check_topic(names, group, message_size=layout.max_message_size)
     sight = cluster.read([topic])[topic]
     if sight is None:
-        config = {prop.name: prop.value for prop in wanted.properties}
-        config["min.insync.replicas"] = str(layout.min_insync_replicas)
-        request = TopicRequest(topic, wanted.partitions or 1, layout.replication_factor, config)
-        reason = cluster.create([request], dry_run=False)[topic]
-        if reason is not None:
+        reason = _create(cluster, wanted, wanted.properties, layout)
+        # Some providers' clusters do not let every property be set: what is not vital does not keep the topic away.
+        vital = tuple(prop for prop in wanted.properties if prop.vital)
+        if reason is not None and _create(cluster, wanted, vital, layout) is not None:
             raise LayoutError([f"{topic}: {reason}; or let an administrator run {_apply(names, group)}"])
     elif problems := list(_of_topic(wanted, sight, _apply(names, group))):
         raise LayoutError([f"{topic}: {problem}" for problem in problems])
@@ -140,6 +140,14 @@ def ensure_check_topic(
         return isinstance(now, TopicFacts) and now.leaderless == 0
 
     wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
+
+
+def _create(cluster: Cluster, topic: WantedTopic, properties: tuple[Wanted, ...], layout: Layout) -> str | None:
+    """Create a topic of checks with these properties; the reason if it was refused."""
+    config = {prop.name: prop.value for prop in properties}
+    config["min.insync.replicas"] = str(layout.min_insync_replicas)
+    request = TopicRequest(topic.name, topic.partitions or 1, layout.replication_factor, config)
+    return cluster.create([request], dry_run=False)[topic.name]
 
 
 def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:

@@ -70,11 +70,15 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A property to set: from `old` (None when the topic is to be created) to `new`."""
+    """A property to set: from `old` (None when the topic is to be created) to `new`.
+
+    One that is not vital is left out where the cluster refuses it.
+    """
 
     name: str
     old: str | None
     new: str
+    vital: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,12 @@ class TopicPlan:
     changes: tuple[Change, ...] = ()
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    #: Properties that the cluster does not let be set, and without which nothing is lost.
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> dict[str, str]:
+        return {change.name: change.new for change in self.changes}
 
 
 def plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
@@ -113,7 +123,7 @@ def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPla
         return planned
     done = _carry_out(cluster, planned, dry_run=False)
     if not any(one.action is Action.REFUSED for one in done):
-        wait_for(lambda: _is_done(cluster, names, options), "the topics were not all as wanted")
+        wait_for(lambda: _is_done(cluster, names, options, done), "the topics were not all as wanted")
     return done
 
 
@@ -188,7 +198,7 @@ def _compare_topic(
     if isinstance(sight, TopicFacts):
         return _compare_facts(wanted, sight, options, partitions, copies)
     in_sync = options.min_insync_replicas or max(1, copies - 1)
-    changes = [*(Change(prop.name, None, prop.value) for prop in wanted.properties)]
+    changes = [*(Change(prop.name, None, prop.value, prop.vital) for prop in wanted.properties)]
     changes.append(Change("min.insync.replicas", None, str(in_sync)))
     refused = _too_many_in_sync(in_sync, copies)
     return TopicPlan(
@@ -222,7 +232,7 @@ def _compare_facts(
         if prop.name == "cleanup.policy":
             reasons.append(repair_of_policy(wanted.name, actual, prop.value))
         else:
-            changes.append(Change(prop.name, actual, prop.value))
+            changes.append(Change(prop.name, actual, prop.value, prop.vital))
     in_sync = options.min_insync_replicas or max(1, facts.replication_factor - 1)
     actual_in_sync = facts.config.get("min.insync.replicas", "1")
     if int(actual_in_sync) < in_sync:
@@ -273,33 +283,59 @@ def _topics(names: Names, options: PlanOptions) -> list[str]:
 
 
 def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
-    """Create and alter, or have the cluster judge both; what it refuses (rights, policies, brokers) becomes refused."""
+    """Create and alter, or have the cluster judge both; what it refuses (rights, policies, brokers) becomes refused.
+
+    Providers of Kafka do not let every property be set. One that is not vital does not stop the others.
+    """
+    refusals = _request(cluster, plans, dry_run=dry_run)
+    return [
+        _settle(cluster, one, reason, dry_run=dry_run) if (reason := refusals.get(one.topic)) else one for one in plans
+    ]
+
+
+def _request(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> dict[str, str | None]:
+    """Make the requests of these plans; the reason of each topic that was refused."""
     create = [
-        TopicRequest(
-            one.topic,
-            one.partitions,
-            one.replication_factor,
-            {change.name: change.new for change in one.changes},
-        )
+        TopicRequest(one.topic, one.partitions, one.replication_factor, one.config)
         for one in plans
         if one.action is Action.CREATE
     ]
-    alter = {
-        one.topic: {change.name: change.new for change in one.changes} for one in plans if one.action is Action.CHANGE
-    }
+    alter = {one.topic: one.config for one in plans if one.action is Action.CHANGE and one.changes}
     refusals: dict[str, str | None] = {}
     if create:
         refusals |= cluster.create(create, dry_run=dry_run)
     if alter:
         refusals |= cluster.alter(alter, dry_run=dry_run)
-    return [
-        replace(one, action=Action.REFUSED, reasons=(reason,)) if (reason := refusals.get(one.topic)) else one
-        for one in plans
-    ]
+    return refusals
 
 
-def _is_done(cluster: Cluster, names: Names, options: PlanOptions) -> bool:
+def _settle(cluster: Cluster, refused: TopicPlan, reason: str, *, dry_run: bool) -> TopicPlan:
+    """What can be done of a refused plan: without all that is not vital, then with what the cluster takes of it."""
+    optional = [change for change in refused.changes if not change.vital]
+    settled = replace(refused, changes=tuple(change for change in refused.changes if change.vital))
+    if not optional or _request(cluster, [settled], dry_run=dry_run).get(refused.topic):
+        return replace(refused, action=Action.REFUSED, reasons=(reason,))
+    for change in optional:
+        why: str | None = reason
+        if dry_run:
+            more = replace(settled, changes=(*settled.changes, change))
+            why = _request(cluster, [more], dry_run=True).get(refused.topic)
+            if why is None:
+                settled = more
+                continue
+        note = f"{change.name}={change.new} is left out, nothing is lost by it: {why}"
+        settled = replace(settled, notes=(*settled.notes, note), left_out=(*settled.left_out, change.name))
+    if settled.action is Action.CHANGE and not settled.changes:
+        settled = replace(settled, action=Action.OK)
+    return settled
+
+
+def _is_done(cluster: Cluster, names: Names, options: PlanOptions, done: list[TopicPlan]) -> bool:
     seen = cluster.read(_topics(names, options))
     leaders = all(isinstance(sight, TopicFacts) and sight.leaderless == 0 for sight in seen.values())
+    left_out = {one.topic: set(one.left_out) for one in done}
     # No new topic depends on the number of brokers any more.
-    return leaders and all(one.action is Action.OK for one in compare(names, options, seen, brokers=1))
+    return leaders and all(
+        not one.reasons and all(change.name in left_out[one.topic] for change in one.changes)
+        for one in compare(names, options, seen, brokers=1)
+    )

@@ -286,10 +286,10 @@ def test_weaker_settings_are_raised(topics, admin, namespace):
     planned = topics("plan", "--format", "json")
     assert planned.exit_code == 1
     assert json.loads(planned.stdout)["topics"][0]["changes"] == [
-        {"name": "retention.ms", "old": "3600000", "new": "604800000"},
-        {"name": "retention.bytes", "old": "1000", "new": "-1"},
-        {"name": "message.timestamp.type", "old": "CreateTime", "new": "LogAppendTime"},
-        {"name": "max.message.bytes", "old": "1048588", "new": "1065536"},
+        {"name": "retention.ms", "old": "3600000", "new": "604800000", "vital": True},
+        {"name": "retention.bytes", "old": "1000", "new": "-1", "vital": True},
+        {"name": "message.timestamp.type", "old": "CreateTime", "new": "LogAppendTime", "vital": True},
+        {"name": "max.message.bytes", "old": "1048588", "new": "1065536", "vital": True},
     ]
     assert topics("apply").exit_code == 0
     assert config_of(admin, names.half, *LOG) == LOG

@@ -44,6 +44,8 @@ class FakeCluster:
         self.sights = {topic: facts(topic) for topic in (HALF, END, OP, OFFSET)} | {DISCARD: facts(DISCARD, 1)}
         self.created = []
         self.refusal = None
+        #: A property that the cluster does not let be set.
+        self.forbidden = None
 
     def __call__(self, admin, bounds=None):
         assert admin == "admin"
@@ -54,8 +56,9 @@ class FakeCluster:
 
     def create(self, requests, *, dry_run):
         assert not dry_run
-        self.created += requests
-        return {request.name: self.refusal for request in requests}
+        refused = [request.name for request in requests if self.forbidden in request.config]
+        self.created += [request for request in requests if request.name not in refused]
+        return {request.name: "can not be set" if request.name in refused else self.refusal for request in requests}
 
 
 @pytest.fixture
@@ -215,6 +218,16 @@ def test_check_topic_without_the_right_to_create_it(cluster):
             "`txbridge topics apply --namespace ns --group orders`"
         ),
     )
+
+
+def test_check_topic_without_a_setting_that_the_cluster_refuses_and_that_is_not_vital(cluster):
+    layout = check_layout("admin", NAMES)
+    cluster.sights[CHECK] = [None, facts(CHECK)]
+    cluster.forbidden = "retention.ms"
+    ensure_check_topic("admin", NAMES, "orders", layout)
+    (request,) = cluster.created
+    assert "retention.ms" not in request.config
+    assert request.config["message.timestamp.type"] == "LogAppendTime"
 
 
 def test_check_topic_that_never_gets_leaders(cluster, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from txbridge.core.names import Names
@@ -128,8 +130,8 @@ def test_weaker_settings_are_raised():
     )
     assert plans[OP].changes == (Change("retention.bytes", "1000000", "-1"),)
     assert plans[OFFSET].changes == (
-        Change("segment.bytes", "1073741824", "16777216"),
-        Change("min.cleanable.dirty.ratio", "0.5", "0.1"),
+        Change("segment.bytes", "1073741824", "16777216", vital=False),
+        Change("min.cleanable.dirty.ratio", "0.5", "0.1", vital=False),
     )
     assert plans[DISCARD].changes == (Change("max.message.bytes", "1048588", "1131072"),)
 
@@ -291,6 +293,80 @@ def test_nothing_is_done_when_anything_is_refused():
     assert plans[OP].reasons == ("missing right CREATE",)
     assert plans[HALF].action is Action.CREATE
     assert cluster.calls == [("create", True, list(ALL))]
+
+
+class ManagedCluster(FakeCluster):
+    """A provider's cluster: it refuses a request that sets one of `forbidden`, and gives new topics its own values."""
+
+    def __init__(self, *forbidden, judges=True):
+        super().__init__()
+        self.forbidden = forbidden
+        #: Whether it also judges what is asked only to be judged.
+        self.judges = judges
+
+    def _refusal(self, config, dry_run):
+        found = [name for name in self.forbidden if name in config]
+        return f"Kafka refused: {found[0]} can not be set" if found and (self.judges or not dry_run) else None
+
+    def create(self, requests, *, dry_run):
+        refusals = {request.name: self._refusal(request.config, dry_run) for request in requests}
+        super().create([one for one in requests if refusals[one.name] is None], dry_run=dry_run)
+        return refusals
+
+    def alter(self, changes, *, dry_run):
+        refusals = {topic: self._refusal(config, dry_run) for topic, config in changes.items()}
+        super().alter({topic: changes[topic] for topic, why in refusals.items() if why is None}, dry_run=dry_run)
+        return refusals
+
+    def read(self, topics):
+        own = {"segment.bytes": "1073741824", "min.cleanable.dirty.ratio": "0.5"}
+        return {
+            topic: one and replace(one, config={**own, **one.config}) for topic, one in super().read(topics).items()
+        }
+
+
+@pytest.mark.parametrize("judges", [True, False])
+def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vital(judges):
+    cluster = ManagedCluster("segment.bytes", "min.cleanable.dirty.ratio", judges=judges)
+    done = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
+    assert {one.action for one in done.values()} == {Action.CREATE}
+    assert set(cluster.topics) == set(ALL)
+    made = cluster.topics[OFFSET].config
+    assert made["cleanup.policy"] == "compact"
+    assert made["message.timestamp.type"] == "LogAppendTime"
+    assert "segment.bytes" not in made
+    if judges:  # what it takes is set; otherwise it can not be known which of them it was
+        assert made["delete.retention.ms"] == "86400000"
+        assert done[OFFSET].notes == (
+            "segment.bytes=16777216 is left out, nothing is lost by it: Kafka refused: segment.bytes can not be set",
+            (
+                "min.cleanable.dirty.ratio=0.1 is left out, nothing is lost by it: "
+                "Kafka refused: min.cleanable.dirty.ratio can not be set"
+            ),
+        )
+    # Again: nothing is left to be done, and it is still said.
+    again = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
+    if judges:
+        assert {one.action for one in again.values()} == {Action.OK}
+    assert len(again[OFFSET].notes) >= 2
+
+
+def test_a_vital_setting_that_a_managed_cluster_refuses_still_stops_everything():
+    cluster = ManagedCluster("message.timestamp.type", "segment.bytes")
+    plans = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
+    assert {one.action for one in plans.values()} == {Action.REFUSED}
+    assert plans[OFFSET].reasons == ("Kafka refused: message.timestamp.type can not be set",)
+    assert cluster.topics == {}
+
+
+def test_a_setting_that_matters_less_does_not_keep_another_change_away():
+    cluster = ManagedCluster("segment.bytes", "min.cleanable.dirty.ratio")
+    apply(cluster, NAMES, PlanOptions())
+    cluster.topics[OFFSET].config["max.message.bytes"] = "1000"
+    done = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}[OFFSET]
+    assert done.action is Action.CHANGE
+    assert done.changes == (Change("max.message.bytes", "1000", "1048576"),)
+    assert cluster.topics[OFFSET].config["max.message.bytes"] == "1048576"
 
 
 def test_check_topics_that_are_there_grow_with_the_largest_message():

@@ -68,7 +68,11 @@ def _of_topic(patient: Patient, topic: str, properties: list[Wanted]) -> Iterato
                 do = repair_of_policy(topic, actual, wanted.value)
                 yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", do)
             else:
-                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", f"{patient.apply} sets it")
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", _remedy(patient, wanted))
+
+
+def _remedy(patient: Patient, wanted: Wanted) -> str:
+    return f"{patient.apply} sets it" + ("" if wanted.vital else ", where the provider of the cluster lets it be set")
 
 
 def retention(patient: Patient) -> Iterator[Finding]:
