@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,12 @@ CONFIG_FILE_VARIABLE = "TXBRIDGE_CONFIG"
 OTHER_VARIABLES = frozenset(
     {CONFIG_FILE_VARIABLE, "TXBRIDGE_CACHE_DIR", "TXBRIDGE_IVY_SETTINGS", "TXBRIDGE_FAULT_POINT"},
 )
+
+#: What Kubernetes sets in every pod for a Service, after the Service's name and "_".
+_SERVICE_LINK = re.compile(
+    r"SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?", re.ASCII
+)
+_LINKED_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:[0-9]+", re.ASCII)
 
 #: RocketMQ's spellings, as in its broker.conf; its documentation often writes transactionTimeout.
 ROCKETMQ_NAMES = {
@@ -110,10 +117,11 @@ def without_options(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
     """An empty variable counts as absent: that is what an unset one becomes in a compose file."""
+    links = _service_links(environ)
     values: dict[str, Any] = {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in environ.items()
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_VARIABLES and value != ""
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_VARIABLES and name not in links and value != ""
     }
     if "kafka" in values:
         try:
@@ -122,6 +130,31 @@ def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, A
             problems.append(f'TXBRIDGE_KAFKA: must be JSON like {{"security.protocol": "ssl"}}: {error}')
             del values["kafka"]
     return values
+
+
+def _service_links(environ: Mapping[str, str]) -> set[str]:
+    """Variables that Kubernetes sets for Services named txbridge or txbridge-..., except where an option has the name.
+
+    A Service always comes with its host and its port: without these two it is none.
+    """
+    own = ENVIRONMENT_PREFIX.rstrip("_")
+    services = [
+        name.removesuffix("_SERVICE_HOST")
+        for name in environ
+        if name.startswith(ENVIRONMENT_PREFIX) and name.endswith("_SERVICE_HOST")
+    ]
+    links = {
+        name
+        for service in services
+        if (service == own or service.startswith(ENVIRONMENT_PREFIX))
+        and environ.get(f"{service}_SERVICE_PORT", "").isdecimal()
+        for name in environ
+        if name.startswith(f"{service}_")
+        and _SERVICE_LINK.fullmatch(name.removeprefix(f"{service}_"))
+        # A number here was meant for us, whatever it was meant to be.
+        and (name != f"{service}_PORT" or _LINKED_ADDRESS.fullmatch(environ[name]))
+    }
+    return links - {option.variable for option in OPTIONS}
 
 
 def _layer(
@@ -207,6 +240,8 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
             must = "must be text"
         case _:
             must = f"must be a whole number{unit and ' of'}{unit}"
+            if _LINKED_ADDRESS.fullmatch(str(detail["input"])):
+                must += " (if Kubernetes set it for a Service of that name, give the pod enableServiceLinks: false)"
     # A secret is not to be repeated, however wrong it is.
     given = "" if name == "status_token" else f", not {detail['input']!r}"
     return f"{label}: {must}{given}"

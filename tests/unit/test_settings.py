@@ -295,3 +295,61 @@ def test_a_token_that_is_no_text_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="status_token") as caught:
         load_settings({}, file, environ={})
     assert "4711" not in str(caught.value)
+
+
+# --- Kubernetes' service links ----------------------------------------------------------------------------------------
+
+#: What Kubernetes puts into every pod of a namespace that has a Service `txbridge` and one `txbridge-worker`.
+SERVICE_LINKS = {
+    "TXBRIDGE_SERVICE_HOST": "10.0.0.1",
+    "TXBRIDGE_SERVICE_PORT": "8080",
+    "TXBRIDGE_SERVICE_PORT_HTTP": "8080",
+    "TXBRIDGE_PORT": "tcp://10.0.0.1:8080",
+    "TXBRIDGE_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+    "TXBRIDGE_PORT_8080_TCP_PROTO": "tcp",
+    "TXBRIDGE_PORT_8080_TCP_PORT": "8080",
+    "TXBRIDGE_PORT_8080_TCP_ADDR": "10.0.0.1",
+    "TXBRIDGE_WORKER_SERVICE_HOST": "fd00::1",
+    "TXBRIDGE_WORKER_SERVICE_PORT": "9464",
+    "TXBRIDGE_WORKER_PORT": "udp://[fd00::1]:9464",
+    "TXBRIDGE_WORKER_PORT_9464_UDP": "udp://[fd00::1]:9464",
+    "TXBRIDGE_WORKER_PORT_9464_UDP_PROTO": "udp",
+    "TXBRIDGE_WORKER_PORT_9464_UDP_PORT": "9464",
+    "TXBRIDGE_WORKER_PORT_9464_UDP_ADDR": "fd00::1",
+}
+
+
+def test_the_variables_that_kubernetes_makes_of_services_are_no_options():
+    assert load(environ={"TXBRIDGE_BOOTSTRAP_SERVERS": "a:1", **SERVICE_LINKS}).bootstrap_servers == "a:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TXBRIDGE_PORT", "9464"),  # perhaps metrics_port is meant
+        ("TXBRIDGE_SERVICE_HOST", "10.0.0.1"),  # without its port it is no service's
+        ("TXBRIDGE_PORT_8080_TCP_PROTOCOL", "tcp"),
+        ("TXBRIDGE_SERVICE_PORTS", "8080"),
+    ],
+)
+def test_what_only_looks_like_a_service_link_is_an_unknown_option(name, value):
+    [problem] = problems(MINIMAL, {name: value})
+    assert problem.startswith(f"unknown option {name!r}")
+
+
+def test_a_variable_that_was_set_over_a_service_link_is_an_unknown_option():
+    [problem] = problems(MINIMAL, {**SERVICE_LINKS, "TXBRIDGE_PORT": "9464"})
+    assert problem.startswith("unknown option 'TXBRIDGE_PORT'")
+
+
+def test_an_option_that_a_service_link_hides_fails_by_its_name():
+    """A Service `txbridge-metrics` makes a variable of the name of an option: its value is refused, not ignored."""
+    links = {
+        "TXBRIDGE_METRICS_SERVICE_HOST": "10.0.0.1",
+        "TXBRIDGE_METRICS_SERVICE_PORT": "9464",
+        "TXBRIDGE_METRICS_PORT": "tcp://10.0.0.1:9464",
+    }
+    [problem] = problems(MINIMAL, links)
+    assert problem.startswith("TXBRIDGE_METRICS_PORT: must be a whole number")
+    assert "enableServiceLinks: false" in problem
+    assert load(MINIMAL, {**links, "TXBRIDGE_METRICS_PORT": "9464"}).metrics_port == 9464
