@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import faust
@@ -11,6 +14,40 @@ import faust
 from txbridge.errors import UsageError
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+#: How librdkafka spells false.
+_FALSE = frozenset({"false", "f", "0"})
+
+#: librdkafka's properties of TLS that Faust's connection has, too.
+HONOURED = (
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.key.location",
+    "ssl.key.pem",
+    "ssl.key.password",
+    "ssl.cipher.suites",
+    "ssl.crl.location",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+)
+_USE_PEM = (
+    "write the key store as PEM (openssl pkcs12 -in STORE -out FILE), and give FILE as ssl.certificate.location and "
+    "ssl.key.location"
+)
+_USE_KEY_FILE = "give the key itself, as ssl.key.location or ssl.key.pem"
+_USE_BROKERS = "leave it out; what is allowed can be set on the brokers"
+#: Those that it can not have, and what to use instead. The two connections of a worker must not differ in silence.
+REFUSED = {
+    "ssl.keystore.location": _USE_PEM,
+    "ssl.keystore.password": _USE_PEM,
+    "ssl.engine.location": _USE_KEY_FILE,
+    "ssl.engine.id": _USE_KEY_FILE,
+    "ssl.providers": _USE_KEY_FILE,
+    "ssl.ca.certificate.stores": "give the authorities' certificates as ssl.ca.location or ssl.ca.pem",
+    "ssl.curves.list": _USE_BROKERS,
+    "ssl.sigalgs.list": _USE_BROKERS,
+}
 
 
 def credentials(kafka: Mapping[str, Any]) -> Any:
@@ -37,18 +74,58 @@ def credentials(kafka: Mapping[str, Any]) -> Any:
 
 
 def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:
-    """The same trust and key as librdkafka's properties say. Raises UsageError when a file can not be used."""
+    """The same trust and key as librdkafka's properties say. Raises UsageError for what can not be used."""
+    for name, instead in REFUSED.items():
+        if kafka.get(name):
+            raise UsageError(f"{name} can not be used by a worker, whose second connection is Faust's: {instead}")
+    for name in ("ssl.key.pem", "ssl.key.location"):
+        if kafka.get(name) and not kafka.get("ssl.certificate.pem") and not kafka.get("ssl.certificate.location"):
+            raise UsageError(f"{name} is given without ssl.certificate.location or ssl.certificate.pem")
     try:
-        context = ssl.create_default_context(cafile=kafka.get("ssl.ca.location"), cadata=kafka.get("ssl.ca.pem"))
-        if certificate := kafka.get("ssl.certificate.location"):
-            context.load_cert_chain(certificate, kafka.get("ssl.key.location"), kafka.get("ssl.key.password"))
+        return _context_of(kafka)
     except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the TLS files of ssl.ca.location, ssl.certificate.location or ssl.key.location: {error}"
-        ) from None
+        names = ", ".join(name for name in HONOURED if kafka.get(name))
+        raise UsageError(f"the TLS properties can not be used: {error} (given are {names})") from None
+
+
+def _context_of(kafka: Mapping[str, Any]) -> ssl.SSLContext:
+    authorities = kafka.get("ssl.ca.location")
+    if authorities == "probe":  # librdkafka's word for the system's
+        authorities = None
+    folder = authorities if authorities and Path(authorities).is_dir() else None
+    context = ssl.create_default_context(
+        cafile=None if folder else authorities, capath=folder, cadata=kafka.get("ssl.ca.pem")
+    )
+    _load_certificate(context, kafka)
+    if ciphers := kafka.get("ssl.cipher.suites"):
+        context.set_ciphers(str(ciphers))
+    if revoked := kafka.get("ssl.crl.location"):
+        context.load_verify_locations(cafile=revoked)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     if str(kafka.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         context.check_hostname = False
-    if str(kafka.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+    if str(kafka.get("enable.ssl.certificate.verification", "true")).lower() in _FALSE:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _load_certificate(context: ssl.SSLContext, kafka: Mapping[str, Any]) -> None:
+    """The worker's own certificate and key, each from a file or a text; the text wins, as in librdkafka."""
+    with ExitStack() as files:
+        certificate, key = (
+            files.enter_context(_as_file(text)) if (text := kafka.get(f"{what}.pem")) else kafka.get(f"{what}.location")
+            for what in ("ssl.certificate", "ssl.key")
+        )
+        if certificate:
+            # Without a password OpenSSL would ask for it on the terminal.
+            context.load_cert_chain(certificate, key, str(kafka.get("ssl.key.password") or ""))
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A file that only this user can read, for as long as it takes: Python's ssl loads a key from nothing else."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".pem") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
