@@ -23,6 +23,7 @@ from txbridge.topics_wanted import (
     discard_topic,
     half_topic,
     history_topics,
+    late_resume,
     longer_retention,
     offset_topic,
 )
@@ -133,8 +134,17 @@ def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], broke
     there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
     partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
     wanted = wanted_topics(names, options, seen)
+    planned = [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
+    late = late_resume(
+        names,
+        half_retention_ms=_half_retention(options, seen[names.half]),
+        transaction_max_age=options.transaction_max_age,
+    )
+    if late is not None:
+        note = f"{late.what}. {late.do[0].upper()}{late.do[1:]}"
+        planned = [replace(one, notes=(*one.notes, note)) if one.topic == names.discard else one for one in planned]
     return [
-        *(_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted),
+        *planned,
         *(
             _compare_real(one, seen[one.name], options, size_of(options, seen[names.half]), partitions, brokers)
             for one in options.real_topics
@@ -165,10 +175,8 @@ def _compare_real(
 def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[WantedTopic]:
     """How the topics should be, given what is there; no I/O."""
     half = seen[names.half]
-    retention = str(max(HALF_RETENTION_MS, options.transaction_max_age + LONGEST_OUTAGE_MS))
+    retention = _half_retention(options, half)
     size = size_of(options, half)
-    if isinstance(half, TopicFacts):  # what is larger than asked for stays, and the others follow it
-        retention = longer_retention(retention, half.config["retention.ms"])
     return [
         half_topic(names, message_size=size, retention_ms=retention),
         *history_topics(names, half_retention_ms=retention),
@@ -176,6 +184,12 @@ def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight])
         discard_topic(names, message_size=size),
         *(check_topic(names, group, message_size=size) for group in options.groups),
     ]
+
+
+def _half_retention(options: PlanOptions, half: Sight) -> str:
+    """How long HALF keeps its messages: what is more than asked for stays, and the others follow it."""
+    retention = str(max(HALF_RETENTION_MS, options.transaction_max_age + LONGEST_OUTAGE_MS))
+    return longer_retention(retention, half.config["retention.ms"]) if isinstance(half, TopicFacts) else retention
 
 
 def size_of(options: PlanOptions, half: Sight) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txbridge.core.names import Names
+from txbridge.text import duration
 
 #: What HALF and discard, CHECK accept beyond the largest user value: key, headers, and the headers that we add.
 HALF_ROOM = 64 * 1024
@@ -84,6 +85,29 @@ class WantedTopic:
 def longer_retention(one: str, other: str) -> str:
     """The longer of two values of retention.ms."""
     return _UNLIMITED if _UNLIMITED in {one, other} else str(max(int(one), int(other)))
+
+
+@dataclass(frozen=True, slots=True)
+class LateResume:
+    """That discarded messages can be resumed for longer than HALF has their bodies: what follows, and what to do."""
+
+    what: str
+    do: str
+
+
+def late_resume(names: Names, *, half_retention_ms: str, transaction_max_age: int) -> LateResume | None:
+    """None when HALF keeps the body of a discarded message for as long as that can be resumed."""
+    # A message may be discarded at its greatest age; until when HALF has it counts from its birth.
+    enough = DISCARD_RETENTION_MS + transaction_max_age
+    if half_retention_ms == _UNLIMITED or int(half_retention_ms) >= enough:
+        return None
+    return LateResume(
+        f"a discarded message can be resumed for {duration(DISCARD_RETENTION_MS)}, and {names.half} has its body for "
+        f"{duration(int(half_retention_ms))} after its birth: resumed later it can not be delivered; a commit is held "
+        f"and has to be abandoned",
+        f"resume in time; or set retention.ms of {names.half} to {enough} (kafka-configs.sh) and run `txbridge topics "
+        f"apply`, which raises END and OP as well",
+    )
 
 
 def half_topic(names: Names, *, message_size: int, retention_ms: str) -> WantedTopic:

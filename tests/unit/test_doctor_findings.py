@@ -109,6 +109,25 @@ def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
     assert [found.text for found in findings if found.text.startswith(HALF)] == [f"{HALF} does not exist"]
 
 
+def test_a_discarded_message_that_can_be_resumed_for_longer_than_its_body_is_kept() -> None:
+    names = Names()
+    one = patient([])
+    log = {"retention.ms": "604800000", "max.message.bytes": "1065536"}
+    one.seen = {
+        **{name: TopicFacts(name, "id", 4, 3, 0, log) for name in (HALF, names.end, names.op, names.offset)},
+        names.discard: TopicFacts(names.discard, "id", 1, 3, 0, {**log, "retention.ms": "2592000000"}),
+    }
+    late, fine = layout.retention(one)
+    assert (late.level, fine.level) == (Level.NOTE, Level.OK)
+    assert late.text.startswith(
+        f"a discarded message can be resumed for 30d, and {HALF} has its body for 7d after its birth"
+    )
+    assert late.do.startswith("resume in time; or set retention.ms of ")
+    for name in (HALF, names.end, names.op):
+        one.seen[name] = TopicFacts(name, "id", 4, 3, 0, {**log, "retention.ms": "-1"})
+    assert [found.level for found in layout.retention(one)] == [Level.OK]
+
+
 def test_a_quorum_without_a_controller_is_a_problem_and_not_everything_was_examined() -> None:
     greeting = Greeting("C1", {2: "two:9092"})
     assert lines(kafka.headless(greeting, "timed out")) == [

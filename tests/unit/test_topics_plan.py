@@ -109,7 +109,24 @@ def test_small_messages_leave_room_for_batches_of_copies():
 def test_as_wanted():
     plans = by_topic(seen())
     assert {one.action for one in plans.values()} == {Action.OK}
-    assert all(not one.changes and not one.reasons and not one.notes for one in plans.values())
+    assert all(not one.changes and not one.reasons for one in plans.values())
+    assert all(not one.notes for topic, one in plans.items() if topic != DISCARD)
+
+
+def test_a_discarded_message_can_be_resumed_for_longer_than_its_body_is_kept():
+    options = PlanOptions(transaction_max_age=3 * 86_400_000)
+    note = (
+        f"a discarded message can be resumed for 30d, and {HALF} has its body for 7d after its birth: resumed later it "
+        "can not be delivered; a commit is held and has to be abandoned. Resume in time; or set retention.ms of "
+        f"{HALF} to 2851200000 (kafka-configs.sh) and run `txbridge topics apply`, which raises END and OP as well"
+    )
+    for sights in (seen(), NOTHING):
+        assert by_topic(sights, options)[DISCARD].notes == (note,)
+    for enough in ("2851200000", "-1"):
+        changed = {topic: facts(topic, retention_ms=enough) for topic in (HALF, END, OP)}
+        assert by_topic(seen(**changed), options)[DISCARD].notes == ()
+    changed = {topic: facts(topic, retention_ms="2851199999") for topic in (HALF, END, OP)}
+    assert len(by_topic(seen(**changed), options)[DISCARD].notes) == 1
 
 
 def test_weaker_settings_are_raised():

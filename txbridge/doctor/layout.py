@@ -11,7 +11,7 @@ from txbridge.text import counted, duration
 from txbridge.topics import repair_of_policy
 from txbridge.topics_cluster import UNCLEAN, MissingRight, TopicFacts
 from txbridge.topics_plan import wanted_topics
-from txbridge.topics_wanted import LONGEST_OUTAGE_MS, Wanted
+from txbridge.topics_wanted import LONGEST_OUTAGE_MS, Wanted, late_resume
 
 #: Copies that survive one broker while another is being restarted.
 _USUAL_COPIES = 3
@@ -124,6 +124,9 @@ def retention(patient: Patient) -> Iterator[Finding]:
                     f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
                     f"{patient.apply} raises it",
                 )
+    late = late_resume(names, half_retention_ms=half.config[_RETENTION], transaction_max_age=age)
+    if late is not None:
+        yield note(Check.RETENTION, late.what, late.do)
     if fine:
         keeps = "for ever" if kept == _UNLIMITED else f"for {duration(kept)}"
         yield ok(Check.RETENTION, f"{budget}; {names.half} keeps messages {keeps}, END and OP no less")
