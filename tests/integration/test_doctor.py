@@ -415,3 +415,13 @@ def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge) -> None:
     assert ", of no worker) with nothing new for " in text
     foreign.abort_transaction(10)
     assert Seen(bridge, later=30_000).lines("transactions")[0][0] == "ok"
+    # END and HALF must not be written in one at all; who did is known when it is over, too.
+    bridge.produce(bridge.names.end, value=b"outside", partition=1)
+    foreign.begin_transaction()
+    foreign.produce(bridge.names.end, b"stranger", partition=0)
+    foreign.flush(10)
+    foreign.abort_transaction(10)
+    text = Seen(bridge).one("transactions", "warning")
+    assert text.startswith(
+        f"{bridge.names.end} was written in Kafka transactions within producer.id.expiration.ms (partitions 0; producer"
+    )

@@ -9,7 +9,7 @@ from txbridge.core.names import Names
 from txbridge.doctor import kafka, layout, life
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.doctor.patient import Described, Patient, Place, Questions
-from txbridge.doctor.requests import Answers, Transaction
+from txbridge.doctor.requests import Answers, Transaction, TransactionalProducer
 from txbridge.settings import WorkerSettings
 from txbridge.subject import Subject
 from txbridge.topics_cluster import Greeting, MissingRight, TopicFacts
@@ -44,7 +44,7 @@ def answers(**changed: object) -> Answers:
         "clock": (0.0, 1.0),
         "transactions": {},
         "may_write": {},
-        "open": [],
+        "transactional": [],
     }
     return Answers(**{**given, **changed})  # type: ignore[arg-type]
 
@@ -162,6 +162,39 @@ def test_a_coordinator_that_does_not_end_a_transaction() -> None:
     # The beginning of one that has ended long ago means nothing.
     past = {name: Transaction("CompleteCommit", timeout=10_000, since=1_000_000, producer_id=7)}
     assert lines(life.transactions(one, answers(transactions=past), 9_000_000))[0][0] == "ok"
+
+
+def test_whoever_writes_half_or_end_in_kafka_transactions_is_named() -> None:
+    one = patient([Place(1, THREE, THREE)])
+    known = {f"{HALF}@CID_RMQ_SYS_TRANS/0/0": Transaction("Empty")}
+
+    def found(*producers: TransactionalProducer) -> list[tuple[str, str]]:
+        return lines(life.transactions(one, answers(transactions=known, transactional=producers), 9_000_000))
+
+    # Workers do in OP, where each of theirs is over.
+    assert found(TransactionalProducer("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 7, -1, 1))[0][0] == "ok"
+    end, half = "RMQ_SYS_TRANS_END_TOPIC", HALF
+    [ends, halves] = found(
+        TransactionalProducer(end, 1, 8, -1, 1),
+        TransactionalProducer(end, 0, 8, -1, 1),
+        # Open for long: nobody waits for it in HALF.
+        TransactionalProducer(half, 0, 9, 4, 1),
+    )
+    assert ends[0] == "warning"
+    assert ends[1] == (
+        "RMQ_SYS_TRANS_END_TOPIC was written in Kafka transactions within producer.id.expiration.ms (partitions 0, 1; "
+        "producer ids 8): what such a transaction aborts decides nothing, and while it is open the decisions behind it "
+        "wait"
+    )
+    assert halves[0] == "warning"
+    assert halves[1].endswith(
+        ": a half message in one that is aborted stays a half message, is checked, and can be committed"
+    )
+    [warned, hangs] = found(TransactionalProducer(end, 0, 8, 4, 1))
+    assert (warned[0], hangs[0]) == ("warning", "problem")
+    assert hangs[1].startswith(
+        "RMQ_SYS_TRANS_END_TOPIC[0] has an open Kafka transaction at offset 4 (producer id 8, of no"
+    )
 
 
 @pytest.mark.parametrize(

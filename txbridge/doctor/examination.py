@@ -41,10 +41,10 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
 
 
 def _subjects(patient: Patient) -> tuple[list[str], dict[int, dict[str, list[int]]]]:
-    """The transactional ids to ask about, and by leader the partitions in which a transaction may be open."""
+    """The transactional ids to ask about, and by leader the partitions that may be written in Kafka transactions."""
     names = patient.names
     leaders: dict[int, dict[str, list[int]]] = {}
-    for topic in (names.op, names.offset, names.discard):
+    for topic in (names.op, names.offset, names.discard, names.end, names.half):
         described = patient.described.get(topic)
         for partition, place in enumerate(described.places if described else ()):
             if place.leader >= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError
 from txbridge.core.states import TransactionState
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.doctor.patient import Patient
-from txbridge.doctor.requests import ID_NOT_FOUND, Answers
+from txbridge.doctor.requests import ID_NOT_FOUND, Answers, TransactionalProducer
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
 from txbridge.operations.model import NextStep
@@ -216,17 +216,21 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
             f"be seen: {error}",
             "grant DESCRIBE on them to this user" if error in _NO_RIGHT else "look at the brokers' logs",
         )
-    if isinstance(answers.open, str):
+    if isinstance(answers.transactional, str):
         fine = False
         yield unknown(
             Check.TRANSACTIONS,
-            f"open Kafka transactions of the internal topics could not be asked for: {answers.open}",
+            f"Kafka transactions of the internal topics could not be asked for: {answers.transactional}",
             "grant READ on them to this user",
         )
     else:
-        for one in answers.open:
+        for finding in _strangers(patient, answers.transactional):
+            fine = False
+            yield finding
+        for one in answers.transactional:
             silent = now - one.last_record
-            if silent <= patience:
+            # HALF is read uncommitted: nobody waits there.
+            if one.start_offset < 0 or one.topic == patient.names.half or silent <= patience:
                 continue
             fine = False
             who = "a worker" if one.producer_id in ours else "no worker"
@@ -245,6 +249,27 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
         )
     elif fine and patient.partitions:
         yield ok(Check.TRANSACTIONS, f"the transactional ids of {_all(patient)} are known, none hangs")
+
+
+def _strangers(patient: Patient, producers: Sequence[TransactionalProducer]) -> Iterator[Finding]:
+    """Who writes in Kafka transactions what must be written outside."""
+    means = {
+        patient.names.end: "what such a transaction aborts decides nothing, and while it is open the decisions behind "
+        "it wait",
+        patient.names.half: "a half message in one that is aborted stays a half message, is checked, and can be "
+        "committed",
+    }
+    for topic, meaning in means.items():
+        found = [one for one in producers if one.topic == topic]
+        if found:
+            partitions = ", ".join(map(str, sorted({one.partition for one in found})))
+            ids = ", ".join(map(str, sorted({one.producer_id for one in found})))
+            yield warning(
+                Check.TRANSACTIONS,
+                f"{topic} was written in Kafka transactions within producer.id.expiration.ms (partitions {partitions}; "
+                f"producer ids {ids}): {meaning}",
+                "let that application send with a producer without transactional.id",
+            )
 
 
 def _all(patient: Patient) -> str:

@@ -54,12 +54,13 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A producer with a Kafka transaction open in a partition."""
+class TransactionalProducer:
+    """A producer that writes to a partition in Kafka transactions, as far as its leader remembers producers."""
 
     topic: str
     partition: int
     producer_id: int
+    #: Where the Kafka transaction begins that it has open; -1 when it has none.
     start_offset: int
     #: ms; of its last record.
     last_record: int
@@ -78,7 +79,7 @@ class Answers:
     transactions: Mapping[str, Transaction]
     #: Whether WRITE is granted on each transactional id; None when it could not be asked.
     may_write: Mapping[str, bool | None]
-    open: Sequence[OpenTransaction] | str
+    transactional: Sequence[TransactionalProducer] | str
 
 
 def ask(
@@ -123,10 +124,10 @@ class _Client:
             clock = await self._told(self._clock())
             transactions = {one: await self._transaction(one) for one in transactional_ids}
             may_write = {one: await self._may_write(one) for one in transactional_ids}
-            still_open = await self._told(self._open(leaders))
+            transactional = await self._told(self._transactional(leaders))
         finally:
             await self._kafka.close()
-        return Answers(releases, unreachable, clock, transactions, may_write, still_open)
+        return Answers(releases, unreachable, clock, transactions, may_write, transactional)
 
     @staticmethod
     async def _told(question: Coroutine[Any, Any, _Result]) -> _Result | str:
@@ -188,7 +189,7 @@ class _Client:
             return kafka_errors.TransactionalIdAuthorizationFailed.errno not in codes
         return None
 
-    async def _open(self, leaders: Mapping[int, Mapping[str, Sequence[int]]]) -> list[OpenTransaction]:
+    async def _transactional(self, leaders: Mapping[int, Mapping[str, Sequence[int]]]) -> list[TransactionalProducer]:
         found = []
         for node, topics in leaders.items():
             answer = await self._kafka.send(node, DescribeProducers(topics))
@@ -196,9 +197,10 @@ class _Client:
                 for partition, code, _, producers, _ in partitions:
                     _raise_for(code, f"{topic}[{partition}]")
                     found += [
-                        OpenTransaction(topic, partition, producer, start, last)
-                        for producer, _, _, last, _, start, _ in producers
-                        if start >= 0
+                        TransactionalProducer(topic, partition, producer, start, last)
+                        for producer, _, _, last, coordinator_epoch, start, _ in producers
+                        # Known of whoever has ended a Kafka transaction here, by its marker.
+                        if start >= 0 or coordinator_epoch >= 0
                     ]
         return found
 
