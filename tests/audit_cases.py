@@ -112,6 +112,11 @@ class Log(ABC):
         self.end_position[partition] = record.offset + 1
         return record.offset
 
+    def decision(self, half: Half, decision: int) -> Record:
+        """An END that a stranger writes in a Kafka transaction."""
+        ours = headers(TXB_V="1", PGROUP=half.group, SOURCE="client")
+        return Record(self.names.end, half.partition, None, half.entry(decision).encode(), ours)
+
     def end(self, half: Half, decision: int, source: str = "client", group: str | None = None, **entry: str) -> int:
         line = half.entry(decision, **entry)  # type: ignore[arg-type]
         return self.end_record(line.encode(), half.partition, PGROUP=group or half.group, SOURCE=source)
@@ -278,6 +283,24 @@ def redone_after_an_abort(log: Log) -> Half:
     half = log.half()
     log.end(half, COMMIT)
     log.aborted(log.copy(half), log.op("commit", half))
+    log.deliver(half)
+    return half
+
+
+@case("rolled_back")
+def decision_of_an_aborted_transaction_decides_nothing(log: Log) -> Half:
+    half = log.half()
+    log.aborted(log.decision(half, COMMIT))
+    log.end(half, ROLLBACK)
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("delivered")
+def decision_of_a_committed_transaction_decides(log: Log) -> Half:
+    half = log.half()
+    log.transaction(log.decision(half, COMMIT))
+    log.aborted(log.decision(half, ROLLBACK))
     log.deliver(half)
     return half
 

@@ -162,7 +162,7 @@ class Reader:
         op = self._settle(plan, self.partitions[names.op], hidden)
         discard = self._settle(plan, self.partitions[names.discard], hidden)
         # As the worker reads it: what was aborted there decides nothing, and behind what is open nothing is applied.
-        end = cluster.stable_offsets(self.partitions[names.end])
+        end = self._settle(plan, self.partitions[names.end], hidden).ends
         half = cluster.high_watermarks(half_keys)
         facts.check_ends(names, progress, end, half)
 

@@ -208,7 +208,7 @@ def test_finds_what_was_planted_and_nothing_else(
     assert report.transactions == fates.total()
     assert +Counter(report.pending_states) == Counter(case.state for case in cases if case.state)
     found = Counter(kind for case in cases for kind in (*case.findings, *case.strays))
-    violations = {"LOST": 5, "DUPLICATED": 1, "LEAKED": 6, "PHANTOM": 6, "WRONG_WINNER": 2}
+    violations = {"LOST": 9, "DUPLICATED": 1, "LEAKED": 8, "PHANTOM": 6, "WRONG_WINNER": 3}
     violations |= {"ALTERED": 8, "STUCK": 1, "EXPIRED": 0, "CHECKED_AFTER_DECISION": 2, "PROGRESS_AHEAD": 3}
     assert dict(report.findings.by_kind) == {kind: count for kind, count in found.items() if kind not in violations}
     assert dict(report.violations.by_kind) == violations
@@ -324,6 +324,21 @@ def test_open_kafka_transaction_hides_but_accuses_nobody(kafka: EmbeddedKafka, s
     foreign.abort_transaction()
     after = audit(log, spark)
     assert (after.delivered, after.clean, after.findings.total) == (2, True, 0)
+
+
+def test_open_kafka_transaction_in_end_hides_decisions_and_is_told(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    half, behind = log.half(), log.half()
+    stranger = log.left_open(log.decision(half, ROLLBACK))
+    log.end(behind, COMMIT)
+    report = audit(log, spark, settle_timeout=0.5)
+    assert (report.clean, report.pending, dict(report.findings.by_kind)) == (True, 2, {"OPEN_TRANSACTION": 1})
+    [entry] = report.findings.listed
+    assert (entry.evidence[0].topic, entry.evidence[0].offset) == (log.names.end, 0)
+    stranger.abort_transaction()
+    log.transaction(log.copy(behind), log.op("commit", behind), log.progress(PLAIN, half=0))
+    after = audit(log, spark)
+    assert (after.clean, after.delivered, after.pending, after.findings.total) == (True, 1, 1, 0)
 
 
 def test_poll_is_not_waited_out_where_only_markers_are_left(
