@@ -194,6 +194,35 @@ def test_acting_needs_the_token_and_is_recorded(bridge: Bridge, monkeypatch: pyt
     assert stuck.transaction_id not in worker.log
 
 
+def test_a_held_message_is_abandoned_and_no_other(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, port = start(bridge, monkeypatch, "act", transaction_timeout=60_000)
+    pending = bridge.prepare(bridge.create_topic("real"), b"pending", partition=0)
+    held = bridge.prepare(f"{bridge.namespace}.missing", b"held", partition=0)
+    bridge.decide(held, COMMIT)
+    eventually(lambda: "held" in bridge.parked_states(0))
+    order = {"of": where(held), "action": "abandon", "reason": "topic retired", "operator": "eve"}
+    assert ask(port, "/act", order, "wrong")[0] == 401
+    assert ask(port, "/act", {**order, "reason": ""}, TOKEN)[0] == 400
+    # What is undecided can still be decided.
+    code, answer = ask(port, "/act", {**order, "of": where(pending)}, TOKEN)
+    assert (code, answer["result"]) == (200, "refused")
+    assert answer["detail"].startswith("it is not held but pending")
+    assert bridge.discarded() == []
+    code, answer = ask(port, "/act", order, TOKEN)
+    assert (code, answer["result"]) == (200, "abandoned"), answer
+    [record] = bridge.discarded()
+    assert (record["TXB_REASON"], record["TXB_HALF"]) == (b"ABANDONED", where(held).encode())
+    assert (record["value"], record["CLIENT_ID"], record["TXB_REMARK"]) == (b"held", b"eve", b"topic retired")
+    assert history(port, where(held))["state"] == "abandoned"
+    code, answer = ask(port, "/act", order, TOKEN)
+    assert code == 502
+    assert "abandoned by an operator" in answer["error"]
+    acted = [(one["action"], one["message"], one["result"]) for one in worker.events("acted_by_status_page")]
+    assert acted == [("abandon", where(pending), "refused"), ("abandon", where(held), "abandoned")]
+    bridge.decide(pending, COMMIT)
+    bridge.wait_outcome(pending, "commit")
+
+
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
