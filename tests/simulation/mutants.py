@@ -6,6 +6,7 @@ Each runs in a process of its own, because the worker's code is changed in it.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from txbridge.broker.cycle import Cycle
 from txbridge.broker.errors import AbortedError, IndefiniteError
 from txbridge.broker.groups import GroupDirectory, _Group
 from txbridge.broker.inbox import EndInbox
+from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.reader import PartitionReader
 from txbridge.broker.refused_checks import RefusedChecks
 from txbridge.broker.transaction import Transaction
@@ -225,7 +227,8 @@ def discard_without_waiting() -> None:
 def watermark_passes_the_undecided() -> None:
     """The low watermark moves over what is neither finished nor parked."""
 
-    def park(self, _limit):
+    def park(self, _limit, *, grown_old=True):
+        del grown_old
         self.watermark = self._queue.half_position
 
     Draft.park = park
@@ -267,7 +270,7 @@ def a_refused_check_has_no_back_off() -> None:
 
 def absence_by_one_answer() -> None:
     """What HALF does not hold by one answer about its end is not there."""
-    half_log._ABSENT_AFTER_S = 0.0
+    half_log._ABSENT_AFTER_S, half_log._ABSENT_ANSWERS = 0.0, 1
 
 
 def offset_topic_ends_where_somebody_says() -> None:
@@ -310,6 +313,11 @@ def copies_across_a_take_over_are_messages() -> None:
     HalfQueue.recent_start = HalfQueue.watermark
 
 
+def a_defect_that_does_not_fit() -> None:
+    """Not one to be found: it takes other arguments than the worker gives."""
+    Draft.park = lambda _self, _limit: None
+
+
 MUTANTS: dict[str, Callable[[], None]] = {
     mutant.__name__: mutant
     for mutant in (
@@ -349,12 +357,31 @@ MUTANTS: dict[str, Callable[[], None]] = {
 }
 
 
+#: What a defect raises that does not fit the worker's code any more. It breaks no promise, and tests nothing.
+_DOES_NOT_FIT = (TypeError, AttributeError, NameError)
+
+
+def _refuse_those_that_do_not_fit() -> None:
+    """Say so and exit 2 when the worker comes upon such an error, whichever way the defect is looked for."""
+    error = PartitionOwner._explain
+
+    def explain(self, raised):
+        if isinstance(raised, _DOES_NOT_FIT):
+            print(f"the defect does not fit the worker's code: {raised!r}", flush=True)
+            # From an actor's thread: no exception of it would end the run.
+            os._exit(2)
+        return error(self, raised)
+
+    PartitionOwner._explain = explain
+
+
 def main(name: str, how: str) -> int:
     """Plant one and look for it in so many seeds, in every schedule of the small scope, or as the command line does."""
+    _refuse_those_that_do_not_fit()
     # The one defect that is not the worker's: librdkafka re-sends EndTxn and tells nobody.
     more_faults = {"EndTxn resent silently": 0.3} if name == "--silent-end-txn" else {}
     if not more_faults:
-        MUTANTS[name]()
+        (a_defect_that_does_not_fit if name == "--unfit" else MUTANTS[name])()
     if how == "--exhaustive":
         return exhaustive.main()
     if how == "--cli":

@@ -47,6 +47,18 @@ def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations():
     assert totals.counters["late EndTxn ENDS A LATER TRANSACTION"] == 0
 
 
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (8_726, "answers about HALF that came before an END was stored were counted as if they told what it names"),
+        (735, "the checker took what OP had named as discarded, before it was resumed, for abandoned already"),
+    ],
+)
+def test_a_seed_that_was_a_violation_is_none(seed, what):
+    result = Simulation(seed, STEPS).run()
+    assert result.violation is None, f"again, perhaps: {what}"
+
+
 def test_a_seed_replays_to_the_byte():
     # Another hash seed: no order of a set or dict may matter, nor a real time or a secret.
     arguments = ("-m", "txbridge.testing.simulator", "--first-seed", "4711", "--seeds", "20", "--verbose")
@@ -117,6 +129,13 @@ def test_a_planted_defect_is_found(name):
     result = python("-m", "tests.simulation.mutants", name, "600")
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(rf"{name}: seed \d+: (P\d+: |unexpected error)", result.stdout), result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("how", ["3", "--cli", "--exhaustive"])
+def test_a_defect_that_does_not_fit_the_code_is_refused_and_not_found(how):
+    result = python("-m", "tests.simulation.mutants", "--unfit", how)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "the defect does not fit the worker's code: TypeError(" in result.stdout
 
 
 def test_a_violation_exits_with_1_and_names_the_command_that_replays_it():

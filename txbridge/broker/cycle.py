@@ -123,7 +123,7 @@ class Cycle:
         if waiting and self._left_out >= _SHARE_OF_HELD - 1 and self._retry_alone():
             return
         first = first_entries(self._state.queue, waiting, self._size.limits.entries)
-        ready = self._half.ready(first)
+        ready = self._half.ready(first, end_position)
         self._note_what_is_due(end_position)
         turn = self._next_of(waiting, end_position, None if ready == len(first) else ready)
         as_of = self._round_as_of(turn.end)

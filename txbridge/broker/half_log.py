@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from txbridge.broker.outside import Outside
 from txbridge.broker.state import PartitionState
@@ -17,20 +19,37 @@ _HALF_SOON_S = 0.05
 #: Reading HALF up to an offset that Kafka says is there: without a record for this long, something is wrong.
 _HALF_TIMEOUT_S = 10.0
 #: What an END of a client's names is stored. Kafka has no read that proves the contrary: a former leader answers as of
-#: when it led. So every answer of this long has to say that HALF ends before it, each from whom the brokers then take
-#: for the leader. A broker that goes on after it stood still learns who leads within a fetch of the metadata log; five
-#: seconds are ten times that.
+#: when it led, and metadata comes from whichever broker is asked. Only a record that is written to HALF with acks=all
+#: would prove it. So absence is what many answers agree about. Each says where HALF ends, and comes from whom the
+#: brokers take for the leader then. Each is asked for after the one before it was answered, and after the END was read:
+#: an older one proves nothing about it. They span this time. A broker that goes on after it stood still learns who
+#: leads within a fetch of the metadata log; five seconds are ten times that. A leader that is cut off from the other
+#: brokers for longer, and to which all metadata that is asked for points, would still be believed.
 _ABSENT_AFTER_S = 5.0
-#: Between two of these answers.
+#: Time alone proves nothing: whoever stood still for it has heard nothing meanwhile. Half as many as there are in that
+#: time when each comes at once, so that a slow broker only takes longer.
+_ABSENT_ANSWERS = 10
+#: When more time than this lies between two answers, this process or Kafka stood still, and the count begins anew. A
+#: turn with a Kafka transaction and two requests takes less.
+_MOST_APART_S = 3.0
+#: Between an answer and the next question.
 _ASK_EVERY_S = 0.25
+#: Answers that are kept: those that span the time when each comes at once.
+_KEPT_ANSWERS = max(_ABSENT_ANSWERS, int(_ABSENT_AFTER_S / _ASK_EVERY_S) + 2)
 #: How often HALF is compared with how far it was read: a reader at its end learns nothing of a log that was cut and
 #: grows again.
 _LOOK_EVERY_S = 5.0
-#: Share of the time that the judgement may take of all decisions of the partition, which wait for it: whoever writes
-#: forged ENDs all the time must not stop the others. Under such an attack fewer answers have to do.
-_MOST_OF_TIME = 0.1
 
 Batch = Sequence[EndRecord | MalformedRecord]
+
+
+class _Answer(NamedTuple):
+    """Where HALF ends, as somebody said."""
+
+    at: float
+    end: int
+    #: END had been read below this offset when it was asked for.
+    known: int
 
 
 class HalfLog:
@@ -39,13 +58,14 @@ class HalfLog:
     def __init__(self, state: PartitionState, outside: Outside) -> None:
         self._state = state
         self._outside = outside
-        #: The END that waits for something of HALF, since when, and when something of HALF came last.
+        #: The END that waits for something of HALF, and for how long nothing of it came and nobody said that it is not
+        #: there (s). Time in which this process stood still does not count.
         self._waits: int | None = None
-        self._came_at = 0.0
-        #: Since when every answer says that it is not there, when Kafka was asked last, and what it said.
-        self._absent_since: float | None = None
-        self._asked_at = float("-inf")
-        self._judged_at = float("-inf")
+        self._vain = 0.0
+        self._counted_at = 0.0
+        #: What Kafka said, without a gap; the newest last.
+        self._answers: deque[_Answer] = deque(maxlen=_KEPT_ANSWERS)
+        self._answered_at = float("-inf")
         #: END offset below which all is judged: a record may be applied in several Kafka transactions.
         self._judged_to = 0
         self._looked_at = outside.monotonic()
@@ -58,10 +78,12 @@ class HalfLog:
             reader = self._state.half_reader
             reader.end_from(max(reader.position, self._state.progress.read or 0))
 
-    def ready(self, batch: Batch) -> int:
+    def ready(self, batch: Batch, end_position: int) -> int:
         """Read HALF for these ENDs; how many of them, from the first on, can be applied now.
 
-        What one names is then read, or is not there for certain. Raises TimeoutError, LogGoneError, KafkaException.
+        What one names is then read, or counts as absent. END is read up to `end_position`.
+
+        Raises TimeoutError, LogGoneError, KafkaException.
         """
         reader = self._state.half_reader
         target = max((_highest(record) for record in batch), default=-1) + 1
@@ -71,7 +93,7 @@ class HalfLog:
         while reader.position < target and not self._state.queue.must_park:
             came = self._state.take_in_half(HALF_BATCH, _HALF_SOON_S)
             if came:
-                self._came_at = self._outside.monotonic()
+                self._vain = 0.0
             elif self._outside.monotonic() >= until:
                 break
         waits = next((number for number, record in enumerate(batch) if self._lowest_unread(record) is not None), None)
@@ -79,7 +101,7 @@ class HalfLog:
             return len(batch)
         if waits or self._state.queue.must_park:
             return waits
-        return self._judge(batch)
+        return self._judge(batch, end_position)
 
     def _lowest_unread(self, record: EndRecord | MalformedRecord) -> int | None:
         """The lowest half offset that it names and of which only reading HALF can tell what it is."""
@@ -97,37 +119,53 @@ class HalfLog:
         )
         return min(unread, default=None)
 
-    def _judge(self, batch: Batch) -> int:
+    def _judge(self, batch: Batch, end_position: int) -> int:
         """The first END waits: what it names is on its way, or not there."""
-        reader, now = self._state.half_reader, self._outside.monotonic()
-        first = batch[0]
+        now, first = self._outside.monotonic(), batch[0]
         if self._waits != first.offset:
-            self._waits, self._came_at, self._absent_since = first.offset, now, None
-        if now - self._asked_at < _ASK_EVERY_S:
-            return 0
-        end = reader.end_from(reader.position)
-        self._asked_at = now = self._outside.monotonic()
-        lowest = self._lowest_unread(first)
-        assert lowest is not None
-        if end is None or end > lowest:
-            self._absent_since = None
-            if now - self._came_at > _HALF_TIMEOUT_S:
-                raise TimeoutError(f"{reader.topic}[{reader.partition}] did not come up to offset {lowest + 1}")
-            return 0
-        if self._absent_since is None:
-            self._absent_since = now
-        since = min(self._absent_since, now)
-        if now - since < min(_ABSENT_AFTER_S, (since - self._judged_at) * _MOST_OF_TIME):
-            return 0
-        self._judged_at, self._absent_since = now, None
+            self._waits, self._vain, self._counted_at = first.offset, 0.0, now
+        if now - self._answered_at >= _ASK_EVERY_S:
+            lowest = self._lowest_unread(first)
+            assert lowest is not None
+            self._ask(lowest, end_position)
         judged = 0
         for record in batch:
             unread = self._lowest_unread(record)
-            if unread is not None and unread < end:
+            if unread is not None and not self._is_absent(record.offset, unread):
                 break
             judged += 1
             self._judged_to = record.offset + 1
         return judged
+
+    def _ask(self, lowest: int, end_position: int) -> None:
+        """Ask where HALF ends. Raises TimeoutError when `lowest` neither comes nor is said to be absent."""
+        reader = self._state.half_reader
+        end = reader.end_from(reader.position)
+        now = self._outside.monotonic()
+        is_unbroken = now - self._answered_at <= _MOST_APART_S
+        self._answered_at = now
+        self._vain += min(now - self._counted_at, _MOST_APART_S)
+        self._counted_at = now
+        if end is None or not is_unbroken:
+            self._answers.clear()
+        if end is not None:
+            self._answers.append(_Answer(now, end, end_position))
+        if end is not None and is_unbroken and end <= lowest:
+            self._vain = 0.0
+        elif self._vain > _HALF_TIMEOUT_S:
+            raise TimeoutError(
+                f"{reader.topic}[{reader.partition}] did not come up to offset {lowest + 1}, nor does Kafka keep "
+                f"saying that it ends before it",
+            )
+
+    def _is_absent(self, offset: int, half_offset: int) -> bool:
+        """Whether enough answers agree that what the END at `offset` names is not there."""
+        for count, answer in enumerate(reversed(self._answers), start=1):
+            if answer.known <= offset or answer.end > half_offset:
+                return False
+            if count >= _ABSENT_ANSWERS and self._answers[-1].at - answer.at >= _ABSENT_AFTER_S:
+                return True
+        return False
 
 
 def _highest(record: EndRecord | MalformedRecord) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from txbridge.broker.agreement import Agreement
 from txbridge.broker.errors import HangingTransactionError, LogGoneError, StoppedError
 from txbridge.broker.outside import OUTSIDE, Outside
 from txbridge.core.names import READER_GROUP
@@ -31,6 +32,10 @@ _METADATA_S = 1.0
 #: A log that ends below what was read from it: a former leader may say so, for the moments until all know the new one.
 #: When every answer of so long says so, the log was cut.
 CUT_AFTER_S = 10.0
+#: At least so many answers: who asks seldom asks every five seconds.
+_CUT_ANSWERS = 3
+#: Two of them with more time between than that, and one late answer: this process or Kafka stood still.
+_CUT_MOST_APART_S = 8.0
 #: Between two fetches of a position that the broker asked does not have.
 _FETCH_AGAIN_S = 0.5
 #: How long the last stable offset may lag behind: the coordinator aborts a transaction whose owner is gone after its
@@ -88,9 +93,9 @@ class PartitionReader:
         #: Offset of the next record, as far as this reader has come.
         self.position = -1
         self._refreshed_at = float("-inf")
-        # Since when the log seems to end below what was reached, by topic for `end_from`, and by what a fetch said.
-        self._short_since: dict[str, float] = {}
-        self._fetch_short_since: float | None = None
+        # That the log ends below what was reached, by topic for `end_from`, and by what a fetch said.
+        self._short: dict[str, Agreement] = {}
+        self._fetch_short = cut_agreement()
 
     def start(self, offset: int) -> None:
         """Read from this offset on."""
@@ -136,7 +141,7 @@ class PartitionReader:
         """Log end, from the leader as the brokers know it now; None when it is below what was reached already.
 
         Then somebody answered who does not lead any more, or the log was cut: raises LogGoneError when all answers of
-        CUT_AFTER_S say so. Raises KafkaException.
+        CUT_AFTER_S say so, without a gap. Raises KafkaException.
         """
         topic = topic or self.topic
         if self._outside.monotonic() - self._refreshed_at > _METADATA_S:
@@ -146,9 +151,9 @@ class PartitionReader:
                 raise KafkaException(_named(error.args[0], topic)) from error
         end = self.watermarks(topic)[1]
         if end >= reached:
-            self._short_since.pop(topic, None)
+            self._short.pop(topic, None)
             return end
-        if self._outside.monotonic() - self._short_since.setdefault(topic, self._outside.monotonic()) < CUT_AFTER_S:
+        if not self._short.setdefault(topic, cut_agreement()).note(self._outside.monotonic()):
             return None
         raise LogGoneError(
             f"{topic}[{self.partition}] ends at offset {end}, below {reached} that was reached already: it was cut, or "
@@ -177,12 +182,12 @@ class PartitionReader:
             if error is None:
                 assert offset is not None
                 self.position = offset + 1
-                self._fetch_short_since = None
+                self._fetch_short.contradict()
                 records.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public name for it
                 assert offset is not None
                 self.position = max(self.position, offset)
-                self._fetch_short_since = None
+                self._fetch_short.contradict()
             elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
                 self._fetch_again(error)
                 break
@@ -197,11 +202,9 @@ class PartitionReader:
 
         Raises LogGoneError, KafkaException.
         """
-        now = self._outside.monotonic()
-        if self._fetch_short_since is None:
-            self._fetch_short_since = now
+        is_short = self._fetch_short.note(self._outside.monotonic())
         low, _ = self.watermarks()
-        if self.position < low or now - self._fetch_short_since >= CUT_AFTER_S:
+        if self.position < low or is_short:
             raise LogGoneError(f"{self.topic}[{self.partition}] has no offset {self.position} any more: {error.str()}")
         self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
         self._refresh(self.topic)
@@ -229,6 +232,11 @@ class PartitionReader:
                     f"a Kafka transaction hangs there. Find it: kafka-transactions.sh --bootstrap-server ... "
                     f"find-hanging --topic {self.topic} --partition {self.partition}",
                 )
+
+
+def cut_agreement() -> Agreement:
+    """Of answers which say that a log ends below what was reached: enough of them, and it was cut."""
+    return Agreement(CUT_AFTER_S, _CUT_ANSWERS, _CUT_MOST_APART_S)
 
 
 def _named(error: KafkaError, topic: str) -> KafkaError:

@@ -31,7 +31,7 @@ from txbridge.broker.faults import fault_point
 from txbridge.broker.gaps import gaps_of_end, gaps_of_half
 from txbridge.broker.outside import Outside
 from txbridge.broker.payloads import PayloadStore, offset_of
-from txbridge.broker.reader import CUT_AFTER_S, PartitionReader
+from txbridge.broker.reader import PartitionReader, cut_agreement
 from txbridge.broker.state import PartitionContext, PartitionState
 from txbridge.broker.tails import lost_tails
 from txbridge.broker.writer import TransactionalWriter
@@ -238,7 +238,7 @@ def _replay_op(
     count = 0
     try:
         reader.start(start)
-        deadline = outside.monotonic() + CUT_AFTER_S
+        too_few = cut_agreement()
         while True:
             for message in reader.read_to(_bounds(context, context.names.op, partition)[1], stopping):
                 try:
@@ -253,7 +253,7 @@ def _replay_op(
             # What retention has eaten is not needed, and not counted.
             if count >= progress.ops or start > progress.op:
                 break
-            if outside.monotonic() > deadline:
+            if too_few.note(outside.monotonic()):
                 _refuse_lost_ops(context.names, partition, progress, count)
             _wait_to_ask_again(stopping, outside)
     finally:

@@ -84,9 +84,10 @@ class Checker:
         before, model = self._progress[number], self.models[number]
         ended = before["end"] if before else 0
         self._check_progress(number, before, new)
-        decided = self._apply_ends(model, _position(before), _position(new))
+        decided, given_up = self._apply_ends(model, _position(before), _position(new))
         delivered = self._deliveries(by_topic, number, decided)
-        abandoned = {offset for offset, half in model.halves.items() if half.state == "abandoned" and half.op is None}
+        # Not by what OP names: one that was discarded and resumed before is named already.
+        abandoned = {offset for offset in given_up if model.halves[offset].state == "abandoned"}
         op_place = by_topic.pop(self._names.op, [])
         set_aside, discarded, told = self._discards(by_topic.pop(self._names.discard, []), number, witness)
         self._require(told == abandoned, "P2", f"{sorted(told)} were told to be abandoned, not {sorted(abandoned)}")
@@ -139,9 +140,12 @@ class Checker:
         text = f"progress {number}: END {new['end']} is beyond {stable}, where a Kafka transaction is open"
         self._require(new["end"] <= stable, "P1", text)
 
-    def _apply_ends(self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int]) -> dict[int, int]:
-        """Apply END between two positions; of what it decided, the place in the order of decisions."""
+    def _apply_ends(
+        self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int]
+    ) -> tuple[dict[int, int], set[int]]:
+        """Apply END between two positions; what it decided, with its place in the order, and what it gave up."""
         decided: dict[int, int] = {}
+        given_up: set[int] = set()
         for position in range(start[0], end[0] + (end[1] > 0)):
             entries = model.entries(position) or []
             if position == end[0]:
@@ -154,9 +158,11 @@ class Checker:
                     decided.setdefault(entry.half, len(decided))
                     if entry.stored.transaction:
                         self._world.count("stranger's committed decision counted")
+                if half is not None and half.state == "abandoned":
+                    given_up.add(entry.half)
             if model.end_log.entries[position].is_aborted:
                 self._world.count("stranger's aborted decision passed over")
-        return decided
+        return decided, given_up
 
     def _may_be_held(self, half: Half) -> bool:
         """Whether its topic ever refused a record, or was not there, or might have been."""

@@ -1,0 +1,28 @@
+"""How many answers over which time are enough, and what begins the count anew."""
+
+from __future__ import annotations
+
+from txbridge.broker.agreement import Agreement
+
+
+def test_answers_over_the_time_are_enough() -> None:
+    agreement = Agreement(seconds=10, answers=3, most_apart=8)
+    assert [agreement.note(at) for at in (0, 5, 9, 10, 11)] == [False, False, False, True, True]
+
+
+def test_few_answers_are_not_however_long_it_took() -> None:
+    agreement = Agreement(seconds=10, answers=3, most_apart=100)
+    assert [agreement.note(at) for at in (0, 50, 51)] == [False, False, True]
+
+
+def test_after_a_gap_the_count_begins_anew() -> None:
+    # The process stood still for a minute, and so did the broker, which answers as of long ago.
+    agreement = Agreement(seconds=10, answers=3, most_apart=8)
+    assert [agreement.note(at) for at in (0, 5, 65, 66, 70, 74, 75)] == [False] * 6 + [True]
+
+
+def test_an_answer_to_the_contrary_begins_it_anew() -> None:
+    agreement = Agreement(seconds=10, answers=3, most_apart=8)
+    assert [agreement.note(at) for at in (0, 5)] == [False, False]
+    agreement.contradict()
+    assert [agreement.note(at) for at in (10, 15, 19, 20)] == [False, False, False, True]
