@@ -6,7 +6,7 @@ import pytest
 
 from txbridge.admin.doctor_cli import exit_code
 from txbridge.core.names import Names
-from txbridge.doctor import kafka, layout, life
+from txbridge.doctor import examination, kafka, layout, life
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.doctor.patient import Described, Patient, Place, Questions
 from txbridge.doctor.requests import Answers, Transaction, TransactionalProducer
@@ -147,6 +147,29 @@ def test_releases_of_kafka() -> None:
     assert text.startswith("the brokers are of different releases: Kafka 3.x and 4.x; txbridge ")
     [(level, text)] = lines(kafka.versions(answers(releases={1: "older than 3.0"})))
     assert (level, text[:20]) == ("warning", "Kafka older than 3.0")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "level", "text"),
+    [
+        (900.0, "ok", "the controller's clock is 0.900 s ahead of this machine's (to 0.001 s)"),
+        (3_000.0, "warning", "ages that commands show here are wrong by as much; workers go by the brokers' time"),
+        (-9_000.0, "warning", "ages that commands show here are wrong by as much; workers go by the brokers' time"),
+        (59_000.0, "warning", "ages that commands show here are wrong by as much; workers go by the brokers' time"),
+        (62_000.0, "problem", "a worker here is not ready; its checks and discards go by the earlier clock"),
+        (-62_000.0, "problem", "a worker here is not ready; its checks and discards go by the earlier clock"),
+    ],
+)
+def test_a_clock_is_judged_as_a_worker_judges_it(ahead: float, level: str, text: str) -> None:
+    """A worker tells `clock_differs` and is not ready beyond a minute; up to there its clock plays no part."""
+    [(found, said)] = lines(kafka.clock(answers(clock=(ahead, 1.0))))
+    assert found == level
+    assert said.endswith(text)
+
+
+def test_ages_are_by_the_brokers_clock_as_far_as_it_is_known() -> None:
+    assert examination.brokers_now(answers(clock=(-9_000.0, 1.0)), 1_000_000) == 991_000
+    assert examination.brokers_now(answers(clock="DESCRIBE is missing"), 1_000_000) == 1_000_000
 
 
 def test_a_coordinator_that_does_not_end_a_transaction() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from txbridge.broker.health import Health
 from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
 from txbridge.broker.status import StatusBoard, _are_known, _partition, _schedule
@@ -28,10 +33,44 @@ def test_checks_that_are_due_soon_follow_from_the_ages() -> None:
     )
     # First checks after 60 s and 360 s. The check of those of 50 s is due in 10 s, of 30 s in 30 s, of 100 s (asked at
     # 60 s) in 260 s; those of 400 s have had both.
-    found = _schedule(policy, [facts(s50=1, s30=2, s100=4, s400=8)], NOW)
+    found = _schedule(policy, [facts(s50=1, s30=2, s100=4, s400=8)], int(NOW * 1000))
     assert found["within"] == {"10": 1, "60": 3, "600": 7}
     assert found["after_last"] == 8
     assert (found["first"], found["every"], found["most"], found["greatest_age"]) == (60, 300, 2, 1_000_000)
+
+
+class Knowing(Health):
+    """Knows of these partitions, without a worker."""
+
+    def __init__(self, *known: PartitionFacts) -> None:
+        super().__init__(6_000, 10_000)
+        self.known = list(known)
+
+    def facts(self) -> list[PartitionFacts] | None:
+        return self.known
+
+
+def snapshot(ahead: float | None) -> dict[str, Any]:
+    """What is shown of two messages of 50 and 20 s, on a machine whose clock is so far ahead of the brokers'."""
+    one = replace(facts(s50=1, s20=1), clock_ahead=ahead)
+    settings = WorkerSettings(bootstrap_servers="127.0.0.1:1")
+    return StatusBoard(settings, WorkerMetrics(), Knowing(one), clock=lambda: NOW + (ahead or 0)).snapshot()
+
+
+@pytest.mark.parametrize("ahead", [None, 30.0, -30.0, 73 * 3600.0])
+def test_ages_are_by_the_brokers_time_as_those_of_the_metrics_are(ahead: float | None) -> None:
+    found = snapshot(ahead)
+    assert found["groups"][0]["oldest"] == 40  # a slot is as old as its end
+    # First checks after 6 s, further ones every 30 s: 50 s are asked at 66 s, 20 s at 36 s.
+    assert found["schedule"]["within"] == {"10": 0, "60": 2, "600": 2}
+    assert found["schedule"]["after_last"] == 0
+
+
+def test_what_is_due_goes_by_the_earlier_clock_when_they_differ_by_more_than_a_minute() -> None:
+    # The brokers' clock says 50 s and 20 s; this machine's, an hour behind, that they are not born yet.
+    found = snapshot(-3600.0)
+    assert found["groups"][0]["oldest"] == 40
+    assert found["schedule"]["within"] == {"10": 0, "60": 0, "600": 0}
 
 
 def now_known(board: StatusBoard) -> bool:

@@ -8,11 +8,16 @@ from txbridge.log import get_logger
 #: Clocks that differ by more are wrong (ms). Machines with NTP agree within milliseconds, and one that was set by hand
 #: within a minute. What a minute can do is little: the first check comes after six seconds, the last one after eight
 #: minutes, and a message expires after 72 hours.
-_BOUND_MS = 60_000
+BOUND_MS = 60_000
 #: While they differ, the brokers are asked again so often: the machine may only have slept.
 _ASK_AGAIN_S = 10.0
 
 _log = get_logger("txbridge.broker")
+
+
+def due_by(own: int, theirs: int) -> int:
+    """The time until which something is due (ms), from this machine's clock and the brokers'."""
+    return theirs if abs(own - theirs) <= BOUND_MS else min(own, theirs)
 
 
 class BrokerClock:
@@ -51,8 +56,7 @@ class BrokerClock:
 
     def due(self) -> int:
         """What falls due until this time is due (ms)."""
-        own, theirs = self._outside.now(), self.now()
-        return theirs if abs(own - theirs) <= _BOUND_MS else min(own, theirs)
+        return due_by(self._outside.now(), self.now())
 
     @property
     def ahead_ms(self) -> int | None:
@@ -64,7 +68,7 @@ class BrokerClock:
     def problem(self) -> str | None:
         """That the clocks differ too much, for a person; None when they agree."""
         ahead = self.ahead_ms
-        if ahead is None or abs(ahead) <= _BOUND_MS:
+        if ahead is None or abs(ahead) <= BOUND_MS:
             return None
         how = f"{abs(ahead) // 1000} s {'ahead of' if ahead > 0 else 'behind'}"
         return (

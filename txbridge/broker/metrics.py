@@ -238,10 +238,10 @@ def _sum(counter: CounterMetric) -> float:
     return sum(one.value for one in _samples(counter))
 
 
-def _brokers_now(facts: Iterable[PartitionFacts]) -> int:
-    """The brokers' time (ms), as far as it is known: births are by their clock."""
+def brokers_now(facts: Iterable[PartitionFacts], own: int) -> int:
+    """The brokers' time (ms), as far as it is known, when it is `own` here: births are by their clock."""
     ahead = next((one.clock_ahead for one in facts if one.clock_ahead is not None), 0.0)
-    return time.time_ns() // 1_000_000 - int(ahead * 1000)
+    return own - int(ahead * 1000)
 
 
 class _States(Collector):
@@ -290,7 +290,7 @@ class _States(Collector):
         # What is not known is no zero: with one partition unknown, no sum is true.
         counts = [one.open for one in facts if one.open is not None]
         is_known = answer is not None and len(counts) == len(facts)
-        yield from self._open(counts if is_known else None, _brokers_now(facts))
+        yield from self._open(counts if is_known else None, brokers_now(facts, time.time_ns() // 1_000_000))
 
     @staticmethod
     def _of_partitions(facts: list[PartitionFacts]) -> Metric:

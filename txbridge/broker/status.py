@@ -19,8 +19,9 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from txbridge.broker.broker_clock import due_by
 from txbridge.broker.health import Health
-from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
+from txbridge.broker.metrics import PartitionFacts, WorkerMetrics, brokers_now
 from txbridge.broker.worker import Worker
 from txbridge.core.census import OTHER, SLOT_MS
 from txbridge.core.check_policy import CheckPolicy
@@ -119,6 +120,8 @@ class StatusBoard:
         facts = answer or []
         errors = {one.partition: one.error for one in ([] if worker is None else worker.status())}
         now = self._clock()
+        own = int(now * 1000)
+        theirs = brokers_now(facts, own)
         return {
             "now": now,
             "worker": {
@@ -137,8 +140,8 @@ class StatusBoard:
                 "here": [_partition(one, errors.get(one.partition)) for one in facts],
                 "elsewhere": self._elsewhere(worker, {one.partition for one in facts}),
             },
-            "groups": self._groups(worker, facts, now),
-            "schedule": _schedule(settings.check_policy, facts, now),
+            "groups": self._groups(worker, facts, theirs),
+            "schedule": _schedule(settings.check_policy, facts, due_by(own, theirs)),
             "totals": self._metrics.totals(),
             "rates": self._rates(),
             "act": settings.status_page == "act",
@@ -158,7 +161,8 @@ class StatusBoard:
                 found.append({"host": member.host.lstrip("/"), "client": member.client_id, "partitions": partitions})
         return found
 
-    def _groups(self, worker: Worker | None, facts: Iterable[PartitionFacts], now: float) -> list[dict[str, Any]]:
+    def _groups(self, worker: Worker | None, facts: Iterable[PartitionFacts], now: int) -> list[dict[str, Any]]:
+        """By group; `now` (ms) is the brokers' time."""
         rows: dict[str, dict[str, Any]] = {}
 
         def row(group: str) -> dict[str, Any]:
@@ -173,7 +177,7 @@ class StatusBoard:
             for group, slots in one.open.pending.items():
                 found = row(group)
                 found["pending"] += sum(slots.values())
-                age = max(0.0, now - (min(slots) + 1) * SLOT_MS / 1000)
+                age = max(0, now - (min(slots) + 1) * SLOT_MS) / 1000
                 found["oldest"] = max(found["oldest"] or 0.0, age)
             for (group, state), number in one.open.others.items():
                 row(group)["held" if state is TransactionState.HELD else "discarded"] += number
@@ -214,9 +218,10 @@ def _partition(one: PartitionFacts, error: str | None) -> dict[str, Any]:
     }
 
 
-def _schedule(policy: CheckPolicy, facts: Iterable[PartitionFacts], now: float) -> dict[str, Any]:
-    """When checks are expected, from the ages alone: nobody looks into the owners' schedules, which they are changing.
+def _schedule(policy: CheckPolicy, facts: Iterable[PartitionFacts], now: int) -> dict[str, Any]:
+    """When checks are expected, from the ages at `now` (ms) alone.
 
+    Nobody looks into the owners' schedules, which they are changing.
     So immunity times, what waits for a dead group, and the limit of the rate are not in it.
     """
     soon = dict.fromkeys(_SOON, 0)
@@ -225,7 +230,7 @@ def _schedule(policy: CheckPolicy, facts: Iterable[PartitionFacts], now: float) 
     for one in facts:
         for slots in () if one.open is None else one.open.pending.values():
             for slot, number in slots.items():
-                age = now * 1000 - slot * SLOT_MS
+                age = now - slot * SLOT_MS
                 if age > last:
                     waiting += number
                     continue

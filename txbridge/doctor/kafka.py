@@ -9,14 +9,15 @@ from importlib.metadata import version
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
+from txbridge.broker.broker_clock import BOUND_MS
+from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.doctor.patient import Patient
 from txbridge.doctor.requests import Answers
 from txbridge.text import counted
 from txbridge.topics_cluster import NO_RIGHT, Greeting
 
-#: Checks are due by the worker's clock, births are by the brokers'. A second is noticed by nobody; NTP keeps
-#: machines within milliseconds.
+#: Births are by the brokers' clocks, and `txbridge pending` compares them with this machine's. A second is noticed by
+#: nobody; NTP keeps machines within milliseconds.
 _SKEW_MS = 1_000
 
 #: Limits of a broker that can refuse what a worker asks for: our option, and whether it is the least or the most.
@@ -75,7 +76,7 @@ def versions(answers: Answers) -> Iterator[Finding]:
         yield ok(Check.VERSIONS, text)
 
 
-def clock(patient: Patient, answers: Answers) -> Iterator[Finding]:
+def clock(answers: Answers) -> Iterator[Finding]:
     """The controller's clock against the one of this machine."""
     if isinstance(answers.clock, str):
         yield unknown(
@@ -90,14 +91,17 @@ def clock(patient: Patient, answers: Answers) -> Iterator[Finding]:
     if excess <= _SKEW_MS:
         yield ok(Check.CLOCK, text)
         return
-    late = "late" if ahead > 0 else "early"
-    level = Level.PROBLEM if excess > patient.settings.transaction_timeout else Level.WARNING
-    yield Finding(
-        Check.CLOCK,
-        level,
-        f"{text}: a worker here would check that much too {late}, and show ages that are wrong",
-        "let NTP set the clocks of this machine and of the brokers",
-    )
+    do = "let NTP set the clocks of this machine and of the brokers"
+    if excess > BOUND_MS:
+        yield problem(
+            Check.CLOCK, f"{text}: a worker here is not ready; its checks and discards go by the earlier clock", do
+        )
+    else:
+        yield warning(
+            Check.CLOCK,
+            f"{text}: ages that commands show here are wrong by as much; workers go by the brokers' time",
+            do,
+        )
 
 
 def limits(patient: Patient) -> Iterator[Finding]:
