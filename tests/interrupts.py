@@ -35,11 +35,16 @@ class Interrupted(KeyboardInterrupt):
     """What is raised: a Ctrl-C that a test can tell from others."""
 
 
+class OrdinaryError(Exception):
+    """What is raised: as Celery's SoftTimeLimitExceeded, which the handler of a signal raises, too."""
+
+
 class Interrupter:
     """As a tracer of one thread: raises at the point of this number, from 0; counts them until then."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, kind: type[BaseException] = Interrupted) -> None:
         self._number = number
+        self._kind = kind
         self._seen = 0
         self._last: dict[FrameType, int | None] = {}
         #: Where it has raised, for people.
@@ -77,7 +82,7 @@ class Interrupter:
             return
         if self._seen == self._number:
             self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_qualname}"
-            raise Interrupted
+            raise self._kind
         self._seen += 1
 
 
@@ -94,9 +99,18 @@ def _code(code: CodeType) -> bytes:
 class Run:
     """`what` in a thread of its own with an Interrupter; then `after`, which is not interrupted."""
 
-    def __init__(self, number: int, what: Callable[[], object], after: Callable[[], object]) -> None:
-        self.interrupter = Interrupter(number)
+    def __init__(
+        self,
+        number: int,
+        what: Callable[[], object],
+        after: Callable[[], object],
+        kind: type[BaseException] = Interrupted,
+    ) -> None:
+        self.interrupter = Interrupter(number, kind)
         self.error: BaseException | None = None
+        #: Whether what was raised came out of `what`.
+        self.reached = False
+        self._kind = kind
         self._what, self._after = what, after
         self._thread = threading.Thread(target=self._run, name="interrupted", daemon=True)
         self._thread.start()
@@ -105,8 +119,8 @@ class Run:
         sys.settrace(self.interrupter)
         try:
             self._what()
-        except Interrupted:
-            pass
+        except self._kind:
+            self.reached = True
         except BaseException as error:
             self.error = error
         finally:

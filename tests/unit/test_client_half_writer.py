@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from queue import SimpleQueue
@@ -168,6 +169,57 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, write
     wire.acknowledge()
     assert isinstance(reports.get(timeout=10), Prepared)
     assert "kafka_callback_raised" in caplog.text
+
+
+class TimeLimitError(Exception):
+    """As Celery's SoftTimeLimitExceeded: raised by the handler of a signal, and an ordinary Exception."""
+
+
+@pytest.fixture
+def time_limit():
+    def handler(number, frame):
+        raise TimeLimitError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield lambda: signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_the_handler_of_a_signal_raises_reaches_the_thread_that_it_interrupts(wire, time_limit, caplog):
+    # Without the writer's own thread: the one that waits serves the reports.
+    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders")
+    told = []
+
+    def interrupted(prepared):
+        told.append(prepared)
+        if len(told) == 1:
+            time_limit()
+
+    with writer.waiter() as waiter:
+        writer.write(Message("real", b""), ID, interrupted)
+        writer.write(Message("real", b""), ID, waiter.report)
+        wire.acknowledge()
+        with pytest.raises(TimeLimitError):
+            waiter.result()
+        assert "kafka_callback_raised" not in caplog.text
+        # Both have their report all the same: the one that was interrupted again, the other one from who serves next.
+        assert waiter.result().offset == 1
+    assert [prepared.offset for prepared in told] == [0, 0]
+
+
+def test_a_callback_of_the_users_that_raises_does_not_fail_the_caller_that_serves(time_limit, caplog):
+    def of_the_user(error):
+        raise ValueError("the user's error_cb")
+
+    def interrupted(error):
+        time_limit()
+
+    error = KafkaError(KafkaError._SSL)
+    Connection("127.0.0.1:1", of_the_user).on_error(error)
+    assert caplog.text.count("kafka_callback_raised") == 1
+    with pytest.raises(TimeLimitError):
+        Connection("127.0.0.1:1", interrupted).on_error(error)
+    assert caplog.text.count("kafka_callback_raised") == 1
 
 
 def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer):

@@ -6,10 +6,11 @@ import itertools
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
-from tests.interrupts import Run, stack_of, wait_until
+from tests.interrupts import OrdinaryError, Run, stack_of, wait_until
 from tests.unit.client_fakes import FakeWire, working_kafka
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client import serving
@@ -154,6 +155,30 @@ def test_sends_one_after_the_other(kafka):
         yield send, producer.close
 
     assert every_point(kafka, scenario) > 100
+
+
+def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafka, monkeypatch):
+    """The handler of a signal may raise one; only in the listener's own code it is an exception of the listener."""
+    # As it is: a caller leads only while our thread has paused for it.
+    monkeypatch.setattr(serving, "SERVE_S", 0.03)
+    swallowed, places = [], []
+    for number in itertools.count():
+        kafka.forget()
+        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        producer.send_message_in_transaction(MESSAGE)
+        run = Run(number, partial(producer.send_message_in_transaction, MESSAGE), producer.close, OrdinaryError)
+        assert not run.hangs(HANGS_S)
+        assert run.error is None
+        place = run.interrupter.place
+        if not place:
+            break
+        places.append(place)
+        if not run.reached and not place.startswith("listener.py"):
+            swallowed.append(place)
+    assert swallowed == []
+    assert len(places) > 50
+    # Also in a delivery report that it serves.
+    assert any(place.endswith("HalfWriter._delivered") for place in places)
 
 
 def test_submits_and_a_flush(kafka):

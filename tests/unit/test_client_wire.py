@@ -49,6 +49,32 @@ def wire():
     return Wire({"bootstrap.servers": "127.0.0.1:1"}, Connection("127.0.0.1:1"), FakeProducer)
 
 
+@pytest.mark.parametrize("name", ["stats_cb", "throttle_cb"])
+def test_a_callback_of_the_users_that_raises_is_told_and_does_not_fail_who_serves(name, caplog):
+    seen = []
+
+    def broken(given):
+        seen.append(given)
+        raise ValueError("mine")
+
+    FakeProducer.made = []
+    Wire({"bootstrap.servers": "127.0.0.1:1", name: broken}, Connection("127.0.0.1:1"), FakeProducer)
+    FakeProducer.made[0].config[name]("news")
+    assert seen == ["news"]
+    assert "kafka_callback_raised" in caplog.text
+
+
+def test_a_logger_of_the_users_that_raises_is_told_and_does_not_fail_who_serves(caplog):
+    class Broken:
+        def log(self, *given):
+            raise ValueError("mine")
+
+    FakeProducer.made = []
+    Wire({"bootstrap.servers": "127.0.0.1:1", "logger": Broken()}, Connection("127.0.0.1:1"), FakeProducer)
+    FakeProducer.made[0].config["logger"].log(20, "%s", "line")
+    assert "kafka_callback_raised" in caplog.text
+
+
 def test_fatal_error_replaces_the_producer_once(wire, caplog):
     [first] = FakeProducer.made
     wire.produce("t", b"v", b"k", [("h", None)], print)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.callbacks import guarded
 from txbridge.client.events import report
 
 #: Errors of single brokers and requests, which librdkafka repairs by itself while another broker answers.
@@ -29,7 +30,7 @@ class Connection:
 
     def __init__(self, bootstrap_servers: str, also: Callable[[KafkaError], None] | None = None) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._also = also
+        self._also = None if also is None else guarded(also)
         self._lock = threading.Lock()
         self._last_transport_error = ""
         self._reported: dict[int, float] = {}

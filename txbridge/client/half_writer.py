@@ -180,14 +180,15 @@ class HalfWriter:
             self._report_again()
         try:
             self._wire.serve(timeout)
-        except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: whoever serves must go on
-            self._interrupts.append(error)
-            report(logging.ERROR, "kafka_callback_raised", exception=error)
         except BaseException as error:
             # First of all, and in one step: another one may follow. The next that serves, at the latest our thread,
             # takes care of the report.
             self._interrupts.append(error)
-            raise
+            # A caller that serves was interrupted, by the handler of a signal say, which may raise what it likes
+            # (Celery's SoftTimeLimitExceeded is an Exception). No signal comes in our own thread, which must go on.
+            if not isinstance(error, Exception) or not self._serving.is_own_thread:
+                raise
+            report(logging.ERROR, "kafka_callback_raised", exception=error)
         if self._expected:
             self._give_up_overdue()
         self._tell()

@@ -56,6 +56,11 @@ class Serving:
         """Whether this code is called by what this thread serves: a delivery report, or a callback of the user's."""
         return self._server == threading.get_ident()
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether this code runs in the thread of ours, whoever waits."""
+        return threading.get_ident() == self._thread.ident
+
     def _run(self) -> None:
         while not self._stopping:
             # Looked at while nobody holds the lock on behalf of this thread: who begins to wait after it will get it.

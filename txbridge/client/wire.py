@@ -13,6 +13,7 @@ from confluent_kafka import Message as Record
 
 from txbridge import kafka_config
 from txbridge.client import process
+from txbridge.client.callbacks import with_guards
 from txbridge.client.connection import Connection
 from txbridge.client.events import report
 from txbridge.core.names import Headers
@@ -44,7 +45,7 @@ class Wire:
         connection: Connection,
         factory: Callable[[dict[str, Any]], Any] = Producer,
     ) -> None:
-        self._config = {"logger": librdkafka_logger(), **config, "error_cb": self._on_error}
+        self._config = {"logger": librdkafka_logger(), **with_guards(config), "error_cb": self._on_error}
         self._connection = connection
         self._factory = factory
         self._dead = False
