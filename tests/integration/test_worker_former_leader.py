@@ -69,13 +69,13 @@ def test_p8_what_is_not_in_half_is_refused_in_the_end_and_stops_nobody_for_long(
             bridge.end([f"{10**12 + number},{'F' * 32},8"], 0)
         bridge.decide(bridge.prepare(topic, b"second", partition=0), COMMIT)
         bridge.wait_visible(topic, [b"first", b"second"], 20)
-        # From now on they take a tenth of the time at most.
+        # Many wait side by side: what is decided among them is not held up once for each.
         started = time.monotonic()
-        for number in range(5):
+        for number in range(10):
             bridge.end([f"{10**12 + number},{'F' * 32},8"], 0)
             bridge.decide(bridge.prepare(topic, b"%d" % number, partition=0), COMMIT)
-            bridge.wait_visible(topic, [b"%d" % number])
-        assert time.monotonic() - started < 20
+        bridge.wait_visible(topic, [b"%d" % number for number in range(10)], 40)
+        assert time.monotonic() - started < 25
 
 
 @pytest.mark.parametrize("short", ["offset", "op"])
