@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
+from txbridge.admin.cli import with_output
 from txbridge.errors import UsageError
 from txbridge.settings_sources import load_settings
 from txbridge.subject import Subject
@@ -247,4 +248,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(with_output(main))  # type: ignore[arg-type]

@@ -513,7 +513,7 @@ def test_command_line(
     report = json.loads(target.read_text())
     assert done.returncode == 1, done.stderr
     assert re.search(rf"{report['violations']['total']} violations: {report['transactions']} transactions", done.stdout)
-    assert re.search(r"LOST +5 ", done.stdout)
+    assert re.search(r"LOST +9 ", done.stdout)
     assert "starting Spark" in done.stderr
     assert "WARN" not in done.stderr + done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.prom", "report.html", "report.json"]
@@ -522,7 +522,7 @@ def test_command_line(
     for part in ("Over time", "Latency", "Checks per group", "Oldest pending", "Evidence", "Findings"):
         assert f"<h2>{part}" in text
     wrong = [line for line in numbers.read_text().splitlines() if line.startswith("txbridge_audit_violations{")]
-    assert any('kind="LOST"' in line and line.endswith(" 5.0") for line in wrong)
+    assert any('kind="LOST"' in line and line.endswith(" 9.0") for line in wrong)
 
 
 @pytest.fixture(scope="module")

@@ -247,3 +247,32 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
         assert f"pip install 'txbridge[{extra}]'" in errors
     else:
         assert "ModuleNotFoundError" not in errors
+
+
+@pytest.mark.parametrize("words", ["--help", "--format json", "--format table"])
+def test_the_audits_program_loses_its_output_as_the_commands_do(
+    words: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+) -> None:
+    """As spark-submit runs it. Its help costs no Spark, a report does: one of each."""
+    command = [sys.executable, "-m", "txbridge_audit.job", *words.split()]
+    variables = environment(kafka.bootstrap_servers, namespace)
+
+    def outcome(output: int) -> tuple[int, str]:
+        ended = subprocess.run(
+            command, stdout=output, stderr=subprocess.PIPE, env=variables, cwd=tmp_path, timeout=200, check=False
+        )
+        said = ended.stderr.decode().splitlines()
+        assert not any(line.startswith(("Traceback", "Exception ignored")) for line in said), said
+        # What it is at comes first.
+        return ended.returncode, "\n".join(line for line in said if line.startswith("error"))
+
+    if words != "--format json":
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            assert outcome(writing) == (128 + signal.SIGPIPE, "")
+        finally:
+            os.close(writing)
+    if words != "--format table":
+        with Path("/dev/full").open("wb") as full:
+            assert outcome(full.fileno()) == (2, "error: the output can not be written: No space left on device")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TextIO
@@ -56,12 +57,24 @@ def main() -> NoReturn:
     if heard is signal.default_int_handler:
         # Until a command runs there is nothing to clean up: Ctrl-C just ends the process.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = with_output(_run)
+    if heard is signal.default_int_handler:
+        # All is done; what Python does at its end is nothing to leave a trace of.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def with_output(program: Callable[[], object]) -> object:
+    """Run a program that prints; its exit code, or that of an output which is lost: no trace, and one line at most."""
     # A closed one is None, and then nothing that is printed is wanted.
     output = Output(sys.stdout or Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     sys.stdout = output
     code: object = EXIT_COULD_NOT
     try:
-        code = _run()
+        try:
+            code = program()
+        except SystemExit as ended:
+            code = ended.code
         output.flush()
     except OutputLostError as error:
         code = error.code
@@ -69,12 +82,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # type: ignore[operator]
         if code != EXIT_NO_READER:
             _say(str(error))
-    except TxBridgeError as error:
-        _say("\n".join([str(error), *getattr(error, "__notes__", ())]))
-    if heard is signal.default_int_handler:
-        # All is done; what Python does at its end is nothing to leave a trace of.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.exit(code)  # type: ignore[arg-type]
+    return code
 
 
 def _run() -> object:
@@ -83,8 +91,11 @@ def _run() -> object:
 
     try:
         app()
-    except SystemExit as ended:
-        return ended.code
+    except OutputLostError:
+        raise
+    except TxBridgeError as error:
+        _say("\n".join([str(error), *getattr(error, "__notes__", ())]))
+        return EXIT_COULD_NOT
     return 0
 
 
