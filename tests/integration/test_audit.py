@@ -619,7 +619,9 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
 
     unreachable = run()
     assert (unreachable.returncode, unreachable.stdout) == (2, "")
-    assert re.fullmatch(r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 can not be reached .*\n", unreachable.stderr)
+    about = r"\(default namespace on the cluster at 127\.0\.0\.1:9\)\n"
+    said = r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 can not be reached .*\n"
+    assert re.fullmatch(said + about, unreachable.stderr)
     for arguments, message in (
         (["--kafka", "nonsense"], "is not of the form key=value"),
         (["--kafka", "isolation.level=read_uncommitted"], "the audit sets isolation.level itself"),
