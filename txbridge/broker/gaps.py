@@ -20,20 +20,23 @@ class Gaps:
     topic: str
     partition: int
     metrics: WorkerMetrics
-    #: The log event, which is an error or a warning, and what it means.
-    event: str
+    #: What it means.
     text: str
-    is_error: bool = False
+    #: Of END decisions may be missing; of HALF nothing is.
+    is_end: bool = False
     _has_told: bool = False
 
     def note(self, offset: int) -> None:
         """No record stands below this offset, down to the last one that was read."""
-        self.metrics.failed(self.event)
+        self.metrics.failed("transactional_decisions" if self.is_end else "transactional_half_messages")
         if self._has_told:
             return
         self._has_told = True
-        tell = _log.error if self.is_error else _log.warning
-        tell(self.event, topic=self.topic, partition=self.partition, offset=offset - 1, error=self.text)
+        where = {"topic": self.topic, "partition": self.partition, "offset": offset - 1, "error": self.text}
+        if self.is_end:
+            _log.error("transactional_decisions", **where)
+        else:
+            _log.warning("transactional_half_messages", **where)
 
 
 def gaps_of_end(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
@@ -43,7 +46,7 @@ def gaps_of_end(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
         "open the decisions behind it wait. Let that application send its decisions with a producer without "
         "transactional.id"
     )
-    return Gaps(topic, partition, metrics, "transactional_decisions", text, is_error=True)
+    return Gaps(topic, partition, metrics, text, is_end=True)
 
 
 def gaps_of_half(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
@@ -53,4 +56,4 @@ def gaps_of_half(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
         "checked, and can be committed. Let that application send half messages with a producer without "
         "transactional.id"
     )
-    return Gaps(topic, partition, metrics, "transactional_half_messages", text)
+    return Gaps(topic, partition, metrics, text)
