@@ -126,7 +126,7 @@ def _overtaken_after(calls: int) -> list[tuple[object, object]]:
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_a_planted_defect_is_found(name):
-    result = python("-m", "tests.simulation.mutants", name, "600")
+    result = python("-m", "tests.simulation.mutants", name, "1000")
     assert result.returncode == 1, result.stdout + result.stderr
     assert re.search(rf"{name}: seed \d+: (P\d+: |unexpected error)", result.stdout), result.stdout + result.stderr
 
