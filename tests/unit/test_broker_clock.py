@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from structlog.testing import capture_logs
 
 from txbridge.broker.broker_clock import BrokerClock
 from txbridge.broker.outside import Outside
+from txbridge.testing.worker import ShiftedClock
 
 HOUR = 3_600_000
 
@@ -94,3 +97,26 @@ def test_a_machine_that_has_slept_asks_the_brokers_again():
     clock.appended(1_000_000 + HOUR + 10_000)
     assert not clock.should_ask_again
     assert clock.problem is None
+
+
+def test_a_test_shifts_what_is_due_by_the_brokers_and_no_clock_differs(tmp_path: Path):
+    file = tmp_path / "clock"
+    outside = ShiftedClock(file)
+    clock = BrokerClock(0, outside)
+    start = outside.now()
+    file.write_text(str(73 * HOUR))
+    assert clock.due() >= start + 73 * HOUR, "nothing was written yet"
+    with capture_logs() as logs:
+        clock.appended(start)
+    assert start + 73 * HOUR <= clock.now() < start + 74 * HOUR
+    assert start + 73 * HOUR <= clock.due() < start + 74 * HOUR
+    assert clock.problem is None
+    assert logs == []
+    file.write_text("0")
+    assert clock.now() < start + HOUR
+    assert clock.due() < start + HOUR
+    # It is no excuse for a clock that is wrong.
+    file.write_text(str(HOUR))
+    clock.appended(start - 73 * HOUR)
+    assert clock.due() < start
+    assert clock.problem is not None

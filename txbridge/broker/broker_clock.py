@@ -52,11 +52,12 @@ class BrokerClock:
     def now(self) -> int:
         """The time that is written down (ms): the brokers', or a little earlier."""
         theirs = self._theirs()
-        return self._outside.now() if theirs is None else theirs
+        return (self._outside.now() if theirs is None else theirs) + self._outside.shift()
 
     def due(self) -> int:
         """What falls due until this time is due (ms)."""
-        return due_by(self._outside.now(), self.now())
+        own, theirs = self._outside.now(), self._theirs()
+        return (own if theirs is None else due_by(own, theirs)) + self._outside.shift()
 
     @property
     def ahead_ms(self) -> int | None:

@@ -2,6 +2,9 @@
 
 Everything else is the worker as it is; its options come from the environment (TXBRIDGE_<OPTION>). CLOCK_FILE holds
 the milliseconds by which it believes that it is later than it is; as long as there is none, the time is true.
+
+What is shifted is the time that the worker has found from its machine's clock and the brokers': the two agree as ever.
+A clock that is wrong would shift nothing, for checks go by the earlier one.
 """
 
 from __future__ import annotations
@@ -17,15 +20,12 @@ from txbridge.settings_sources import load_settings
 
 
 class ShiftedClock(Outside):
-    """The real world, but for the time of day. What is measured (time-outs, back-off) goes by the true clock."""
+    """The real world, but for what is due. What is measured (time-outs, back-off) goes by the true clock."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def now(self) -> int:
-        return super().now() + self._shift()
-
-    def _shift(self) -> int:
+    def shift(self) -> int:
         try:
             text = self._file.read_text("ascii")
         except FileNotFoundError:
