@@ -96,11 +96,12 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         # After OFFSET: what the progress names can not lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         progress = ledger.progress or Progress(half_start, bounds["end"][0], bounds["op"][0], {})
-        _warn_of_other_topics(connection, view, progress)
+        others = _warn_of_other_topics(connection, view, progress)
         half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
         if ledger.progress is not None:
             with open_reader(connection, names.end, partition, committed=False) as end:
-                readers = {"half": half, "end": end}
+                # A log of another topic has lost no tail: nothing of it was read.
+                readers = {short: one for short, one in (("half", half), ("end", end)) if short not in others}
                 view.warnings += lost_tails(names, ledger.progress, readers).values()
         view.next_end = _start(names.end, partition, progress.end, bounds["end"], view.warnings)
         view.next_entry = progress.entry if view.next_end == progress.end else 0
@@ -162,13 +163,18 @@ def _of_later_release(topic: str, partition: int, offset: int, error: str) -> En
     )
 
 
-def _warn_of_other_topics(connection: Connection, view: PartitionView, progress: Progress) -> None:
-    for short, topic_id in progress.topics.items():
-        if connection.topic_ids.get(short, topic_id) != topic_id:
-            view.warnings.append(
-                f"partition {view.partition}: the progress was written for another {short} topic, which was deleted "
-                f"and created anew. Workers refuse this partition: nothing is applied here",
-            )
+def _warn_of_other_topics(connection: Connection, view: PartitionView, progress: Progress) -> frozenset[str]:
+    """Returns the short names of the topics that are others than those that the progress was written for."""
+    others = frozenset(
+        short for short, topic_id in progress.topics.items() if connection.topic_ids.get(short, topic_id) != topic_id
+    )
+    view.warnings += [
+        f"partition {view.partition}: the progress was written for another {short} topic, which was deleted "
+        f"and created anew. Workers refuse this partition: nothing is applied here"
+        for short in progress.topics
+        if short in others
+    ]
+    return others
 
 
 def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], warnings: list[str]) -> int:
