@@ -16,3 +16,7 @@ class UsageError(TxBridgeError, ValueError):
 
 class EnvironmentProblemError(TxBridgeError):
     """The machine or the cluster lacks something: no Java, a taken port, no disk space, no connection, no right."""
+
+
+class LocalProblemError(EnvironmentProblemError):
+    """What this machine alone lacks. No cluster was asked, so none is to blame."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from txbridge.errors import TxBridgeError
+from txbridge.errors import LocalProblemError, TxBridgeError
 from txbridge.settings import WorkerSettings
 
 
@@ -35,9 +35,11 @@ class Subject:
 
 @contextmanager
 def about(settings: WorkerSettings) -> Iterator[None]:
-    """Let every error of ours name what it is about, as a note."""
+    """Let every error of ours name what it is about, as a note; not those that have nothing to do with a cluster."""
     try:
         yield
+    except LocalProblemError:
+        raise
     except TxBridgeError as error:
         error.add_note(f"({Subject(settings.namespace, settings.bootstrap_servers)})")
         raise

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import LocalProblemError
 
 #: A client that says nothing is cut off: each has a thread here.
 _CLIENT_TIMEOUT_S = 10.0
@@ -76,7 +76,7 @@ class Web:
         questions: Mapping[str, Question],
         pages: Mapping[str, Page] = MappingProxyType({}),
     ) -> None:
-        """`questions` and `pages` by path. Raises EnvironmentProblemError when it can not listen there."""
+        """`questions` and `pages` by path. Raises LocalProblemError when it can not listen there."""
         parts = {"registry": registry, "questions": dict(questions), "pages": dict(pages)}
         handler = type("Handler", (_Handler,), parts)
         try:
@@ -84,7 +84,7 @@ class Web:
             server = type("Server", (_Server,), {"address_family": family})
             self._server: ThreadingHTTPServer = server((host, port), handler)
         except OSError as error:
-            raise EnvironmentProblemError(
+            raise LocalProblemError(
                 f"can not listen on port {port} of {host} for the metrics: {error.strerror or error}. Choose others "
                 f"with --metrics-port and --metrics-host; --metrics-port 0 does without"
             ) from None
