@@ -77,7 +77,8 @@ def _layout(
         except KafkaUnreachableError as error:
             admin.poll(0)  # an admin client calls error_cb only from here
             connection.lost(str(error))
-            if bounds.left() <= pause:
+            # Not what one request may take, which is less.
+            if bounds.deadline - time.monotonic() <= pause:
                 raise
         else:
             return layout
