@@ -7,7 +7,9 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
+from tests import own_threads
 from tests.harness import Bridge
 from tests.postgres import URL_VARIABLE, Postgres
 from txbridge.client import events
@@ -16,6 +18,14 @@ from txbridge.embedded import EmbeddedKafka
 # A shell ignores Ctrl-C for what it starts in the background, and so would everything that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_another_test() -> Iterator[None]:
+    """Threads that run already are another test's, and what a simulation does with the logs ends with the test."""
+    own_threads.remember()
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)

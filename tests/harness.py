@@ -241,6 +241,7 @@ class Bridge:
     test: str
     partitions: int = 2
     workers: list[WorkerProcess] = field(default_factory=list)
+    owners: list[LocalOwner] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         short = re.sub(r"[^a-z0-9]+", "-", self.test.lower())[:40].strip("-")
@@ -268,11 +269,16 @@ class Bridge:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Also those that a test has left which failed: they would run on beside the tests that come after it.
+        for owner in self.owners:
+            owner.owner.stop()
         for worker in self.workers:
             worker.stop()
         if error is not None:
             for number, worker in enumerate(self.workers, 1):
                 print(f"--- log of worker {number} ---\n{worker.log[-6000:]}")
+        for local in self.owners:
+            local.stop()
         self.close()
 
     def close(self) -> None:
@@ -328,7 +334,8 @@ class Bridge:
             policy=CheckPolicy(**settings),
             outside=outside,
         )
-        return LocalOwner(context, partition, confirm)
+        self.owners.append(LocalOwner(context, partition, confirm))
+        return self.owners[-1]
 
     def member(self, group: str = "group", config: Mapping[str, str] = MappingProxyType({})) -> CheckMember:
         """Somebody who is alive in a producer group; makes its check topic, with this configuration, if need be."""

@@ -17,6 +17,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.faces import FACES, AsyncioPlain
 from tests.harness import Bridge, eventually, quiet
+from tests.own_threads import names_of_ours
 from tests.unit.client_fakes import FakeRecord
 from txbridge import (
     EndTransactionError,
@@ -126,10 +127,6 @@ def half_of(bridge, transaction_id):
     return next(
         half for half in bridge.read(bridge.names.half) if dict(half.headers())["UNIQ_KEY"].decode() == transaction_id
     )
-
-
-def threads_of_ours():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("txbridge-")]
 
 
 # --- sending ----------------------------------------------------------------------------------------------------------
@@ -342,7 +339,7 @@ def test_first_sends_of_many_threads_start_it_once(bridge, producer_on):
     for worker in workers:
         worker.join()
     pools = ("txbridge-execute-pool", "txbridge-async")
-    own = [name for name in threads_of_ours() if not name.startswith(pools)]
+    own = [name for name in names_of_ours() if not name.startswith(pools)]
     # Those that meet others wait a moment for company, which takes another thread.
     always = {"txbridge-check", "txbridge-end", "txbridge-half"}
     assert always <= set(own) <= always | {"txbridge-half-callers", "txbridge-half-many", "txbridge-half-new"}
@@ -361,7 +358,7 @@ def test_close_waits_and_ends_everything_and_can_be_repeated(bridge, producer_on
     results = [producer.send(Message("t", b"v")) for _ in range(50)]
     producer.close()
     assert all(result.end.result(0) is None for result in results)
-    eventually(lambda: not threads_of_ours())
+    eventually(lambda: not names_of_ours())
     producer.close()
     with pytest.raises(UsageError, match="closed"):
         producer.send(Message("t", b"v"))
@@ -429,7 +426,7 @@ def test_without_topics_it_does_not_start_and_creates_nothing(face, kafka):
     finally:
         consumer.close()
     assert not [topic for topic in topics if topic.startswith("missing-namespace")]
-    assert not [name for name in threads_of_ours() if not name.startswith("txbridge-async")]
+    assert not [name for name in names_of_ours() if not name.startswith("txbridge-async")]
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -697,7 +694,8 @@ def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, producer_on, c
 def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer_on, monkeypatch, caplog):
     monkeypatch.setattr(topics_cluster, "REQUEST_TIMEOUT_S", 1.0)
     own_kafka.kill()
-    restart = threading.Timer(2.5, own_kafka.restart)
+    # Longer than a few attempts: each pause is longer than the one before, and soon longer than a request may take.
+    restart = threading.Timer(6, own_kafka.restart)
     restart.start()
     with producer_on(own_bridge, Listener()) as producer:
         eventually(lambda: _sends(producer, Message("t", b"v"))).wait(10)

@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 
 from tests.harness import eventually
-from tests.integration.test_client import COMMIT, UNKNOWN, Listener, check_record, ends, half_of, threads_of_ours
+from tests.integration.test_client import COMMIT, UNKNOWN, Listener, check_record, ends, half_of
+from tests.own_threads import names_of_ours
 from txbridge import AsyncTransactionListener, AsyncTransactionProducer, Message, TransactionProducer
 
 
@@ -66,7 +67,7 @@ def test_close_waits_for_what_is_pipelined(bridge):
     go_on.set()
     closer.join(20)
     assert all(future.result(0).end.result(0) is None for future in futures)
-    assert threads_of_ours() == []
+    assert names_of_ours() == []
     assert [entry[3] for entry in ends(bridge)] == [8] * 20
 
 
@@ -90,7 +91,7 @@ def test_a_thousand_sends_on_one_loop_and_their_checks(bridge):
     by_client = {entry[2]: entry[3] for entry in ends(bridge, "client")}
     assert [by_client[result.transaction_id] for result in results] == [8, 0] * 500
     assert {entry[3] for entry in ends(bridge, "check")} == {8}
-    eventually(lambda: not threads_of_ours())
+    eventually(lambda: not names_of_ours())
 
 
 def test_cancelled_sends_leave_nothing_to_wait_for(bridge):

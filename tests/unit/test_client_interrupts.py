@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from tests.interrupts import OrdinaryError, Run, stack_of, wait_until
+from tests.own_threads import threads_of_ours
 from tests.unit.client_fakes import FakeWire, working_kafka
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client import serving
@@ -37,10 +38,6 @@ def kafka(monkeypatch):
     # Threads that have nothing to do look so often whether they shall end, and a test begins and ends hundreds.
     monkeypatch.setattr(serving, "SERVE_S", 0.002)
     return working_kafka(monkeypatch)
-
-
-def threads_of_ours():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("txbridge-")]
 
 
 def every_point(kafka, scenario, step=1):

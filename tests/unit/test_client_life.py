@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.interrupts import wait_until
+from tests.own_threads import names_of_ours
 from tests.unit.client_fakes import LAYOUT, FakeRuntime, working_kafka
 from txbridge import (
     AsyncTransactionProducer,
@@ -65,10 +66,6 @@ def slow(kafka, monkeypatch):
     return seen
 
 
-def threads_of_ours():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("txbridge-")]
-
-
 def kinds_of_errors(*calls):
     """Run each in a thread of its own; returns a way to wait for all of them, which returns their exceptions."""
     errors = [None] * len(calls)
@@ -104,7 +101,7 @@ def test_close_during_the_start_that_the_first_send_makes(kafka, slow):
     close_ends = kinds_of_errors(producer.close)
     assert close_ends() == [None]
     assert [str(error) for error in sends_end()] == ["this producer is closed; create a new one"] * 4
-    assert (threads_of_ours(), kafka.left_open()) == ([], [])
+    assert (names_of_ours(), kafka.left_open()) == ([], [])
 
 
 class _LateLock:
@@ -138,7 +135,7 @@ def test_a_send_that_comes_a_moment_before_close_does_not_start_it_afterwards(ka
     lock.go_on.set()
     [error] = send_ends()
     assert isinstance(error, UsageError)
-    assert (threads_of_ours(), kafka.left_open()) == ([], [])
+    assert (names_of_ours(), kafka.left_open()) == ([], [])
 
 
 def test_two_closes_at_once_and_one_that_has_no_time(kafka):
@@ -153,7 +150,7 @@ def test_two_closes_at_once_and_one_that_has_no_time(kafka):
     go_on.set()
     assert closes_end() == [None, None]
     assert send_ends() == [None]
-    assert (threads_of_ours(), kafka.left_open()) == ([], [])
+    assert (names_of_ours(), kafka.left_open()) == ([], [])
 
 
 def test_close_and_flush_in_our_own_threads_are_refused(kafka):
@@ -190,6 +187,7 @@ import faulthandler, gc, os, signal, sys, threading
 sys.path.insert(0, {root!r})
 from txbridge import *
 from txbridge.client import start
+from tests.own_threads import names_of_ours
 from tests.unit.client_fakes import LAYOUT, FakeAdmin
 start.check_layout = lambda *_, **__: LAYOUT
 start.ensure_check_topic = lambda *_, **__: None
@@ -256,7 +254,7 @@ def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):
                 await send
 
     asyncio.run(main())
-    assert wait_until(lambda: not [name for name in threads_of_ours() if "async" not in name], LONG_S)
+    assert wait_until(lambda: not [name for name in names_of_ours() if "async" not in name], LONG_S)
     assert kafka.left_open() == []
 
 
@@ -281,7 +279,7 @@ def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, m
     asyncio.run(main())
     slow.go_on.set()
     assert over.wait(LONG_S)
-    assert wait_until(lambda: not [name for name in threads_of_ours() if "async" not in name], LONG_S)
+    assert wait_until(lambda: not [name for name in names_of_ours() if "async" not in name], LONG_S)
     assert kafka.left_open() == []
 
 
