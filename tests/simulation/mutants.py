@@ -34,7 +34,7 @@ from txbridge.core.due import DueTimes
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits, TransactionSize
-from txbridge.testing.simulator import exhaustive, simulation
+from txbridge.testing.simulator import exhaustive, faults, simulation
 from txbridge.testing.simulator.__main__ import report
 from txbridge.testing.simulator.load import choose_load
 from txbridge.testing.simulator.runner import run_chunk
@@ -44,9 +44,11 @@ from txbridge.testing.simulator.simulation import Simulation
 def fence_after_reading() -> None:
     """The take-over reads first and takes the fence with its first transaction: what came in between is not seen.
 
-    Nor does it look where its first record lands, which would tell.
+    Nor does it look where its first record lands, which would tell. That alone is found by former leaders: there are
+    none.
     """
     offset_topic_ends_where_somebody_says()
+    del faults.CHANCES["former leader"]
     fence, write = TransactionalWriter.fence, TransactionalWriter.write
     seen: set[TransactionalWriter] = set()
 
@@ -100,7 +102,11 @@ def believe_an_abort() -> None:
 
 
 def ignore_trouble() -> None:
-    """A broken connection during a commit or abort is nothing: the producer goes on with its epoch."""
+    """A broken connection during a commit or abort is nothing: the producer goes on with its epoch.
+
+    More of them break: few copies come late enough to meet a later transaction, and early enough to meet it open.
+    """
+    faults.CHANCES["EndTxn resent"] = 0.5
     EndTxnWatch.trouble = property(lambda _: None, lambda *_: None)
     EndTxnWatch.trouble_of_commit = lambda _: None
 

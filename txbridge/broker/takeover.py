@@ -97,6 +97,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         if progress is None:
             half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
             progress, half_read = Progress(half=half, end=end, op=op, topics=ids), half
+            # Nothing says how far predecessors read, if there were any: what names messages that HALF holds is theirs.
+            half_known = bounds["half"][1]
         else:
             half_read = max(progress.half, bounds["half"][1] if progress.read is None else progress.read)
             _refuse_other_topics(names, partition, progress, half_read, ids, bounds)
@@ -105,7 +107,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, progress.op)):
                 _refuse_cut(half_reader, topic, wanted, stopping, outside)
             _refuse_lost(lost_tails(names, progress, {"half": half_reader, "end": end_reader}))
-        _refuse_parked_beyond(names, partition, ledger, half_read)
+            half_known = half_read
+        _refuse_parked_beyond(names, partition, ledger, half_known)
         queue = HalfQueue(
             context.policy,
             watermark=progress.half,
@@ -116,9 +119,9 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         had_parked = bool(ledger.parked)
         queue.restore_parked(ledger.parked)
         op_from = max(progress.op, bounds["op"][0])
-        replayed = _replay_op(context, partition, queue, op_from, progress, half_read, stopping)
+        replayed = _replay_op(context, partition, queue, op_from, progress, half_known, stopping)
         if ledger.progress is None and (replayed or had_parked or bounds["op"][0] > 0):
-            _refuse_lost_progress(names, partition)
+            _refuse_lost_progress(context, partition, stopping)
         state = PartitionState(
             partition=partition,
             names=names,
@@ -346,10 +349,20 @@ def _refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoRetu
     )
 
 
-def _refuse_lost_progress(names: Names, partition: int) -> None:
-    raise TakeOverRefusedError(
-        f"{names.offset}[{partition}] holds no progress although {names.op} has had records: the offset topic was "
-        f"recreated or emptied. Restore it from a backup, or drain and use a new namespace",
+def _refuse_lost_progress(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> NoReturn:
+    """OFFSET holds no progress, as everybody says who is asked. Raises TakeOverRefusedError, or FencedError."""
+    names, outside = context.names, context.outside
+    lost = cut_agreement()
+    while read_offset_topic(context, partition, stopping).progress is None:
+        if lost.note(outside.monotonic()):
+            raise TakeOverRefusedError(
+                f"{names.offset}[{partition}] holds no progress although {names.op} has had records: the offset topic "
+                f"was recreated or emptied. Restore it from a backup, or drain and use a new namespace",
+            )
+        _wait_to_ask_again(stopping, outside)
+    raise FencedError(
+        f"{names.offset}[{partition}] has a progress that was not read: another worker has written it during this "
+        f"take-over, or a former leader of the partition has answered",
     )
 
 

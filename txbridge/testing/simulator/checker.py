@@ -338,8 +338,13 @@ class Checker:
         named: dict[str, set[int]] = {"commit": set(), "rollback": set(), "discard": set(), "abandon": set()}
         for _, stored in records:
             for text in (stored.value or b"").decode().split(","):
-                named[text_headers(stored)["OUTCOME"]].add(int(text))
-                model.halves[int(text)].op = stored.offset
+                offset = int(text)
+                named[text_headers(stored)["OUTCOME"]].add(offset)
+                half = model.half(offset)
+                if half is None:
+                    self._fail("P10", f"OP names half offset {offset}, where no message stands")
+                else:
+                    half.op = stored.offset
         all_expected = {"commit": delivered, "rollback": rolled_back, "discard": discarded, "abandon": abandoned}
         for outcome, expected in all_expected.items():
             self._require(
