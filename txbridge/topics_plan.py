@@ -135,10 +135,15 @@ def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], broke
     partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
     wanted = wanted_topics(names, options, seen)
     planned = [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
-    late = late_resume(
-        names,
-        half_retention_ms=_half_retention(options, seen[names.half]),
-        transaction_max_age=options.transaction_max_age,
+    # How long a HALF that is hidden keeps its messages is not known.
+    late = (
+        None
+        if isinstance(seen[names.half], MissingRight)
+        else late_resume(
+            names,
+            half_retention_ms=_half_retention(options, seen[names.half]),
+            transaction_max_age=options.transaction_max_age,
+        )
     )
     if late is not None:
         note = f"{late.what}. {late.do[0].upper()}{late.do[1:]}"

@@ -335,12 +335,7 @@ def test_a_hidden_topic_is_not_taken_for_a_missing_one(bridge: Bridge) -> None:
             said = " ".join((done.stdout + done.stderr).split())
             assert done.returncode == 2, said
             assert f"missing right DESCRIBE on topic {hidden}" in said
-            for wrong in (
-                "does not exist",
-                f"topics apply --namespace {bridge.namespace}",
-                "no topic",
-                "partitions, must have",
-            ):
+            for wrong in ("does not exist", "topics apply", "no topic", "partitions, must have"):
                 assert wrong not in said
 
 
