@@ -238,7 +238,7 @@ def test_p8_an_end_that_names_what_is_not_stored_stops_nothing_while_messages_co
         bridge.end([f"{10**12},{secrets.token_hex(16).upper()},{COMMIT}"], 0)
         bridge.decide(good, COMMIT)
         # A look at a log end: reading the topic would take the time from the other thread.
-        eventually(lambda: bridge.bounds(bridge.names.op, 0)[1] > applied, 10)
+        eventually(lambda: bridge.bounds(bridge.names.op, 0)[1] > applied, 30)
     finally:
         over.set()
         others.join()

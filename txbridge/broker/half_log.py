@@ -91,10 +91,10 @@ class HalfLog:
             return len(batch)
         until = self._outside.monotonic() + _HALF_SOON_S
         while reader.position < target and not self._state.queue.must_park:
-            came = self._state.take_in_half(HALF_BATCH, _HALF_SOON_S)
-            if came:
+            if self._state.take_in_half(HALF_BATCH, _HALF_SOON_S):
                 self._vain = 0.0
-            elif self._outside.monotonic() >= until:
+            # Also while messages come without an end: an END that names what is not there is judged meanwhile.
+            if self._outside.monotonic() >= until:
                 break
         waits = next((number for number, record in enumerate(batch) if self._lowest_unread(record) is not None), None)
         if waits is None:
