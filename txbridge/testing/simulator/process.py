@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from txbridge.broker.membership import GroupMembership
+from txbridge.broker.metrics import WorkerMetrics
 from txbridge.broker.outside import Outside
 from txbridge.broker.owner import PartitionOwner
 from txbridge.broker.state import PartitionContext
@@ -25,6 +27,12 @@ from txbridge.testing.simulator.world import World
 #: The protocol's own transaction.timeout.ms.
 COMMIT_TIMEOUT_MS = 10_000
 _KAFKA = {"bootstrap.servers": "simulated:9092"}
+
+
+@functools.cache
+def _metrics() -> WorkerMetrics:
+    """One for all processes: making them takes longer than most schedules of a small scope, and nobody looks here."""
+    return WorkerMetrics()
 
 
 class _SimulatedOutside(Outside):
@@ -107,6 +115,7 @@ class Process:
             payload_memory=300,
             check_rate=check_rate,
             largest=largest or Limits(),
+            metrics=_metrics(),
             outside=outside,
         )
         self.owner = PartitionOwner(context, partition, lambda _: self._confirm())
