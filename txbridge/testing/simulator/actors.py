@@ -1,16 +1,15 @@
-"""Actors: code with an ordinary flow of control in a thread of its own, of which only one ever runs.
+"""Actors: code with an ordinary flow of control in a greenlet of its own, of which only one ever runs.
 
-The thread that has the baton runs; an actor hands it back to the scheduler when its fuel (a number of I/O calls) is
-used up, or when it waits. So the same choices of the scheduler give the same run, and owners interleave at every I/O
-call.
+An actor hands control back to the scheduler when its fuel (a number of I/O calls) is used up, or when it waits. So the
+same choices of the scheduler give the same run, and owners interleave at every I/O call.
 """
 
 from __future__ import annotations
 
-import _thread
-import threading
 from collections.abc import Callable
 from typing import Protocol
+
+from greenlet import getcurrent, greenlet
 
 #: Of an I/O call: it changes something in Kafka.
 EFFECT = "effect"
@@ -28,7 +27,7 @@ class Clock(Protocol):
 
 
 class Actor:
-    """One process. `body` runs in its thread until it returns or is crashed."""
+    """One process. `body` runs in its greenlet until it returns or is crashed."""
 
     def __init__(self, name: str, clock: Clock, body: Callable[[], None]) -> None:
         self.name = name
@@ -46,24 +45,19 @@ class Actor:
         self.touches = ""
         self._clock = clock
         self._body = body
-        self._mine, self._schedulers = _thread.allocate_lock(), _thread.allocate_lock()
-        self._mine.acquire()
-        self._schedulers.acquire()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._scheduler = getcurrent()
+        self._greenlet = greenlet(self._run)
 
     def _run(self) -> None:
-        self._mine.acquire()
         try:
             if not self.is_dead:
                 self._body()
         except Crashed:
             pass
-        except BaseException as error:  # noqa: BLE001 - reported by the scheduler's thread
+        except BaseException as error:  # noqa: BLE001 - raised where the scheduler runs it
             self.failure = error
         finally:
             self.has_ended = True
-            self._schedulers.release()
 
     # --- for the scheduler ------------------------------------------------------------------------------------------
 
@@ -76,10 +70,9 @@ class Actor:
         return self._ready is not None and self._ready()
 
     def run(self, fuel: int) -> None:
-        """Give it the baton until it has made so many I/O calls, waits, or ends. Raises what its body raised."""
+        """Give it control until it has made so many I/O calls, waits, or ends. Raises what its body raised."""
         self.fuel = fuel
-        self._mine.release()
-        self._schedulers.acquire()
+        self._greenlet.switch()
         if self.failure is not None:
             raise self.failure
 
@@ -88,7 +81,6 @@ class Actor:
         self.is_dead = True
         if not self.has_ended:
             self.run(0)
-        self._thread.join()
 
     # --- for the actor itself ---------------------------------------------------------------------------------------
 
@@ -114,7 +106,6 @@ class Actor:
         self.waits_until = self._ready = None
 
     def _hand_back(self) -> None:
-        self._schedulers.release()
-        self._mine.acquire()
+        self._scheduler.switch()
         if self.is_dead:
             raise Crashed

@@ -51,7 +51,7 @@ class Checker:
         self.violation: Violation | None = None
 
     def _on_finished(self, finished: Finished) -> None:
-        # Called in whichever thread's request decided it: the scheduler raises it.
+        # Called by the actor whose request decided it: the scheduler raises it.
         if finished.owner != STRANGER and finished.committed and finished.records and self.violation is None:
             try:
                 self._check(finished)

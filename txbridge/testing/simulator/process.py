@@ -62,7 +62,7 @@ class _SimulatedOutside(Outside):
             self._process.actor.wait(max(1, int(seconds * 1000)), event.is_set)
 
     def wait_for_change(self, condition: threading.Condition, seconds: float) -> None:
-        # The scheduler's thread offers events meanwhile.
+        # The scheduler offers events meanwhile.
         self._process.was_poked = False
         condition.release()
         try:
