@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from txbridge_audit.session import CONNECTOR
+from txbridge_audit.read.spark_session import CONNECTOR
 
 folder = Path(sys.argv[1])
 # Beside it, so that a folder that is there is complete.

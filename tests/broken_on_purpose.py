@@ -42,7 +42,7 @@ BREAKS = (
     Break(
         "P2",
         "the first message of each Kafka transaction is named in OP but not delivered",
-        "txbridge/broker/transaction.py",
+        "txbridge/worker/commit/records.py",
         "for entry in draft.deliver:",
         "for entry in draft.deliver[1:]:",
         MSG_IT,
@@ -50,7 +50,7 @@ BREAKS = (
     Break(
         "P3",
         "progress does not pass the END that was applied",
-        "txbridge/broker/committer.py",
+        "txbridge/worker/commit/committer.py",
         "half=draft.watermark,\n            end=draft.next_end,",
         "half=last.half,\n            end=last.end,",
         "tests/integration/test_worker_crash.py::test_p3_exactly_once_when_killed_at[commit.committed@2]",
@@ -82,7 +82,7 @@ BREAKS = (
     Break(
         "P7",
         "the discard does not wait for the interval after the last check",
-        "txbridge/core/due.py",
+        "txbridge/core/timers.py",
         "return self._taken(self._exhausted, now, limit)",
         "return self._taken(self._exhausted, now + 1_000_000, limit)",
         "tests/unit/core/test_checks.py -k test_p7",

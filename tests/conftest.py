@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tests import own_threads
-from tests.harness import Bridge
-from tests.postgres import URL_VARIABLE, Postgres
-from txbridge.client import events
+from tests.support import own_threads
+from tests.support.harness import Bridge
+from tests.support.postgres import URL_VARIABLE, Postgres
+from txbridge.client import log
 from txbridge.embedded import EmbeddedKafka
 
 # A shell ignores Ctrl-C for what it starts in the background, and so would everything that a test starts.
@@ -31,7 +31,7 @@ def _nothing_of_another_test() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _every_exception_is_logged() -> None:
     """A test that logs an exception must not keep another's from being logged in full."""
-    events.forget()
+    log.forget()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from txbridge.client.producer import TransactionProducer
     from txbridge.client.result import AsyncTransactionSendResult, SendStatus, TransactionSendResult
     from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
-    from txbridge.topics import LayoutError
+    from txbridge.topics.verify import LayoutError
 
 __all__ = [
     "AsyncTransactionListener",
@@ -44,7 +44,7 @@ _HOMES = {
     "ClientMetrics": "client.metrics",
     "EndTransactionError": "client.errors",
     "EnvironmentProblemError": "errors",
-    "LayoutError": "topics",
+    "LayoutError": "topics.verify",
     "LocalTransactionState": "client.listener",
     "Message": "client.message",
     "MessageExt": "client.message",

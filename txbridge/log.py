@@ -62,5 +62,5 @@ def configure(log_format: str, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # The libraries below us tell about every request and rebalance; what matters of it we say ourselves.
-    for name in ("aiokafka", "faust", "mode", "kafka", "txbridge.broker.faust_app"):
+    for name in ("aiokafka", "faust", "mode", "kafka", "txbridge.worker.app"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from txbridge.config.worker import WorkerSettings
 from txbridge.errors import LocalProblemError, TxBridgeError
-from txbridge.settings import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import LocalTransactionState, MessageExt, TransactionListener
-from txbridge.client.events import report
+from txbridge.client.log import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, transactions

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.report import AuditReport, Entry, Place, Tally
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
 __all__ = ["AuditReport", "CouldNotAuditError", "Entry", "Place", "Tally", "run_audit"]

@@ -10,19 +10,21 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from txbridge.core.names import Names
-from txbridge_audit import facts, judging, ledger, overview, parquet, proof
-from txbridge_audit.cluster import Cluster, partitions_of
-from txbridge_audit.cuts import SETTLE_TIMEOUT
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.facts import Limits
-from txbridge_audit.filesystems import refuse_without_rename, scheme_of
-from txbridge_audit.increments import Increments
-from txbridge_audit.plain import split
-from txbridge_audit.reading import Plan, Reader
-from txbridge_audit.report import AuditReport
-from txbridge_audit.selection import Selection
-from txbridge_audit.session import Progress, elections, spark_session
-from txbridge_audit.settings import kafka_settings
+from txbridge_audit.incremental.filesystems import refuse_without_rename, scheme_of
+from txbridge_audit.incremental.steps import Increments
+from txbridge_audit.judge import evaluate, ledger, loss_evidence
+from txbridge_audit.judge.fast_path import split
+from txbridge_audit.read import context
+from txbridge_audit.read.context import Limits
+from txbridge_audit.read.cuts import SETTLE_TIMEOUT
+from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.read.reader import Plan, Reader
+from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.spark_session import Progress, elections, spark_session
+from txbridge_audit.report import overview, parquet
+from txbridge_audit.report.model import AuditReport
 
 #: Half messages at most for which our own Spark starts quickly rather than runs fast. Offsets are good enough to choose
 #: by; nothing that is reported rests on them.
@@ -72,7 +74,7 @@ def run_audit(
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = Cluster(settings)
     names = Names(namespace)
-    topics = facts.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
+    topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
     with spark_session(spark, progress, small=is_small(cluster, names, topics)) as session:
         reader = Reader(session, cluster, settings, names, topics, progress)
         if continued and ledger_path is not None:
@@ -143,10 +145,10 @@ def _audit(reader: Reader, plan: Plan, ledger_path: str | None, *, with_overview
             plain = split(reader, frames, topics, plan.selection)
             frames = plain.rest
         rows = reader.keep(ledger.build(reader.spark, reader.names, frames, gathered.facts))
-        anchors = [*proof.anchors(rows), *(plain.anchors if plain else ())]
-        chosen = reader.keep(judging.judged(reader, gathered, rows, anchors).where(plan.selection.takes()))
+        anchors = [*loss_evidence.anchors(rows), *(plain.anchors if plain else ())]
+        chosen = reader.keep(evaluate.judged(reader, gathered, rows, anchors).where(plan.selection.takes()))
         told = overview.overview(chosen) if with_overview else None
-        judgement = judging.judge(reader, gathered, frames, rows, chosen)
+        judgement = evaluate.judge(reader, gathered, frames, rows, chosen)
         reader.refuse_moved(gathered)
         if ledger_path is not None:
             reader.say("writing the ledger")

@@ -24,21 +24,21 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from txbridge.admin.cli import with_output
+from txbridge.cli.main import with_output
+from txbridge.config.sources import load_settings
 from txbridge.errors import UsageError
-from txbridge.settings_sources import load_settings
 from txbridge.subject import Subject
-from txbridge_audit.alarms import default_topic
 from txbridge_audit.audit import refuse_to_continue, run_audit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.facts import Limits
-from txbridge_audit.follow import INTERVAL
-from txbridge_audit.follow import follow as follow_ledger
-from txbridge_audit.given import kafka_options, limits_of
-from txbridge_audit.increments import Step
-from txbridge_audit.report import AuditReport
-from txbridge_audit.selection import Selection, selection_of
-from txbridge_audit.table import print_report
+from txbridge_audit.incremental.follow import INTERVAL
+from txbridge_audit.incremental.follow import follow as follow_ledger
+from txbridge_audit.incremental.steps import Step
+from txbridge_audit.incremental.violations_topic import default_topic
+from txbridge_audit.read.context import Limits
+from txbridge_audit.read.given import kafka_options, limits_of
+from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.terminal import print_report
 
 COULD_NOT_AUDIT = 2
 FORMATS = ("table", "json")
@@ -180,12 +180,12 @@ def _write(options: Options, report: AuditReport) -> None:
     # The first time it would tell the terminal that it makes a list of fonts.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # Only here: the plots' library takes a second to load.
-    from txbridge_audit import page  # noqa: PLC0415
+    from txbridge_audit.report import html  # noqa: PLC0415
 
     if options.html is not None and report.overview is not None:
-        options.html.write_text(page.html(report, report.overview), encoding="utf-8")
+        options.html.write_text(html.html(report, report.overview), encoding="utf-8")
     if options.prometheus is not None:
-        page.write_prometheus(report, options.prometheus)
+        html.write_prometheus(report, options.prometheus)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

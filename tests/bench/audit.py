@@ -21,16 +21,16 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from txbridge_audit import run_audit
-from txbridge_audit.cluster import Cluster, partitions_of
-from txbridge_audit.cuts import Range, TopicPartition, ranges
-from txbridge_audit.session import spark_session
-from txbridge_audit.settings import KafkaSettings, kafka_settings
-from txbridge_audit.sources import READ_COMMITTED, read
+from txbridge_audit.read.cuts import Range, TopicPartition, ranges
+from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_config import KafkaSettings, kafka_settings
+from txbridge_audit.read.kafka_source import READ_COMMITTED, read
+from txbridge_audit.read.spark_session import spark_session
 
 from tests.bench.measure import PER_SECOND, summary
 from tests.corruption.matrix import compare
 from tests.corruption.writer import Writer
-from tests.harness import cpu_seconds_in
+from tests.support.harness import cpu_seconds_in
 from txbridge.embedded import EmbeddedKafka
 
 #: Planted of every kind that is not plain: what has to be listed costs, too.

@@ -11,7 +11,7 @@ from tests.bench.feed import PATIENCE_S
 from tests.bench.load import in_threads
 from tests.bench.measure import PER_SECOND, Found
 from tests.bench.values import Values
-from tests.harness import Bridge
+from tests.support.harness import Bridge
 
 
 def produce_and_wait(bridge: Bridge, partitions: int, threads: int, count: int, size: int) -> Found:

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from tests.bench.load import in_threads
 from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
 from tests.bench.report import CPU
-from tests.harness import Bridge
+from tests.support.harness import Bridge
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,

@@ -10,13 +10,13 @@ from pathlib import Path
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.bench.values import Values
-from tests.harness import COMMIT, Bridge, WorkerProcess
+from tests.support.harness import COMMIT, Bridge, WorkerProcess
 
 #: Each thing is waited for until it has happened; a machine that needs longer than this tells nothing about txbridge.
 PATIENCE_S = 600.0
 #: As many as a client puts into one END record under load.
 _ENTRIES = 200
-#: As many as a worker puts into one Kafka transaction (broker/cycle.py).
+#: As many as a worker puts into one Kafka transaction (worker/commit_loop.py).
 MOST_ENTRIES = 10_000
 
 

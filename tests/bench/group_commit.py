@@ -7,7 +7,7 @@ import time
 from confluent_kafka import Producer
 
 from tests.bench.values import Values
-from txbridge.kafka_config import transactional_producer_config
+from txbridge.kafka.config import transactional_producer_config
 
 #: Kafka's own answer comes in milliseconds; a machine that needs longer tells nothing.
 _COMMIT_S = 30.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tests.bench.values import Values
-from tests.harness import eventually
+from tests.support.harness import eventually
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,

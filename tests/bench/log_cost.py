@@ -9,8 +9,8 @@ from tests.bench.feed import PATIENCE_S
 from tests.bench.load import Mix
 from tests.bench.measure import Ratio, summary
 from tests.bench.stand import Stand
-from tests.harness import Bridge, eventually
-from tests.log_bytes import growth, log_bytes
+from tests.support.harness import Bridge, eventually
+from tests.support.log_bytes import growth, log_bytes
 from txbridge.embedded import EmbeddedKafka
 
 #: Nothing shall be checked twice (ms).

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 
 from tests.bench.feed import PATIENCE_S, EndOfTopic, Feed, memory, reader, say
 from tests.bench.measure import PER_SECOND, Ratio, summary
-from tests.harness import Bridge, eventually
+from tests.support.harness import Bridge, eventually
 from txbridge.embedded import EmbeddedKafka
 
 _MIB = 1024 * 1024

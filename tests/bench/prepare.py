@@ -13,11 +13,11 @@ from confluent_kafka import Producer
 
 from tests.bench.feed import PATIENCE_S
 from tests.bench.measure import Found, Ratio, Rounds, by_turns
-from tests.harness import Bridge
+from tests.support.harness import Bridge
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.core.half_message import half_headers
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka_config import half_producer_config
+from txbridge.kafka.config import half_producer_config
 
 _OURS, _BARE, _SERVED = "half message", "bare produce and poll", "bare, with a thread that polls"
 _EACH = "us, median"

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.harness import cpu_seconds
 from tests.peer.client import PeerClient
 from tests.peer.server import Peer, peer
+from tests.support.harness import cpu_seconds
 
 #: A measurement of 5.5.0 at a few hundred a second, which a loaded machine has shown, ends within it.
 _TIMEOUT_S = 600.0

@@ -22,11 +22,11 @@ from tests.bench.feed import PATIENCE_S, say
 from tests.bench.measure import Ratio, summary
 from tests.chaos.checker import violations
 from tests.chaos.reader import WatchingReader, sighting
-from tests.harness import Bridge, WorkerProcess, eventually
+from tests.support.harness import Bridge, WorkerProcess, eventually
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer, TransactionSendResult
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.topics_plan import DEFAULT_PARTITIONS
+from txbridge.topics.plan import DEFAULT_PARTITIONS
 
 #: What is promised for the median of the longest pauses (s).
 _GOAL_S = 3.0

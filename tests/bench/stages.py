@@ -11,7 +11,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.bench.measure import Found
-from tests.harness import Bridge
+from tests.support.harness import Bridge
 
 _WHOLE = "ms, mean"
 _STORED, _WAITED = "ms, decision to END stored", "ms, wait for the transaction before"

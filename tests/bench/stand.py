@@ -12,7 +12,7 @@ from tests.bench.load import Clients, Load, Mix
 from tests.bench.measure import PER_SECOND, Found
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
-from tests.harness import Bridge, cpu_seconds, eventually
+from tests.support.harness import Bridge, cpu_seconds, eventually
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 

@@ -18,20 +18,20 @@ from confluent_kafka import Producer
 
 from tests.bench.feed import MOST_ENTRIES, PATIENCE_S, Feed, end_values
 from tests.bench.measure import Found, by_turns
-from tests.harness import Bridge
-from txbridge.broker.faust_app import COLLECT_SELDOM
-from txbridge.broker.payloads import PayloadStore, to_half
-from txbridge.broker.reader import PartitionReader
+from tests.support.harness import Bridge
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.checkpoint import encode_ops
 from txbridge.core.draft import Draft
-from txbridge.core.end_transaction import parse_end
+from txbridge.core.end_record import parse_end
 from txbridge.core.half_message import HalfMessage, delivered_headers, delivered_timestamp
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.progress import encode_ops
 from txbridge.core.transaction_size import Limits
 from txbridge.embedded import EmbeddedKafka
-from txbridge.record_headers import headers_of
+from txbridge.kafka.body_cache import PayloadStore, to_half
+from txbridge.kafka.headers import headers_of
+from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.worker.app import COLLECT_SELDOM
 
 _T = TypeVar("_T")
 

@@ -18,7 +18,7 @@ from tests.bench.feed import MOST_ENTRIES, Feed
 from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
-from tests.harness import Bridge
+from tests.support.harness import Bridge
 from txbridge.embedded import EmbeddedKafka
 
 #: What was prepared and decided waits for the worker, so nothing must grow due (ms).

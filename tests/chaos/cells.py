@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.chaos.checker import violations
 from tests.chaos.reader import Sighting, WatchingReader, sighting
 from tests.chaos.store import DecisionStore
-from tests.harness import Bridge, WorkerProcess, eventually
+from tests.support.harness import Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 
 #: Longer than every session here, so that the others take over and a zombie comes back.

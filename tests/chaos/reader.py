@@ -11,7 +11,7 @@ from typing import Self
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from tests.harness import quiet
+from tests.support.harness import quiet
 
 
 @dataclass(frozen=True, slots=True)

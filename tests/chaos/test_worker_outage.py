@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, Prepared, WorkerProcess, eventually
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 

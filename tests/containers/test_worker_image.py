@@ -14,10 +14,10 @@ from testcontainers.core.network import Network
 
 from txbridge import LocalTransactionState, Message, TransactionListener
 from txbridge.core.names import Names
+from txbridge.kafka.admin import Cluster
 from txbridge.testing import ProcessBackend, Sandbox, TransactionState
 from txbridge.testing.containers import WORKER_IMAGE, ApacheKafkaContainer, ContainerBackend, WorkerContainer
-from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import PlanOptions, apply
+from txbridge.topics.plan import PlanOptions, apply
 
 
 class Deciding(TransactionListener):

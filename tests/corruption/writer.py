@@ -15,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.corruption.kinds import COMMITTED, CORRUPT, LEGAL, ROLLED_BACK, Kind, Round
-from tests.harness import quiet
+from tests.support.harness import quiet
 from txbridge.core.names import Names
 
 PARTITIONS = 2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 # The longest silence between two events of one transaction: RocketMQ's rounds are 1 to 2.1 s apart (an interval, and a
 # second's sleep when OP has nothing new), ours 1 s and a cycle. Three times that is for a machine that is loaded.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.differential.scenario import Answer, Fate, Stage
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, WorkerProcess
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, WorkerProcess
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
 

@@ -1,4 +1,4 @@
-"""The audit on a real Kafka that holds what tests/audit_cases.py plants: it finds that and nothing else."""
+"""The audit on a real Kafka that holds what tests/support/audit_cases.py plants: it finds that and nothing else."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ import txbridge_audit
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
-from txbridge_audit import AuditReport, CouldNotAuditError, run_audit, selection, sources
-from txbridge_audit.cuts import Range
-from txbridge_audit.follow import follow
-from txbridge_audit.selection import Selection
-from txbridge_audit.session import CONNECTOR
-from txbridge_audit.settings import kafka_settings
+from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
+from txbridge_audit.incremental.follow import follow
+from txbridge_audit.read import kafka_source, selection
+from txbridge_audit.read.cuts import Range
+from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.spark_session import CONNECTOR
 
-from tests.audit_cases import (
+from tests.support.audit_cases import (
     ABSENT,
     CASES,
     COMMIT,
@@ -47,8 +48,8 @@ from tests.audit_cases import (
     Record,
     plant,
 )
-from tests.harness import eventually, quiet
-from tests.quick_spark import INTERPRETED, interpreting_session
+from tests.support.harness import eventually, quiet
+from tests.support.quick_spark import INTERPRETED, interpreting_session
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 
@@ -62,7 +63,7 @@ pytestmark = [
 QUICK = "-XX:TieredStopAtLevel=1"
 BIN = Path(sys.executable).parent
 SPARK_FOLDER = Path(txbridge_audit.__file__).parent
-#: How many violations of each kind tests/audit_cases.py plants, counted there by hand.
+#: How many violations of each kind tests/support/audit_cases.py plants, counted there by hand.
 VIOLATIONS = {
     "LOST": 9,
     "DUPLICATED": 1,
@@ -356,7 +357,7 @@ def test_poll_is_not_waited_out_where_only_markers_are_left(
     kafka: EmbeddedKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or every audit would take as long as the greatest silence of a broker that it allows."""
-    monkeypatch.setattr(sources, "POLL_TIMEOUT_MS", 120_000)
+    monkeypatch.setattr(kafka_source, "POLL_TIMEOUT_MS", 120_000)
     log = KafkaLog(kafka.bootstrap_servers)
     record = Record(log.real(ORDERS), 0, b"k", b"v", [])
     log.transaction(record)  # and its marker behind it
@@ -364,7 +365,7 @@ def test_poll_is_not_waited_out_where_only_markers_are_left(
     since = time.monotonic()
     for start, end, count in ((0, 4, 1), (1, 2, 0), (1, 4, 0), (3, 4, 0)):
         spans = {(log.real(ORDERS), 0): Range(start, end)}
-        raw = sources.read(spark, kafka_settings(log.servers), spans, sources.READ_COMMITTED)
+        raw = kafka_source.read(spark, kafka_settings(log.servers), spans, kafka_source.READ_COMMITTED)
         assert raw.count() == count
     assert time.monotonic() - since < 60
 
@@ -513,7 +514,7 @@ def test_command_line(
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
     arguments += ["--html", str(page), "--prometheus", str(numbers)]
     done = subprocess.run(
-        [sys.executable, "-m", "txbridge.admin.cli", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
+        [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
         capture_output=True,
         text=True,
         timeout=200,

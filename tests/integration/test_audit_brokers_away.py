@@ -7,10 +7,10 @@ import sys
 
 from confluent_kafka.admin import NewTopic
 
-from tests.audit_cases import COMMIT
-from tests.harness import eventually
 from tests.integration.test_audit import ENVIRONMENT, KafkaLog
-from tests.second_broker import FIRST, SECOND, SESSION, SecondBroker
+from tests.support.audit_cases import COMMIT
+from tests.support.harness import eventually
+from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.embedded import EmbeddedKafka
 
 #: The real topic: a partition on each broker.
@@ -19,7 +19,7 @@ SPLIT = "orders.split"
 
 def audit(log: KafkaLog) -> subprocess.CompletedProcess[str]:
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace]
-    command = [sys.executable, "-m", "txbridge.admin.cli", "audit", *arguments]
+    command = [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False)
 
 

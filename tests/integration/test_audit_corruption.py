@@ -19,14 +19,14 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, Entry, run_audit
-from txbridge_audit.follow import follow
-from txbridge_audit.increments import Step
-from txbridge_audit.store import Store
+from txbridge_audit.incremental.follow import follow
+from txbridge_audit.incremental.steps import Step
+from txbridge_audit.incremental.store import Store
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
-from tests.harness import quiet
-from tests.quick_spark import interpreting_session
+from tests.support.harness import quiet
+from tests.support.quick_spark import interpreting_session
 from txbridge.embedded import EmbeddedKafka
 
 pytestmark = [

@@ -9,16 +9,16 @@ import pytest
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import ArithmeticException
-from txbridge_audit import cluster
-from txbridge_audit.cluster import Cluster, partitions_of
 from txbridge_audit.errors import ElectionError
-from txbridge_audit.session import elections, spark_session
-from txbridge_audit.settings import kafka_settings
+from txbridge_audit.read import kafka_admin
+from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.read.spark_session import elections, spark_session
 
-from tests.audit_cases import COMMIT, ORDERS
-from tests.harness import eventually, quiet
 from tests.integration.test_audit import ENVIRONMENT, KafkaLog
-from tests.second_broker import FIRST, SECOND, SESSION, SecondBroker
+from tests.support.audit_cases import COMMIT, ORDERS
+from tests.support.harness import eventually, quiet
+from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
@@ -43,7 +43,7 @@ def test_what_is_repeated_is_what_kafkas_own_client_repeats(kafka, tmp_path):
     source.write_text(RETRIABLE)
     command = [find_java().executable, "-cp", JarCache().class_path, source]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert {int(code) for code in told.split()} == cluster.RETRIABLE
+    assert {int(code) for code in told.split()} == kafka_admin.RETRIABLE
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers):
         log.end(half, COMMIT)
         log.transaction(log.copy(half), log.op("commit", half))
     arguments = ["--bootstrap-servers", servers, "--namespace", log.names.namespace, "--format", "json"]
-    command = [sys.executable, "-m", "txbridge.admin.cli", "audit", *arguments]
+    command = [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as audit:
         told = []
         for line in audit.stderr:

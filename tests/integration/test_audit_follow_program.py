@@ -17,10 +17,10 @@ import pytest
 import txbridge_audit
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txbridge_audit.collect import VIOLATIONS
+from txbridge_audit.judge.summary import VIOLATIONS
 
 from tests.corruption.writer import Writer
-from tests.harness import eventually
+from tests.support.harness import eventually
 from txbridge.embedded import EmbeddedKafka
 
 NAMESPACE, ALARMS = "program", "alarms"
@@ -56,7 +56,7 @@ def raised(servers: str) -> list[dict[str, str]]:
 def following(servers: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     options = ["--bootstrap-servers", servers, "--namespace", NAMESPACE, "--follow", "--interval", "0.5"]
     options += ["--ledger", str(folder / "ledger"), "--violations-topic", ALARMS, "--report", str(folder / "report")]
-    command = [sys.executable, "-m", "txbridge.admin.cli", "audit", *options, "--format", "json"]
+    command = [sys.executable, "-m", "txbridge.cli.main", "audit", *options, "--format", "json"]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, cwd=folder)
     try:

@@ -20,10 +20,20 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Producer
 
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember, Prepared, WorkerProcess, eventually, quiet
-from txbridge.broker.end_log import EndLog
-from txbridge.broker.state import PartitionState
+from tests.support.harness import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Bridge,
+    CheckMember,
+    Prepared,
+    WorkerProcess,
+    eventually,
+    quiet,
+)
 from txbridge.embedded import EmbeddedKafka
+from txbridge.worker.ingest.end_log import EndLog
+from txbridge.worker.partition_state import PartitionState
 
 TIMES = {"transaction_timeout": 1_000, "transaction_check_interval": 1_500, "transaction_check_max": 2}
 

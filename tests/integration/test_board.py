@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from tests.unit.test_observability import PROMETHEUS_OF_CI, RULES, board
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.embedded.ports import free_port

@@ -1,6 +1,6 @@
 """The client on a real Kafka, judged by what stands in HALF and END; no worker runs here.
 
-One suite for all faces of the client (tests/faces.py); what only one of them has is in test_client_faces.py.
+One suite for all faces of the client (tests/support/faces.py); what only one of them has is in test_client_faces.py.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from tests.faces import FACES, AsyncioPlain
-from tests.harness import Bridge, eventually, quiet
-from tests.own_threads import names_of_ours
+from tests.support.faces import FACES, AsyncioPlain
+from tests.support.harness import Bridge, eventually, quiet
+from tests.support.own_threads import names_of_ours
 from tests.unit.client_fakes import FakeRecord
 from txbridge import (
     EndTransactionError,
@@ -28,11 +28,11 @@ from txbridge import (
     SendStatus,
     TransactionListener,
     UsageError,
-    topics_cluster,
 )
-from txbridge.client.attempts import TransactionIds
+from txbridge.client.flow.registry import TransactionIds
 from txbridge.embedded import EmbeddedKafka
-from txbridge.topics import KafkaUnreachableError
+from txbridge.kafka import admin
+from txbridge.topics.verify import KafkaUnreachableError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
@@ -692,7 +692,7 @@ def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, producer_on, c
 
 
 def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer_on, monkeypatch, caplog):
-    monkeypatch.setattr(topics_cluster, "REQUEST_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(admin, "REQUEST_TIMEOUT_S", 1.0)
     own_kafka.kill()
     # Longer than a few attempts: each pause is longer than the one before, and soon longer than a request may take.
     restart = threading.Timer(6, own_kafka.restart)

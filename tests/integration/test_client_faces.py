@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections import Counter
 
-from tests.harness import eventually
 from tests.integration.test_client import COMMIT, UNKNOWN, Listener, check_record, ends, half_of
-from tests.own_threads import names_of_ours
+from tests.support.harness import eventually
+from tests.support.own_threads import names_of_ours
 from txbridge import AsyncTransactionListener, AsyncTransactionProducer, Message, TransactionProducer
 
 

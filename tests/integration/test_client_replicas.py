@@ -7,10 +7,10 @@ import time
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.faces import FACES
-from tests.harness import Bridge, eventually
 from tests.integration.test_client import Listener
-from tests.second_broker import SESSION, SecondBroker
+from tests.support.faces import FACES
+from tests.support.harness import Bridge, eventually
+from tests.support.second_broker import SESSION, SecondBroker
 from txbridge import LayoutError, Message, PrepareError
 from txbridge.embedded import EmbeddedKafka
 

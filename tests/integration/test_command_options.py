@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from txbridge.admin.app import app
+from txbridge.cli.app import app
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -51,7 +51,7 @@ def test_the_table_has_every_command() -> None:
 def run(command: str, flags: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TXBRIDGE_")}
     return subprocess.run(
-        [sys.executable, "-m", "txbridge.admin.cli", *command.split(), *COMMANDS[command], *flags],
+        [sys.executable, "-m", "txbridge.cli.main", *command.split(), *COMMANDS[command], *flags],
         env={**environment, **variables},
         capture_output=True,
         text=True,

@@ -20,12 +20,12 @@ import pytest
 import typer
 
 from tests.integration.test_command_options import leaves
-from txbridge.admin.app import app
+from txbridge.cli.app import app
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import PlanOptions, apply
+from txbridge.kafka.admin import Cluster
+from txbridge.topics.plan import PlanOptions, apply
 
 #: Every command, with the arguments that it can not do without. {folder} is one of the test's own.
 COMMANDS = {
@@ -58,7 +58,7 @@ def test_the_table_has_every_command() -> None:
 
 def arguments(command: str, folder: Path) -> list[str]:
     words = [one.format(folder=folder) for one in COMMANDS[command]]
-    return [sys.executable, "-m", "txbridge.admin.cli", *command.split(), *words]
+    return [sys.executable, "-m", "txbridge.cli.main", *command.split(), *words]
 
 
 def environment(servers: str = "", namespace: str = "", **more: str) -> dict[str, str]:

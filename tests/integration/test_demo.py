@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.harness import eventually
+from tests.support.harness import eventually
 
 
 def _processes_with(output: str) -> list[str]:
@@ -34,7 +34,7 @@ def test_first_flights(tmp_path: Path) -> None:
     """Of the first 6,000 flights 5,968 departed, 32 were cancelled and 21 departed without an air time."""
     folder = tmp_path / "demo"
     result = subprocess.run(
-        [sys.executable, "-m", "txbridge.admin.cli", "demo", "--flights", "6000", "--folder", str(folder)],
+        [sys.executable, "-m", "txbridge.cli.main", "demo", "--flights", "6000", "--folder", str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -58,7 +58,7 @@ def test_first_flights(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     demo = subprocess.Popen(
-        [sys.executable, "-m", "txbridge.admin.cli", "demo", "--folder", str(folder)],
+        [sys.executable, "-m", "txbridge.cli.main", "demo", "--folder", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

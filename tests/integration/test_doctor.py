@@ -25,12 +25,12 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from tests.harness import COMMIT, FAST, Bridge, eventually, quiet
-from txbridge.admin.app import app
-from txbridge.doctor import Level, Questions, examine, requests
+from tests.support.harness import COMMIT, FAST, Bridge, eventually, quiet
+from txbridge.cli.app import app
+from txbridge.config.worker import WorkerSettings
+from txbridge.doctor import Level, Questions, admin_requests, examine
 from txbridge.embedded import EmbeddedKafka
-from txbridge.rights import Role
-from txbridge.settings import WorkerSettings
+from txbridge.kafka.acl import Role
 
 DAY = 86_400_000
 EVERY = {
@@ -140,12 +140,12 @@ def test_an_unreachable_kafka_is_exit_code_2_in_text_and_json() -> None:
 def test_a_clock_that_differs_is_a_warning_and_beyond_what_a_worker_tolerates_a_problem(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_now = requests._now
-    monkeypatch.setattr(requests, "_now", lambda: true_now() + 3_000)
+    true_now = admin_requests._now
+    monkeypatch.setattr(admin_requests, "_now", lambda: true_now() + 3_000)
     text = Seen(bridge, transaction_timeout=6_000).one("clock", "warning")
     assert "behind this machine's" in text
     assert "ages that commands show here are wrong" in text
-    monkeypatch.setattr(requests, "_now", lambda: true_now() - 69_000)
+    monkeypatch.setattr(admin_requests, "_now", lambda: true_now() - 69_000)
     text = Seen(bridge, transaction_timeout=6_000).one("clock", "problem")
     assert "ahead of this machine's" in text
     assert "a worker here is not ready" in text
@@ -326,7 +326,7 @@ def test_a_hidden_topic_is_not_taken_for_a_missing_one(bridge: Bridge) -> None:
         flags = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace]
         for command in (["topics", "plan"], ["pending"], ["audit"], ["worker"]):
             done = subprocess.run(
-                [sys.executable, "-m", "txbridge.admin.cli", *command, *flags],
+                [sys.executable, "-m", "txbridge.cli.main", *command, *flags],
                 capture_output=True,
                 text=True,
                 timeout=120,

@@ -8,8 +8,8 @@ import sys
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.harness import eventually, quiet
-from tests.second_broker import SESSION, SecondBroker
+from tests.support.harness import eventually, quiet
+from tests.support.second_broker import SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 
@@ -19,7 +19,7 @@ COPIES = {"offsets.topic.replication.factor": "2", "transaction.state.log.replic
 
 def cli(servers: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "txbridge.admin.cli", *arguments, "--bootstrap-servers", servers],
+        [sys.executable, "-m", "txbridge.cli.main", *arguments, "--bootstrap-servers", servers],
         capture_output=True,
         text=True,
         timeout=180,

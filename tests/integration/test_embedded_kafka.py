@@ -374,7 +374,7 @@ def test_a_repository_without_a_jar_is_reported_with_ivys_words(mirror, tmp_path
 
 
 def cli(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "txbridge.admin.cli", "kafka", *arguments]
+    return [sys.executable, "-m", "txbridge.cli.main", "kafka", *arguments]
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:

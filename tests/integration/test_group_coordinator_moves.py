@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.harness import CheckMember, eventually, quiet
-from tests.second_broker import FIRST, SECOND, SESSION, SecondBroker
-from txbridge.broker.groups import GroupDirectory
-from txbridge.broker.membership import GroupMembership
+from tests.support.harness import CheckMember, eventually, quiet
+from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.worker.gates.group_liveness import GroupDirectory
 
 #: Both brokers have a copy of every group, so that either can be its coordinator.
 COPIES = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "4"}
@@ -33,7 +33,7 @@ def coordinator(servers: str, check_group: str) -> int:
     """Node id, asked by a client that remembers nothing; -1 when there is none."""
     admin = AdminClient(quiet(servers))
     try:
-        # A request of this kind that times out in librdkafka may abort the process (txbridge/broker/membership.py).
+        # A request of this kind that times out in librdkafka may abort the process (kafka/group_membership.py).
         description = admin.describe_consumer_groups([check_group], request_timeout=3_600)[check_group].result(10)
     except (KafkaException, TimeoutError):
         return -1

@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from structlog.testing import capture_logs
 
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
-from txbridge.core.end_transaction import Decision
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.end_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -27,18 +28,17 @@ from txbridge.operations import (
     Result,
     Selection,
     abandon,
-    deciding,
     list_discarded,
     list_pending,
     read_history,
     resolve,
+    resolve_message,
     resume,
     resume_group,
-    resuming,
+    resume_messages,
 )
-from txbridge.operations.targets import FinishedError
-from txbridge.settings import WorkerSettings
-from txbridge.topics import KafkaUnreachableError, LayoutError
+from txbridge.operations.address import FinishedError
+from txbridge.topics.verify import KafkaUnreachableError, LayoutError
 
 ALL = Selection(states=frozenset({TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED}))
 WORDS = {"reason": "order 42 was paid, see ticket 7: 100 %", "operator": "alice"}
@@ -265,13 +265,13 @@ def test_p5_a_decision_that_comes_between_our_look_and_our_command_wins(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = bridge.create_topic("real")
-    write = deciding.write_end
+    write = resolve_message.write_end
 
     def late(*arguments: Any) -> int:
         bridge.decide(prepared, ROLLBACK)
         return write(*arguments)
 
-    monkeypatch.setattr(deciding, "write_end", late)
+    monkeypatch.setattr(resolve_message, "write_end", late)
     with bridge.local_owner():
         prepared = bridge.prepare(topic, b"value", partition=0)
         answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
@@ -314,7 +314,7 @@ def test_a_command_that_is_stored_is_not_reported_as_a_failure_when_kafka_can_no
     def away(*_: Any) -> None:
         raise KafkaUnreachableError("Kafka can not be reached; all brokers are down")
 
-    monkeypatch.setattr(deciding, "wait_applied", away)
+    monkeypatch.setattr(resolve_message, "wait_applied", away)
     prepared = bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
     answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
     assert (answer.result, answer.end_offset) == (Result.STORED, 0)
@@ -419,13 +419,13 @@ def test_p7_of_two_resumes_at_the_same_time_the_second_has_no_effect(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [prepared] = discard(bridge)
-    write = resuming.write_end
+    write = resume_messages.write_end
 
     def late(*arguments: Any) -> int:
         bridge.end([prepared.entry(UNKNOWN)], 0, source="resume")
         return write(*arguments)
 
-    monkeypatch.setattr(resuming, "write_end", late)
+    monkeypatch.setattr(resume_messages, "write_end", late)
     with bridge.local_owner():
         answer = resume(connect(bridge), where(prepared), **WORDS)
     assert answer.result is Result.ALREADY_RESUMED
@@ -544,7 +544,7 @@ def test_a_held_message_whose_body_retention_has_eaten_is_abandoned_without_it(b
 
 def run(bridge: Bridge, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "txbridge.admin.cli", *arguments],
+        [sys.executable, "-m", "txbridge.cli.main", *arguments],
         env={
             **os.environ,
             "TXBRIDGE_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,

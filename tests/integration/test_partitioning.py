@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness import Bridge
+from tests.support.harness import Bridge
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 
 # key, hash, (hash & 0x7fffffff) % 7

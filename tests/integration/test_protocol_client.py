@@ -30,7 +30,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from tests.harness import Bridge, eventually
+from tests.support.harness import Bridge, eventually
 from txbridge.embedded import EmbeddedKafka
 
 

@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests.harness import WorkerProcess, eventually
+from tests.support.harness import WorkerProcess, eventually
 from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
-from txbridge.testing.reading import read_committed
+from txbridge.testing.inspection import read_committed
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 #: The address in all of its examples.
@@ -52,7 +52,7 @@ def test_the_quickstart(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
             check=False,
         )
 
-    made = run("-m", "txbridge.admin.cli", *topics[1:])
+    made = run("-m", "txbridge.cli.main", *topics[1:])
     assert made.returncode == 0, made.stderr
     running = WorkerProcess([], tmp_path / "worker.log", environment)
     try:
@@ -61,7 +61,7 @@ def test_the_quickstart(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
         kafka = {"bootstrap.servers": servers, "log_level": 0}
         seen = lambda: [one.value() for one in read_committed(kafka, "orders.placed", 4)]  # noqa: E731
         eventually(lambda: seen() == [b'{"number": "A1"}'], 60)
-        found = run("-m", "txbridge.admin.cli", *doctor[1:])
+        found = run("-m", "txbridge.cli.main", *doctor[1:])
         assert (found.returncode, found.stderr) == (0, ""), found.stdout
     finally:
         running.stop()

@@ -24,30 +24,30 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
-from txbridge_audit.alarms import Alarms
-from txbridge_audit.cluster import Cluster as AuditCluster
-from txbridge_audit.follow import follow
-from txbridge_audit.increments import Alarm
-from txbridge_audit.report import Entry
-from txbridge_audit.settings import kafka_settings
+from txbridge_audit.incremental.follow import follow
+from txbridge_audit.incremental.steps import Alarm
+from txbridge_audit.incremental.violations_topic import Alarms
+from txbridge_audit.read.kafka_admin import Cluster as AuditCluster
+from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.report.model import Entry
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
-from tests.quick_spark import interpreting_session
-from tests.secure_kafka import SecureKafka, User, documented, secure_kafka
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
+from tests.support.quick_spark import interpreting_session
+from tests.support.secure_kafka import SecureKafka, User, documented, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
-from txbridge.broker.membership import GroupMembership
-from txbridge.broker.state import PartitionContext
+from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_transaction import Decision
-from txbridge.doctor.examination import examine
-from txbridge.doctor.patient import Questions
+from txbridge.core.end_record import Decision
+from txbridge.doctor.cluster_view import Questions
+from txbridge.doctor.run import examine
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
+from txbridge.kafka.acl import Pattern, Right, Role
+from txbridge.kafka.admin import Cluster
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.operations import Connection, list_pending, resolve
-from txbridge.rights import Pattern, Right, Role
-from txbridge.settings import WorkerSettings
-from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import Action, PlanOptions, apply
+from txbridge.topics.plan import Action, PlanOptions, apply
+from txbridge.worker.partition_state import PartitionContext
 
 GROUP = "orders"
 
@@ -120,7 +120,7 @@ class Scene:
 
     def cli(self, user: User, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "txbridge.admin.cli", *arguments],
+            [sys.executable, "-m", "txbridge.cli.main", *arguments],
             check=False,
             env={**os.environ, **self.environment(user)},
             capture_output=True,

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import create_engine, make_url, select, text
 from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, transactions
 
-from tests import sql_application
-from tests.harness import eventually
-from tests.sql_application import GROUP, orders, place
+from tests.support import sql_application
+from tests.support.harness import eventually
+from tests.support.sql_application import GROUP, orders, place
 from txbridge import LocalTransactionState, Message, TransactionProducer
 
 

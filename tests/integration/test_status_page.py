@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Browser, browser
-from tests.harness import COMMIT, UNKNOWN, Bridge, Prepared, WorkerProcess, eventually
+from tests.support.browser import Browser, browser
+from tests.support.harness import COMMIT, UNKNOWN, Bridge, Prepared, WorkerProcess, eventually
 from txbridge.embedded.ports import free_port
 
 TOKEN = "a-token-of-this-test"

@@ -22,15 +22,15 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from tests.harness import eventually
-from txbridge import kafka_config
-from txbridge.admin.topics_cli import app
+from tests.support.harness import eventually
+from txbridge.cli.topics import app
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError
-from txbridge.topics import KafkaUnreachableError, LayoutError, check_layout, ensure_check_topic
-from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import Action, PlanOptions, apply
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.admin import Cluster
+from txbridge.topics.plan import Action, PlanOptions, apply
+from txbridge.topics.verify import KafkaUnreachableError, LayoutError, check_layout, ensure_check_topic
 
 DAY = 86_400_000
 LOG = {
@@ -410,7 +410,7 @@ def test_check_topic_can_be_subscribed_to_at_once(topics, admin, namespace, user
 
 
 def test_unreachable_cluster(namespace, monkeypatch):
-    monkeypatch.setattr("txbridge.topics_cluster.REQUEST_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("txbridge.kafka.admin.REQUEST_TIMEOUT_S", 1.0)
     result = CliRunner().invoke(app, ["plan", "--bootstrap-servers", "127.0.0.1:1", "--namespace", namespace])
     assert isinstance(result.exception, KafkaUnreachableError)
     assert "Kafka can not be reached" in str(result.exception)

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.harness import Bridge, eventually
+from tests.support.harness import Bridge, eventually
 from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,

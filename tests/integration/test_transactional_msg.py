@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 
-from tests.harness import Bridge, eventually
+from tests.support.harness import Bridge, eventually
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
 
 COMMIT, ROLLBACK, UNKNOW = (

@@ -16,11 +16,11 @@ from typing import Self
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import PlanOptions, plan
+from txbridge.kafka.admin import Cluster
+from txbridge.topics.plan import PlanOptions, plan
 
 
 class Stream:

@@ -6,7 +6,7 @@ import itertools
 import random
 import time
 
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 
 
 def _entry(bridge: Bridge, prepared: Prepared) -> dict[str, object]:

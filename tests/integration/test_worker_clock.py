@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.harness import COMMIT, Bridge, eventually
-from txbridge.broker.outside import Outside
+from tests.support.harness import COMMIT, Bridge, eventually
+from txbridge.kafka.environment import Outside
 
 HOURS = 3_600_000
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from txbridge.embedded import EmbeddedKafka
 
 

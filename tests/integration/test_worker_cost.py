@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from tests.harness import COMMIT, Bridge, eventually
-from tests.log_bytes import batches, growth, log_bytes, records
-from txbridge.broker.reader import PartitionReader
+from tests.support.harness import COMMIT, Bridge, eventually
+from tests.support.log_bytes import batches, growth, log_bytes, records
 from txbridge.embedded import EmbeddedKafka
+from txbridge.kafka.partition_reader import PartitionReader
 
 #: Nothing shall fall due meanwhile (ms).
 _NEVER = 3_600_000

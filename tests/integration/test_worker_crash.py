@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember, Prepared, eventually
-from txbridge.broker.faults import POINTS
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, CheckMember, Prepared, eventually
 from txbridge.embedded import EmbeddedKafka
+from txbridge.worker.failpoints import POINTS
 
 #: Checked after 0.2 s, once; to be discarded a second later.
 _BEFORE = {"transaction_timeout": 200, "transaction_check_interval": 1_000, "transaction_check_max": 1}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
-from txbridge.broker.cycle import Cycle
-from txbridge.broker.inbox import EndEvent, EndInbox
-from txbridge.broker.turn import Waiting
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
+from txbridge.worker.commit.turn import Waiting
+from txbridge.worker.commit_loop import Cycle
+from txbridge.worker.ingest.end_inbox import EndEvent, EndInbox
 
 _Offer = Callable[[EndEvent], None]
 _MESSAGES = 120

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import COMMIT, ROLLBACK, Bridge
-from tests.kafka_proxy import Cut, EndTxnProxy
+from tests.support.harness import COMMIT, ROLLBACK, Bridge
+from tests.support.kafka_proxy import Cut, EndTxnProxy
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 

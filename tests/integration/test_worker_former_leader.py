@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Message
 
-from tests.harness import COMMIT, Bridge, eventually
-from txbridge.broker.reader import PartitionReader
+from tests.support.harness import COMMIT, Bridge, eventually
+from txbridge.kafka.partition_reader import PartitionReader
 
 
 class FormerLeader:

@@ -12,16 +12,16 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from tests.fuzz import Raw, Setting, damaged
-from tests.harness import Bridge, WorkerProcess, eventually, quiet
+from tests.support.fuzz import Raw, Setting, damaged
+from tests.support.harness import Bridge, WorkerProcess, eventually, quiet
 from txbridge import LocalTransactionState, MessageExt, TransactionListener, TransactionProducer
 from txbridge import Message as Prepared
-from txbridge.core.end_transaction import parse_end
+from txbridge.core.checkpoint import parse_op
+from txbridge.core.end_record import parse_end
 from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
-from txbridge.core.offset_ledger import OffsetLedger
-from txbridge.core.progress import parse_op
-from txbridge.record_headers import headers_of
+from txbridge.core.offset_topic import OffsetLedger
+from txbridge.kafka.headers import headers_of
 
 SEED = 20_240
 #: Damaged records for each topic; in OFFSET as many progress records as parked entries.

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 )
 from structlog.testing import capture_logs
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
-from txbridge.broker import real_topics
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
+from txbridge.worker.gates import topic_health
 
 
 def _held(worker: WorkerProcess, error: str) -> list[dict[str, object]]:
@@ -190,7 +190,7 @@ def guarded_kafka() -> Iterator[EmbeddedKafka]:
 def test_p8_a_forbidden_topic_holds_its_messages_alone(
     guarded_kafka: EmbeddedKafka, right: AclOperation, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(real_topics, "_BAD_FOR_S", 0.1)
+    monkeypatch.setattr(topic_health, "_BAD_FOR_S", 0.1)
     with Bridge(guarded_kafka.bootstrap_servers, f"forbidden {right.name} {known}", partitions=1) as bridge:
         forbidden, other = bridge.create_topic("forbidden", 1), bridge.create_topic("other", 1)
 

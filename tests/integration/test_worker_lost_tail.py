@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.harness import COMMIT, Bridge, eventually
-from txbridge.broker import owner
+from tests.support.harness import COMMIT, Bridge, eventually
+from txbridge.config.worker import WorkerSettings
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka_config import producer_config
-from txbridge.operations.acknowledging import acknowledge
+from txbridge.kafka.config import producer_config
+from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_view
-from txbridge.settings import WorkerSettings
+from txbridge.worker import owner
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
-from txbridge.broker.metrics import WorkerMetrics
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
+from txbridge.worker.observe.metrics import WorkerMetrics
 
 
 def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
@@ -234,7 +234,7 @@ def test_a_lost_kafka_makes_it_not_ready_and_does_not_kill_it(own_kafka: Embedde
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "txbridge.admin.cli", "worker", "--bootstrap-servers=127.0.0.1:1", *arguments],
+        [sys.executable, "-m", "txbridge.cli.main", "worker", "--bootstrap-servers=127.0.0.1:1", *arguments],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

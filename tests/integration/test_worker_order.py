@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from tests.harness import COMMIT, Bridge, Prepared, eventually
-from tests.kafka_proxy import EndTxnProxy
+from tests.support.harness import COMMIT, Bridge, Prepared, eventually
+from tests.support.kafka_proxy import EndTxnProxy
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from tests.harness import COMMIT, Bridge, WorkerProcess, eventually
-from txbridge.doctor.requests import ask
+from tests.support.harness import COMMIT, Bridge, WorkerProcess, eventually
+from txbridge.doctor.admin_requests import ask
 
 #: Ten minutes: whoever had to wait for the session time-out of another worker would wait in vain here.
 _PATIENT_MS = 600_000

@@ -13,17 +13,18 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
-from tests.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
-from txbridge.broker import cycle, owner, reader, takeover
-from txbridge.broker.errors import IndefiniteError
-from txbridge.broker.faults import fault_point
-from txbridge.broker.writer import TransactionalWriter
-from txbridge.core.progress import ParkedEntry, offset_headers, op_headers
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.checkpoint import ParkedEntry, offset_headers, op_headers
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka import partition_reader
+from txbridge.kafka.failures import IndefiniteError
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_view
-from txbridge.settings import WorkerSettings
+from txbridge.worker import commit_loop, owner, restore
+from txbridge.worker.commit.writer import TransactionalWriter
+from txbridge.worker.failpoints import fault_point
 
 # --- zombies ---------------------------------------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ def test_p3_a_zombie_that_commits_in_the_middle_of_a_takeover(
         bridge.decide_many(prepared[:5], COMMIT)
         bridge.wait_visible(topic, [b"%d" % number for number in range(5)])
         gate = _Gate(point)
-        monkeypatch.setattr(takeover, "fault_point", gate)
+        monkeypatch.setattr(restore, "fault_point", gate)
         group_says = "other"
         other = bridge.local_owner()
         assert gate.reached.wait(30)
@@ -121,7 +122,7 @@ def test_p3_a_zombie_that_takes_the_fence_back_in_the_middle_of_a_takeover(
     monkeypatch.setattr(TransactionalWriter, "fence", fence)
     with bridge.local_owner(confirm=lambda _: group_says == "zombie") as zombie:
         gate = _Gate("takeover.restored")
-        monkeypatch.setattr(takeover, "fault_point", gate)
+        monkeypatch.setattr(restore, "fault_point", gate)
         group_says = "other"
         other = bridge.local_owner()
         assert gate.reached.wait(30)
@@ -351,7 +352,7 @@ def test_a_partition_that_not_every_topic_has_is_refused_and_the_others_go_on(br
 def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cycle, "_SETTLE_S", 0.5)
+    monkeypatch.setattr(commit_loop, "_SETTLE_S", 0.5)
     topic = bridge.create_topic("real")
     foreign = _foreign(bridge)
     with bridge.local_owner(park_after=500):
@@ -480,7 +481,7 @@ def _foreign(bridge: Bridge) -> Producer:
 
 @pytest.mark.parametrize("short", ["op", "offset"])
 def test_a_takeover_names_a_transaction_that_hangs(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
-    monkeypatch.setattr(reader, "STABLE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(partition_reader, "STABLE_TIMEOUT_S", 2.0)
     topic = getattr(used.names, short)
     foreign = _foreign(used)
     foreign.begin_transaction()

@@ -45,8 +45,9 @@ storePathCommitLog={folder}/store/commitlog
 mappedFileSizeCommitLog=268435456
 autoCreateTopicEnable=true
 """
-#: The transaction times are those of `tests.harness.FAST`. The OP batch is far below the time-out: at its default (3 s)
-#: committed messages would be checked again, a defect that depends on timing and would hide what is compared.
+#: The transaction times are those of `tests.support.harness.FAST`. The OP batch is far below the time-out: by
+#: default (3 s) committed messages would be checked again, a defect that depends on timing and would hide what is
+#: compared.
 FAST_CHECKS = {
     "transactionTimeOut": 1_000,
     "transactionCheckInterval": 1_000,

@@ -7,10 +7,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import VALID, Raw, Setting, damaged
 from tests.property.test_fuzzed_records import ANYTHING, RANDOMS
+from tests.support.fuzz import VALID, Raw, Setting, damaged
 from tests.unit.client_fakes import FakeRecord
-from txbridge.client.check_request import parse_check
+from txbridge.client.checks.request import parse_check
 from txbridge.client.message import MessageExt
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names

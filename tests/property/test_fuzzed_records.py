@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import VALID, Raw, Setting, damaged
-from txbridge.core.end_transaction import MAX_ENTRIES, Source, parse_end
+from tests.support.fuzz import VALID, Raw, Setting, damaged
+from txbridge.core.checkpoint import ParkedEntry, Progress, parse_op
+from txbridge.core.end_record import MAX_ENTRIES, Source, parse_end
 from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names, is_group, is_topic, is_transaction_id
-from txbridge.core.offset_ledger import OffsetLedger, ParkedEntries
-from txbridge.core.progress import ParkedEntry, Progress, parse_op
+from txbridge.core.offset_topic import OffsetLedger, ParkedEntries
 
 LARGEST = 2**63 - 1
 SETTING = Setting()

@@ -21,11 +21,11 @@ from hypothesis.stateful import (
 from tests.property.reference_model import IMMUNITY, Message, Reference
 from tests.property.topics import Limits, Topics, Worker
 from txbridge.core import half_queue
-from txbridge.core.census import SLOT_MS
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
-from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
+from txbridge.core.open_counts import SLOT_MS
 from txbridge.core.states import TransactionState
 
 GROUPS = ("orders", "billing", "shipping")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbridge.core.copies import RecentHalves
+from txbridge.core.dedup import RecentHalves
 
 #: An id out of a few, and how much later (or, after an election, earlier) it is appended.
 _RECORDS = st.lists(st.tuples(st.integers(0, 12), st.integers(-15, 60)), max_size=120)

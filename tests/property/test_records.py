@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from txbridge.core import names
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_transaction import MAX_REMARK, Decision, EndEntry, EndRecord, Source, encode_end, parse_end
+from txbridge.core.checkpoint import MAX_OP_BYTES, ParkedEntry, Progress, encode_ops, op_headers, parse_op
+from txbridge.core.end_record import MAX_REMARK, Decision, EndEntry, EndRecord, Source, encode_end, parse_end
 from txbridge.core.half_message import (
     HalfMessage,
     coordinates,
@@ -23,7 +24,6 @@ from txbridge.core.half_message import (
 )
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.progress import MAX_OP_BYTES, ParkedEntry, Progress, encode_ops, op_headers, parse_op
 from txbridge.core.states import Outcome, TransactionState
 
 OFFSETS = st.integers(0, 2**63 - 1)

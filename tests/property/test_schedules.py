@@ -12,10 +12,10 @@ from tests.property.reference_model import IMMUNITY
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
-from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.schedule import Schedule
+from txbridge.core.timer_queue import Schedule
 from txbridge.core.transaction_size import Limits
 
 MESSAGES = 6

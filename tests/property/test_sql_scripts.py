@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, registry, sessionmaker
 from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table
 
-from tests.sql_application import message
+from tests.support.sql_application import message
 from txbridge import LocalTransactionState
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE

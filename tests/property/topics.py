@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from txbridge.core import transaction_size
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.checkpoint import ParkedEntry, Progress, encode_ops, op_headers, parse_op
 from txbridge.core.draft import Draft
-from txbridge.core.end_transaction import EndRecord
+from txbridge.core.end_record import EndRecord
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
-from txbridge.core.offset_ledger import ParkedEntries
-from txbridge.core.open_entries import HalfEntry
-from txbridge.core.progress import ParkedEntry, Progress, encode_ops, op_headers, parse_op
+from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.open_messages import HalfEntry
 
 NAMES = Names()
 PROGRESS_KEY = NAMES.progress_key(0)

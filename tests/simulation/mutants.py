@@ -14,31 +14,33 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from txbridge.broker import half_log, membership, takeover
-from txbridge.broker.broker_clock import BrokerClock
-from txbridge.broker.committer import Committer
-from txbridge.broker.cycle import Cycle
-from txbridge.broker.errors import AbortedError, IndefiniteError
-from txbridge.broker.groups import GroupDirectory, _Group
-from txbridge.broker.inbox import EndInbox
-from txbridge.broker.owner import PartitionOwner
-from txbridge.broker.reader import PartitionReader
-from txbridge.broker.refused_checks import RefusedChecks
-from txbridge.broker.transaction import Transaction
-from txbridge.broker.trouble import EndTxnWatch
-from txbridge.broker.writer import TransactionalWriter
+from tests.simulator import exhaustive, faults, simulation
+from tests.simulator.__main__ import report
+from tests.simulator.load import choose_load
+from tests.simulator.runner import run_chunk
+from tests.simulator.simulation import Simulation
 from txbridge.core import states
 from txbridge.core.batch import Batch
 from txbridge.core.draft import Draft
-from txbridge.core.due import DueTimes
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import TransactionState
+from txbridge.core.timers import DueTimes
 from txbridge.core.transaction_size import Limits, TransactionSize
-from txbridge.testing.simulator import exhaustive, faults, simulation
-from txbridge.testing.simulator.__main__ import report
-from txbridge.testing.simulator.load import choose_load
-from txbridge.testing.simulator.runner import run_chunk
-from txbridge.testing.simulator.simulation import Simulation
+from txbridge.kafka import group_membership
+from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.failures import AbortedError, IndefiniteError
+from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.worker import restore
+from txbridge.worker.commit.committer import Committer
+from txbridge.worker.commit.endtxn_watch import EndTxnWatch
+from txbridge.worker.commit.records import Transaction
+from txbridge.worker.commit.writer import TransactionalWriter
+from txbridge.worker.commit_loop import Cycle
+from txbridge.worker.gates.group_liveness import GroupDirectory, _Group
+from txbridge.worker.gates.refused_checks import RefusedChecks
+from txbridge.worker.ingest import half_log
+from txbridge.worker.ingest.end_inbox import EndInbox
+from txbridge.worker.owner import PartitionOwner
 
 
 def fence_after_reading() -> None:
@@ -177,7 +179,7 @@ def progress_without_the_entry() -> None:
 
 def take_over_from_the_beginning_of_the_record() -> None:
     """A take-over goes on with the END record that the progress names, from its first entry."""
-    takeover.HalfQueue = lambda policy, next_entry, **start: HalfQueue(policy, next_entry=0 * next_entry, **start)
+    restore.HalfQueue = lambda policy, next_entry, **start: HalfQueue(policy, next_entry=0 * next_entry, **start)
 
 
 def what_times_out_is_tried_again_as_it_was() -> None:
@@ -212,12 +214,12 @@ def a_new_answer_makes_an_old_one_fresh() -> None:
 
 def keep_a_client_that_fails() -> None:
     """A client that asks about groups is replaced when it does not answer, and kept when each answer is an error."""
-    membership._ABOUT_THE_GROUP = frozenset(range(-200, 200))
+    group_membership._ABOUT_THE_GROUP = frozenset(range(-200, 200))
 
 
 def keep_a_client_that_is_silent() -> None:
     """A question about a group that is not answered is waited for."""
-    membership._ABANDON_AFTER_S = float("inf")
+    group_membership._ABANDON_AFTER_S = float("inf")
 
 
 def believe_the_own_clock() -> None:
@@ -247,7 +249,7 @@ def op_replayed_from_its_end() -> None:
 
 def dirty_reads_at_take_over() -> None:
     """OFFSET and OP are read with what was aborted."""
-    takeover.PartitionReader = partial(_uncommitted)
+    restore.PartitionReader = partial(_uncommitted)
 
 
 def _uncommitted(*arguments: Any, committed: bool, **keywords: Any) -> PartitionReader:
@@ -257,7 +259,7 @@ def _uncommitted(*arguments: Any, committed: bool, **keywords: Any) -> Partition
 
 def end_read_uncommitted() -> None:
     """Decisions of Kafka transactions that are aborted, or still open, are applied."""
-    takeover.PartitionReader = partial(_end_uncommitted)
+    restore.PartitionReader = partial(_end_uncommitted)
 
 
 def _end_uncommitted(*arguments: Any, committed: bool, follows: bool = False, **keywords: Any) -> PartitionReader:

@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 import structlog
 
-from txbridge.broker.half_log import HALF_BATCH
+from tests.simulator.partition_log import Stored
+from tests.simulator.process import Process
+from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
-from txbridge.core.open_entries import HalfEntry, OpenEntries
-from txbridge.testing.simulator.partition_log import Stored
-from txbridge.testing.simulator.process import Process
-from txbridge.testing.simulator.world import World
+from txbridge.core.open_messages import HalfEntry, OpenEntries
+from txbridge.worker.ingest.half_log import HALF_BATCH
 
 UNREAD = 30_000
 #: Half messages that may be unfinished before they are parked.

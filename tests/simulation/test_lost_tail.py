@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from txbridge.broker import takeover
-from txbridge.testing.simulator.simulation import Simulation
+from tests.simulator.simulation import Simulation
+from txbridge.worker import restore
 
 SEEDS = 40
 
@@ -77,5 +77,5 @@ def test_a_log_that_has_lost_its_tail_is_refused(short: str) -> None:
 
 @pytest.mark.parametrize("short", ["half", "end"])
 def test_without_marks_it_is_not_noticed(monkeypatch: pytest.MonkeyPatch, short: str) -> None:
-    monkeypatch.setattr(takeover, "lost_tails", lambda *_: {})
+    monkeypatch.setattr(restore, "lost_tails", lambda *_: {})
     assert any(_refused(seed, short) is False for seed in range(SEEDS))

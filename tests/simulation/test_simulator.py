@@ -11,9 +11,9 @@ import pytest
 import structlog
 
 from tests.simulation.mutants import MUTANTS
-from txbridge.testing.simulator.runner import run_range
-from txbridge.testing.simulator.simulation import Simulation
-from txbridge.testing.simulator.sometimes import not_reached
+from tests.simulator.runner import run_range
+from tests.simulator.simulation import Simulation
+from tests.simulator.sometimes import not_reached
 
 SEEDS = 10_000
 STEPS = 200
@@ -149,7 +149,7 @@ def test_a_violation_exits_with_1_and_names_the_command_that_replays_it():
 @pytest.mark.timeout(600)
 def test_every_schedule_of_two_producers_with_a_transaction_each_and_one_crash_or_zombie():
     started = time.monotonic()
-    result = python("-m", "txbridge.testing.simulator.exhaustive", timeout=580)
+    result = python("-m", "tests.simulator.exhaustive", timeout=580)
     print(result.stdout, f"{time.monotonic() - started:.0f} s")
     assert result.returncode == 0, result.stdout + result.stderr
     found = re.findall(r"(\d+) states, (\d+) complete schedules", result.stdout)

@@ -8,13 +8,14 @@ from collections import deque
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import PrepareError, UsageError
-from txbridge.client import check_consumer, runtime, start
-from txbridge.client.attempts import TransactionIds
-from txbridge.client.end_queue import Ticket
-from txbridge.client.half_writer import Prepared
-from txbridge.client.serving import Serving, Waiter
-from txbridge.core.end_transaction import EndEntry
-from txbridge.topics import Layout
+from txbridge.client import runtime, start
+from txbridge.client.checks import consumer
+from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.flow.registry import TransactionIds
+from txbridge.client.prepare.half_writer import Prepared
+from txbridge.client.prepare.report_poller import Serving, Waiter
+from txbridge.core.end_record import EndEntry
+from txbridge.topics.verify import Layout
 
 
 class FakeRecord:
@@ -279,5 +280,5 @@ def working_kafka(monkeypatch):
     monkeypatch.setattr(start, "check_layout", lambda *_, **__: LAYOUT)
     monkeypatch.setattr(start, "ensure_check_topic", lambda *_, **__: None)
     monkeypatch.setattr(runtime, "Wire", kafka.wire)
-    monkeypatch.setattr(check_consumer, "Consumer", kafka.consumer)
+    monkeypatch.setattr(consumer, "Consumer", kafka.consumer)
     return kafka

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.broker.agreement import Agreement
+from txbridge.kafka.agreement import Agreement
 
 
 def test_answers_over_the_time_are_enough() -> None:

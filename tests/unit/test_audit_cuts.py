@@ -15,23 +15,24 @@ from unittest.mock import MagicMock
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
-from txbridge_audit import cluster, verdicts
 from txbridge_audit.audit import refuse_to_continue, run_audit
-from txbridge_audit.cluster import Cluster
-from txbridge_audit.collect import Counts, Listed
-from txbridge_audit.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
-from txbridge_audit.facts import Progress
-from txbridge_audit.follow import follow
-from txbridge_audit.increments import Increments
-from txbridge_audit.proof import Anchor
-from txbridge_audit.reading import Reader
-from txbridge_audit.report import AuditReport, Entry, Place, Tally
-from txbridge_audit.selection import Selection, selection_of
-from txbridge_audit.settings import kafka_settings
-from txbridge_audit.state import Archive, State, thinned
-from txbridge_audit.store import Store
-from txbridge_audit.table import print_report
+from txbridge_audit.incremental.follow import follow
+from txbridge_audit.incremental.state import Archive, State, thinned
+from txbridge_audit.incremental.steps import Increments
+from txbridge_audit.incremental.store import Store
+from txbridge_audit.judge import fates as verdicts
+from txbridge_audit.judge.loss_evidence import Anchor
+from txbridge_audit.judge.summary import Counts, Listed
+from txbridge_audit.read import kafka_admin
+from txbridge_audit.read.context import Progress
+from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
+from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.read.reader import Reader
+from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+from txbridge_audit.report.terminal import print_report
 
 from txbridge.core.names import Names
 
@@ -130,8 +131,8 @@ class Broken:
 
 def broken(monkeypatch: pytest.MonkeyPatch, *codes: int) -> tuple[Cluster, Broken]:
     client = Broken(*codes)
-    monkeypatch.setattr(cluster, "AdminClient", lambda _: client)
-    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    monkeypatch.setattr(kafka_admin, "AdminClient", lambda _: client)
+    monkeypatch.setattr(kafka_admin.time, "sleep", lambda _: None)
     return Cluster(kafka_settings("kafka:9092")), client
 
 
@@ -200,8 +201,8 @@ class Leaders:
 
 
 def led(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int | None]) -> Cluster:
-    monkeypatch.setattr(cluster, "AdminClient", Leaders(*answers))
-    monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+    monkeypatch.setattr(kafka_admin, "AdminClient", Leaders(*answers))
+    monkeypatch.setattr(kafka_admin.time, "sleep", lambda _: None)
     return Cluster(kafka_settings("kafka:9092"))
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from txbridge_audit import job
-from txbridge_audit.facts import Limits
-from txbridge_audit.given import kafka_options, limits_of
+from txbridge_audit.read.context import Limits
+from txbridge_audit.read.given import kafka_options, limits_of
 
+from txbridge.config.sources import load_settings
 from txbridge.errors import UsageError
-from txbridge.settings_sources import load_settings
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from txbridge_audit import verdicts
-from txbridge_audit.collect import VIOLATIONS
-from txbridge_audit.overview import Group, Latency, Overview, Waiting
-from txbridge_audit.page import html, write_prometheus
-from txbridge_audit.plots import duration
-from txbridge_audit.report import AuditReport, Entry, Place, Tally
+from txbridge_audit.judge import fates as verdicts
+from txbridge_audit.judge.summary import VIOLATIONS
+from txbridge_audit.report.html import html, write_prometheus
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
+from txbridge_audit.report.overview import Group, Latency, Overview, Waiting
+from txbridge_audit.report.plots import duration
 
 START = 1_700_000_000_000
 NOTHING = Overview(1, {}, None, None, (), ())

@@ -7,19 +7,20 @@ from typing import cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from txbridge_audit import findings, ledger, plain, proof, verdicts
-from txbridge_audit.cluster import Cluster
-from txbridge_audit.events import Frames
-from txbridge_audit.facts import Facts, PartitionFacts
-from txbridge_audit.plain import Split, split
-from txbridge_audit.proof import Anchor
-from txbridge_audit.reading import Reader
-from txbridge_audit.selection import Selection
-from txbridge_audit.session import spark_session, suit
-from txbridge_audit.settings import KafkaSettings
+from txbridge_audit.judge import fast_path, findings, ledger, loss_evidence
+from txbridge_audit.judge import fates as verdicts
+from txbridge_audit.judge.fast_path import Split, split
+from txbridge_audit.judge.loss_evidence import Anchor
+from txbridge_audit.judge.mentions import Frames
+from txbridge_audit.read.context import Facts, PartitionFacts
+from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_config import KafkaSettings
+from txbridge_audit.read.reader import Reader
+from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.spark_session import spark_session, suit
 
-from tests.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half, plant
-from tests.audit_memory import BORN, Memory
+from tests.support.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half, plant
+from tests.support.audit_memory import BORN, Memory
 
 pytestmark = [
     # py4j closes its sockets to the JVM in finalisers.
@@ -43,7 +44,7 @@ def told(spark: SparkSession, log: Memory, selection: Selection | None = None) -
 
 def judged(spark: SparkSession, log: Memory, frames: Frames, facts: Facts) -> tuple[DataFrame, list[Anchor]]:
     rows = ledger.build(spark, log.names, frames, facts)
-    anchors = proof.anchors(rows)
+    anchors = loss_evidence.anchors(rows)
     return rows, anchors
 
 
@@ -62,7 +63,7 @@ def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
     together = [*others, *found.anchors]
 
     def rows(frame: DataFrame, known: list[Anchor]) -> dict[tuple[int | None, int | None], dict[str, object]]:
-        with_proof = proof.add(spark, frame, (), known)
+        with_proof = loss_evidence.add(spark, frame, (), known)
         told = findings.find(verdicts.judge(with_proof)).collect()
         return {(row.partition, row.half): row.asDict(recursive=True) for row in told}
 
@@ -159,7 +160,7 @@ def test_lacking_or_different_records_leave_it_to_the_rules(spark: SparkSession)
 
 
 def test_where_few_are_plain_all_go_through_the_rules(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "_MANY", 1)
+    monkeypatch.setattr(fast_path, "_MANY", 1)
     log = Memory()
     half, one, another = log.half(), log.half(), log.half()
     log.end(half, COMMIT)
@@ -201,7 +202,7 @@ def test_facts_do_not_matter(spark: SparkSession) -> None:
         PartitionFacts(PLAIN, 0, applied_to=9, low=9),
     ):
         rows, _ = judged(spark, log, log.frames(spark), log.facts(partitions=[fact], topics=[], before={}))
-        told = findings.find(verdicts.judge(proof.add(spark, rows, (), []))).orderBy("half").collect()
+        told = findings.find(verdicts.judge(loss_evidence.add(spark, rows, (), []))).orderBy("half").collect()
         assert [(row.fate, row.breaches, row.findings) for row in told] == [
             ("delivered", [], []),
             ("rolled_back", [], []),

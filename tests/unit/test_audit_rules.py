@@ -8,12 +8,14 @@ from random import Random
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from txbridge_audit import closing, events, findings, ledger, proof, records, strays, verdicts
-from txbridge_audit.cuts import TopicPartition
-from txbridge_audit.facts import Facts, PartitionFacts, TopicFacts
-from txbridge_audit.session import spark_session, suit
+from txbridge_audit.judge import closing, findings, ledger, loss_evidence, mentions, orphans
+from txbridge_audit.judge import fates as verdicts
+from txbridge_audit.read import decode
+from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.spark_session import spark_session, suit
 
-from tests.audit_cases import (
+from tests.support.audit_cases import (
     CASES,
     COMMIT,
     ORDERS,
@@ -25,8 +27,8 @@ from tests.audit_cases import (
     Record,
     plant,
 )
-from tests.audit_memory import BORN, Memory
-from tests.fuzz import VALID, Raw, Setting, damaged
+from tests.support.audit_memory import BORN, Memory
+from tests.support.fuzz import VALID, Raw, Setting, damaged
 
 pytestmark = [
     # py4j closes its sockets to the JVM in finalisers.
@@ -67,7 +69,7 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
     for frame in (frames.halves, frames.entries, frames.bad_ends, frames.outcomes):
         assert frame.collect()
     assert frames.discards.collect()
-    [progress] = records.progress(log.frame(spark, names.offset), names).collect()
+    [progress] = decode.progress(log.frame(spark, names.offset), names).collect()
     assert (progress.low, progress.partition) == (4, PLAIN)
     assert [(row.half, row.state) for row in frames.parked.collect()] == [(half.offset, "pending")]
 
@@ -81,16 +83,16 @@ class Judged:
         log: Memory,
         facts: Facts,
         truncated: tuple[TopicPartition, ...] = (),
-        others: strays.OtherNamespaces | None = None,
+        others: orphans.OtherNamespaces | None = None,
     ) -> None:
         frames, names = log.frames(spark), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
-        judged = findings.find(verdicts.judge(proof.add(spark, rows, truncated, proof.anchors(rows))))
+        judged = findings.find(verdicts.judge(loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))))
         self.rows = closing.add(judged).collect()
         starts = {fact.partition: fact.log_start for fact in facts.partitions}
         read_from = {fact.partition: fact.half_start for fact in facts.partitions}
-        unmatched = strays.candidates(events.copies_before(spark, frames.copies, facts.before), rows)
-        self.strays = [row.kind for row in strays.label(spark, unmatched, starts, read_from, others).collect()]
+        unmatched = orphans.candidates(mentions.copies_before(spark, frames.copies, facts.before), rows)
+        self.strays = [row.kind for row in orphans.label(spark, unmatched, starts, read_from, others).collect()]
         assert len(self.strays) == sum(row.strays for row in self.rows)
         odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
         self.malformed = odd.collect()
@@ -109,7 +111,7 @@ class Judged:
 def planted(spark: SparkSession) -> tuple[dict[str, Half | None], Judged]:
     log = Memory()
     halves = plant(log)
-    progress = {row.partition: row for row in records.progress(log.frame(spark, log.names.offset), log.names).collect()}
+    progress = {row.partition: row for row in decode.progress(log.frame(spark, log.names.offset), log.names).collect()}
     facts = log.facts(partitions=[PartitionFacts(p, 0, row.applied_to, row.low) for p, row in progress.items()])
     return halves, Judged(spark, log, facts)
 
@@ -339,7 +341,7 @@ def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
     log.end_record("\n".join(half.entry(COMMIT) for half in (first, second, third)).encode())
     progress = log.progress(PLAIN, half=0, end=0, entry=2)
     log.transaction(log.copy(first), log.op("commit", first), progress)
-    (row,) = records.progress(log.frame(spark, log.names.offset), log.names).collect()
+    (row,) = decode.progress(log.frame(spark, log.names.offset), log.names).collect()
     assert (row.applied_to, row.applied_entry) == (0, 2)
     facts = log.facts(partitions=[PartitionFacts(PLAIN, 0, applied_to=0, applied_entry=2, low=0)])
     judged = Judged(spark, log, facts)
@@ -366,8 +368,8 @@ def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> No
     theirs = other.half()
     log.transaction(log.copy(theirs), log.copy(Half(PLAIN, 0, "F" * 32, "billing", ORDERS)))
     log.transaction(log.copy(Half(PASSED, 7, "F" * 32, "billing", ORDERS)))
-    halves = records.halves(other.frame(spark, other.names.half))
-    others = strays.OtherNamespaces(halves, {PLAIN: 0, PASSED: 8})
+    halves = decode.halves(other.frame(spark, other.names.half))
+    others = orphans.OtherNamespaces(halves, {PLAIN: 0, PASSED: 8})
     # The last one may have been a message of theirs that retention has removed.
     assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "OTHER_NAMESPACE", "PHANTOM"]
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.session import spark_session
+from txbridge_audit.read.spark_session import spark_session
 
 
 class Remote:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from txbridge.broker.broker_clock import BrokerClock
-from txbridge.broker.outside import Outside
+from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.environment import Outside
 from txbridge.testing.worker import ShiftedClock
 
 HOUR = 3_600_000

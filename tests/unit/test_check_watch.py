@@ -8,8 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from txbridge.broker.check_watch import CheckWatch
-from txbridge.broker.outside import Outside
+from txbridge.kafka.environment import Outside
+from txbridge.worker.observe.check_watch import CheckWatch
 
 
 class Time(Outside):

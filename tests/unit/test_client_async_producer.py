@@ -20,10 +20,10 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client import async_producer as module
-from txbridge.client.check_request import CheckRequest
-from txbridge.client.in_flight import InFlight
-from txbridge.client.turns import Turns
-from txbridge.topics import KafkaUnreachableError
+from txbridge.client.checks.request import CheckRequest
+from txbridge.client.flow.in_flight import InFlight
+from txbridge.client.flow.turns import Turns
+from txbridge.topics.verify import KafkaUnreachableError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")

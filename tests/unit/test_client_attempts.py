@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from txbridge import UsageError
-from txbridge.client.attempts import Attempts, TransactionIds
-from txbridge.core.end_transaction import Decision
+from txbridge.client.flow.registry import Attempts, TransactionIds
+from txbridge.core.end_record import Decision
 
 
 def begun(attempts, count):

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 import pytest
 
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener
-from txbridge.client.check_pool import CheckPool
-from txbridge.client.check_request import CheckRequest
+from txbridge.client.checks.request import CheckRequest
+from txbridge.client.checks.thread_pool import CheckPool
 
 REQUEST = CheckRequest(MessageExt.prepared(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
 

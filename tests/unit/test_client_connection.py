@@ -7,8 +7,8 @@ import logging
 import pytest
 from confluent_kafka import KafkaError
 
-from txbridge.client import connection as module
-from txbridge.client.connection import Connection
+from txbridge.client.kafka import connection as module
+from txbridge.client.kafka.connection import Connection
 
 
 class Clock:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.client.end_queue import EndQueue
+from txbridge.client.decide.end_batcher import EndQueue
 from txbridge.client.errors import EndTransactionError
-from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end
+from txbridge.core.end_record import Decision, EndEntry, Source, encode_end
 
 
 def entry(offset, remark=None):

@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError
 
 from tests.unit.client_fakes import FakeWire, refusal
 from txbridge import EndTransactionError
-from txbridge.client import end_queue, end_sender
-from txbridge.client.connection import Connection
-from txbridge.client.end_sender import EndSender
-from txbridge.core.end_transaction import Decision, EndEntry, Source, parse_end
+from txbridge.client.decide import end_batcher, end_sender
+from txbridge.client.decide.end_sender import EndSender
+from txbridge.client.kafka.connection import Connection
+from txbridge.core.end_record import Decision, EndEntry, Source, parse_end
 from txbridge.core.names import Names
 
 
@@ -86,7 +86,7 @@ def test_commands_gather_while_the_last_record_travels(wire, sender):
 @pytest.fixture
 def patient(monkeypatch):
     """Records leave an hour apart, unless somebody waits."""
-    monkeypatch.setattr(end_queue, "APART_S", 3_600.0)
+    monkeypatch.setattr(end_batcher, "APART_S", 3_600.0)
 
 
 @pytest.mark.parametrize("waits", ["future of a result", "flush", "close"])

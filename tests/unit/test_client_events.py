@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from txbridge.client import events
-from txbridge.client.events import report
+from txbridge.client import log
+from txbridge.client.log import report
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def clock(monkeypatch):
     class Clock:
         now = 1_000.0
 
-    monkeypatch.setattr(events.time, "monotonic", lambda: Clock.now)
+    monkeypatch.setattr(log.time, "monotonic", lambda: Clock.now)
     return Clock
 
 
@@ -76,4 +76,4 @@ def test_what_is_remembered_is_bounded(caplog, clock):
     for number in range(10_000):
         report(logging.WARNING, f"event_{number}", exception=failing(KeyError()))
     assert len(caplog.records) == 10_000
-    assert len(events._kinds) <= 100
+    assert len(log._kinds) <= 100

@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError
 
 from tests.unit.client_fakes import FakeRecord, FakeWire, refusal
 from txbridge import Message, PrepareError
-from txbridge.client.connection import Connection
-from txbridge.client.half_writer import HalfWriter, Prepared
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.prepare.half_writer import HalfWriter, Prepared
 from txbridge.core.names import Names
 
 ID = "0123456789ABCDEF" * 2

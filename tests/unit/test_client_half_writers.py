@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from txbridge.client.half_writers import Company, HalfWriters
+from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 
 
 class Writer:

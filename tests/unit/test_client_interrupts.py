@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 
-from tests.interrupts import OrdinaryError, Run, stack_of, wait_until
-from tests.own_threads import threads_of_ours
+from tests.support.interrupts import OrdinaryError, Run, stack_of, wait_until
+from tests.support.own_threads import threads_of_ours
 from tests.unit.client_fakes import FakeWire, working_kafka
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client import serving
+from txbridge.client.prepare import report_poller
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")
@@ -36,7 +36,7 @@ class Listener(TransactionListener):
 @pytest.fixture
 def kafka(monkeypatch):
     # Threads that have nothing to do look so often whether they shall end, and a test begins and ends hundreds.
-    monkeypatch.setattr(serving, "SERVE_S", 0.002)
+    monkeypatch.setattr(report_poller, "SERVE_S", 0.002)
     return working_kafka(monkeypatch)
 
 
@@ -91,7 +91,7 @@ def test_with(kafka):
 
 def test_a_send_that_serves_the_reports_of_others(kafka, monkeypatch):
     # As it is: a caller leads only while our thread has paused for it.
-    monkeypatch.setattr(serving, "SERVE_S", 0.03)
+    monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
     leads = []
 
     def scenario():
@@ -157,7 +157,7 @@ def test_sends_one_after_the_other(kafka):
 def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafka, monkeypatch):
     """The handler of a signal may raise one; only in the listener's own code it is an exception of the listener."""
     # As it is: a caller leads only while our thread has paused for it.
-    monkeypatch.setattr(serving, "SERVE_S", 0.03)
+    monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
     swallowed, places = [], []
     for number in itertools.count():
         kafka.forget()

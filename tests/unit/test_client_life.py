@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interrupts import wait_until
-from tests.own_threads import names_of_ours
+from tests.support.interrupts import wait_until
+from tests.support.own_threads import names_of_ours
 from tests.unit.client_fakes import LAYOUT, FakeRuntime, working_kafka
 from txbridge import (
     AsyncTransactionProducer,
@@ -187,7 +187,7 @@ import faulthandler, gc, os, signal, sys, threading
 sys.path.insert(0, {root!r})
 from txbridge import *
 from txbridge.client import start
-from tests.own_threads import names_of_ours
+from tests.support.own_threads import names_of_ours
 from tests.unit.client_fakes import LAYOUT, FakeAdmin
 start.check_layout = lambda *_, **__: LAYOUT
 start.ensure_check_topic = lambda *_, **__: None

@@ -6,11 +6,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from txbridge import ClientMetrics, LocalTransactionState, PrepareError
-from txbridge.client.end_queue import Ticket
-from txbridge.client.half_writer import Prepared
+from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.listener import Outcome
 from txbridge.client.metrics import NoMetrics
-from txbridge.core.end_transaction import Decision, EndEntry
+from txbridge.client.prepare.half_writer import Prepared
+from txbridge.core.end_record import Decision, EndEntry
 
 COMMITTED = Outcome(LocalTransactionState.COMMIT_MESSAGE)
 UNKNOWN = Outcome(LocalTransactionState.UNKNOW)

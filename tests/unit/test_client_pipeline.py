@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.client_fakes import FakeRuntime
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client import life as module
-from txbridge.client.in_flight import InFlight
+from txbridge.client.flow import lifetime as module
+from txbridge.client.flow.in_flight import InFlight
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 MESSAGE = Message("t", b"v")

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.client_fakes import FakeHalfWriter
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client import life as module
-from txbridge.client.attempts import TransactionIds
-from txbridge.topics import KafkaUnreachableError
+from txbridge.client.flow import lifetime as module
+from txbridge.client.flow.registry import TransactionIds
+from txbridge.topics.verify import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from txbridge.client.serving import SERVE_S, Serving, Waiter
+from txbridge.client.prepare.report_poller import SERVE_S, Serving, Waiter
 
 
 class Reports:

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.unit.client_fakes import refusal
-from txbridge.client import topic_watch
-from txbridge.client.topic_watch import TopicWatch
+from txbridge.client.kafka import topic_watch
+from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.names import Names
 
 MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)

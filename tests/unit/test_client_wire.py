@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txbridge import UsageError
-from txbridge.client.connection import Connection
-from txbridge.client.wire import Wire
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.producer import Wire
 
 
 class FakeProducer:

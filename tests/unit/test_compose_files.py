@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from txbridge.settings import OPTIONS
+from txbridge.config.worker import OPTIONS
 from txbridge.testing.containers import KAFKA_IMAGE, WORKER_IMAGE
 
 ROOT = Path(__file__).parent.parent.parent

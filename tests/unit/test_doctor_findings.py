@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.admin.doctor_cli import exit_code
+from txbridge.cli.doctor import exit_code
+from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
-from txbridge.doctor import examination, kafka, layout, life
+from txbridge.doctor import broker_checks, run, runtime_checks, topic_checks
+from txbridge.doctor.admin_requests import Answers, Transaction, TransactionalProducer
+from txbridge.doctor.cluster_view import Described, Patient, Place, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
-from txbridge.doctor.patient import Described, Patient, Place, Questions
-from txbridge.doctor.requests import Answers, Transaction, TransactionalProducer
-from txbridge.settings import WorkerSettings
+from txbridge.kafka.admin import Greeting, MissingRight, TopicFacts
 from txbridge.subject import Subject
-from txbridge.topics_cluster import Greeting, MissingRight, TopicFacts
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 THREE = frozenset({1, 2, 3})
@@ -55,7 +55,7 @@ def lines(findings: object) -> list[tuple[str, str]]:
 
 def test_copies_that_are_all_there() -> None:
     good = patient([Place(1, THREE, THREE)])
-    assert lines(layout.replication(good)) == [("ok", "all topics have 3 copies or more, all of them in sync")]
+    assert lines(topic_checks.replication(good)) == [("ok", "all topics have 3 copies or more, all of them in sync")]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_copies_that_are_all_there() -> None:
     ids=["no leader", "not in sync", "too few copies", "one is enough", "too many demanded"],
 )
 def test_copies_that_are_not(place: Place, min_in_sync: str, expected: tuple[str, str]) -> None:
-    assert lines(layout.replication(patient([place], min_in_sync))) == [expected]
+    assert lines(topic_checks.replication(patient([place], min_in_sync))) == [expected]
 
 
 def test_a_topic_that_may_elect_a_leader_that_is_not_in_sync() -> None:
     risky = patient([Place(1, THREE, THREE)], unclean="true")
-    [(level, text)] = lines(layout.replication(risky))
+    [(level, text)] = lines(topic_checks.replication(risky))
     assert level == "warning"
     assert text.startswith(f"unclean.leader.election.enable is true for {HALF}: a copy that is not in sync may become")
 
@@ -91,7 +91,7 @@ def test_a_topic_that_may_elect_a_leader_that_is_not_in_sync() -> None:
 def test_one_of_two_copies_in_sync_is_not_mended_by_the_same_setting() -> None:
     two = patient([Place(1, frozenset({1, 2}), frozenset({1, 2}))], "1")
     two.brokers = {1: "one:9092", 2: "two:9092"}
-    [finding] = layout.replication(two)
+    [finding] = topic_checks.replication(two)
     assert "sets 1" not in finding.do
     assert finding.do.startswith("have three copies")
 
@@ -103,7 +103,7 @@ def test_a_half_topic_that_is_hidden_or_gone_accuses_no_other_topic() -> None:
     for half in (MissingRight("DESCRIBE", HALF), None):
         one = patient([])
         one.seen = {HALF: half, **{name: TopicFacts(name, "id", 4, 3, 0, {}) for name in there}}
-        findings = list(layout.topics(one))
+        findings = list(topic_checks.topics(one))
         assert not [found for found in findings if "partitions" in found.text]
         assert not [found for found in findings if "delete" in found.do and "cleanup.policy" not in found.text]
     assert [found.text for found in findings if found.text.startswith(HALF)] == [f"{HALF} does not exist"]
@@ -117,7 +117,7 @@ def test_a_discarded_message_that_can_be_resumed_for_longer_than_its_body_is_kep
         **{name: TopicFacts(name, "id", 4, 3, 0, log) for name in (HALF, names.end, names.op, names.offset)},
         names.discard: TopicFacts(names.discard, "id", 1, 3, 0, {**log, "retention.ms": "2592000000"}),
     }
-    late, fine = layout.retention(one)
+    late, fine = topic_checks.retention(one)
     assert (late.level, fine.level) == (Level.NOTE, Level.OK)
     assert late.text.startswith(
         f"a discarded message can be resumed for 30d, and {HALF} has its body for 7d after its birth"
@@ -125,27 +125,27 @@ def test_a_discarded_message_that_can_be_resumed_for_longer_than_its_body_is_kep
     assert late.do.startswith("resume in time; or set retention.ms of ")
     for name in (HALF, names.end, names.op):
         one.seen[name] = TopicFacts(name, "id", 4, 3, 0, {**log, "retention.ms": "-1"})
-    assert [found.level for found in layout.retention(one)] == [Level.OK]
+    assert [found.level for found in topic_checks.retention(one)] == [Level.OK]
 
 
 def test_a_quorum_without_a_controller_is_a_problem_and_not_everything_was_examined() -> None:
     greeting = Greeting("C1", {2: "two:9092"})
-    assert lines(kafka.headless(greeting, "timed out")) == [
+    assert lines(broker_checks.headless(greeting, "timed out")) == [
         ("problem", "cluster C1 (2 two:9092) answers, but its controller does not: timed out"),
         ("unknown", "topics, rights, workers and transactions could not be examined without a controller"),
     ]
 
 
 def test_a_broker_whose_advertised_address_is_wrong() -> None:
-    found = lines(kafka.connection(patient([]), answers(unreachable={2: "two:9092"})))
+    found = lines(broker_checks.connection(patient([]), answers(unreachable={2: "two:9092"})))
     assert found == [("problem", "broker 2 at two:9092 does not answer")]
 
 
 def test_releases_of_kafka() -> None:
-    [(level, text)] = lines(kafka.versions(answers(releases={1: "4.x", 2: "3.x"})))
+    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "4.x", 2: "3.x"})))
     assert level == "note"
     assert text.startswith("the brokers are of different releases: Kafka 3.x and 4.x; txbridge ")
-    [(level, text)] = lines(kafka.versions(answers(releases={1: "older than 3.0"})))
+    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "older than 3.0"})))
     assert (level, text[:20]) == ("warning", "Kafka older than 3.0")
 
 
@@ -162,29 +162,29 @@ def test_releases_of_kafka() -> None:
 )
 def test_a_clock_is_judged_as_a_worker_judges_it(ahead: float, level: str, text: str) -> None:
     """A worker tells `clock_differs` and is not ready beyond a minute; up to there its clock plays no part."""
-    [(found, said)] = lines(kafka.clock(answers(clock=(ahead, 1.0))))
+    [(found, said)] = lines(broker_checks.clock(answers(clock=(ahead, 1.0))))
     assert found == level
     assert said.endswith(text)
 
 
 def test_ages_are_by_the_brokers_clock_as_far_as_it_is_known() -> None:
-    assert examination.brokers_now(answers(clock=(-9_000.0, 1.0)), 1_000_000) == 991_000
-    assert examination.brokers_now(answers(clock="DESCRIBE is missing"), 1_000_000) == 1_000_000
+    assert run.brokers_now(answers(clock=(-9_000.0, 1.0)), 1_000_000) == 991_000
+    assert run.brokers_now(answers(clock="DESCRIBE is missing"), 1_000_000) == 1_000_000
 
 
 def test_a_coordinator_that_does_not_end_a_transaction() -> None:
     name = f"{HALF}@CID_RMQ_SYS_TRANS/0/0"
     one = patient([Place(1, THREE, THREE)])
     stuck = {name: Transaction("PrepareCommit", timeout=10_000, since=1_000_000, producer_id=7)}
-    assert lines(life.transactions(one, answers(transactions=stuck), 1_019_000))[0][0] == "ok"
-    [(level, text)] = lines(life.transactions(one, answers(transactions=stuck), 1_060_000))
+    assert lines(runtime_checks.transactions(one, answers(transactions=stuck), 1_019_000))[0][0] == "ok"
+    [(level, text)] = lines(runtime_checks.transactions(one, answers(transactions=stuck), 1_060_000))
     assert level == "problem"
     assert text.startswith(
         "the Kafka transaction of partition 0 is PrepareCommit for 1m, longer than its time-out of 10s"
     )
     # The beginning of one that has ended long ago means nothing.
     past = {name: Transaction("CompleteCommit", timeout=10_000, since=1_000_000, producer_id=7)}
-    assert lines(life.transactions(one, answers(transactions=past), 9_000_000))[0][0] == "ok"
+    assert lines(runtime_checks.transactions(one, answers(transactions=past), 9_000_000))[0][0] == "ok"
 
 
 def test_whoever_writes_half_or_end_in_kafka_transactions_is_named() -> None:
@@ -192,7 +192,7 @@ def test_whoever_writes_half_or_end_in_kafka_transactions_is_named() -> None:
     known = {f"{HALF}@CID_RMQ_SYS_TRANS/0/0": Transaction("Empty")}
 
     def found(*producers: TransactionalProducer) -> list[tuple[str, str]]:
-        return lines(life.transactions(one, answers(transactions=known, transactional=producers), 9_000_000))
+        return lines(runtime_checks.transactions(one, answers(transactions=known, transactional=producers), 9_000_000))
 
     # Workers do in OP, where each of theirs is over.
     assert found(TransactionalProducer("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 7, -1, 1))[0][0] == "ok"

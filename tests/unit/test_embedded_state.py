@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from txbridge.admin import kafka_cli
+from txbridge.cli import kafka
 from txbridge.embedded import ports, state
 from txbridge.embedded.process import ChildProcess
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -139,14 +139,14 @@ def test_taken_port_says_what_to_do():
 
 
 def test_settings_of_the_command_line():
-    assert kafka_cli.parse_settings(["a.b=c", " d = e=f "]) == {"a.b": "c", "d": "e=f"}
+    assert kafka.parse_settings(["a.b=c", " d = e=f "]) == {"a.b": "c", "d": "e=f"}
     for wrong in ("a.b", "=c", " =c"):
         with pytest.raises(UsageError, match="--config takes NAME=VALUE"):
-            kafka_cli.parse_settings([wrong])
+            kafka.parse_settings([wrong])
 
 
 def test_status_of_nothing(tmp_path):
-    done = CliRunner().invoke(kafka_cli.app, ["status", "--data-dir", str(tmp_path), "--format", "json"])
+    done = CliRunner().invoke(kafka.app, ["status", "--data-dir", str(tmp_path), "--format", "json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout) == {
         "running": False,
@@ -163,7 +163,7 @@ def test_status_of_nothing(tmp_path):
 
 def test_status_recognises_a_stale_file(tmp_path):
     state.write_state(tmp_path, state_of(os.getpid(), "not when this process started"))
-    done = CliRunner().invoke(kafka_cli.app, ["status", "--data-dir", str(tmp_path)])
+    done = CliRunner().invoke(kafka.app, ["status", "--data-dir", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stdout.splitlines()[0] == "running            no"
     assert done.stdout.splitlines()[-1] == (f"(the last broker, process {os.getpid()}, ended without being stopped)")

@@ -10,9 +10,9 @@ from pathlib import Path
 import faust
 import pytest
 
-from txbridge import kafka_config
-from txbridge.broker.faust_credentials import HONOURED, REFUSED, credentials
 from txbridge.errors import UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.aiokafka_security import HONOURED, REFUSED, credentials
 
 #: A certificate by itself for 127.0.0.1, valid from 2020 to 2120, made for these tests and used nowhere else.
 CERTIFICATE = """\

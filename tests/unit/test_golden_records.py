@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.unit.client_fakes import FakeRecord
-from txbridge.client.check_request import parse_check
-from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.client.checks.request import parse_check
+from txbridge.core.checkpoint import Cut, ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
 from txbridge.core.fingerprint import Mark
 from txbridge.core.half_message import check_headers, delivered_headers, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.names import Names
-from txbridge.core.offset_ledger import OffsetLedger
-from txbridge.core.progress import Cut, ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.offset_topic import OffsetLedger
 from txbridge.core.states import Outcome, TransactionState
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("v*.json"))

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from txbridge.broker.half_log import HalfLog
-from txbridge.broker.outside import Outside
-from txbridge.broker.state import PartitionState
-from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
+from txbridge.kafka.environment import Outside
+from txbridge.worker.ingest.half_log import HalfLog
+from txbridge.worker.partition_state import PartitionState
 
 
 class Kafka(Outside):

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from txbridge import kafka_config
 from txbridge.errors import UsageError
+from txbridge.kafka import config as kafka_config
 
 USER = {
     "bootstrap.servers": "127.0.0.1:1",

@@ -26,7 +26,7 @@ def text(node: ast.expr | None) -> str | None:
 def logged_by_the_worker() -> dict[str, str]:
     """Event and level. Owner and committer have methods that log an event which they are given."""
     found: dict[str, str] = {}
-    for call in calls("txbridge/broker"):
+    for call in calls("txbridge/worker", "txbridge/kafka"):
         match call.func:
             case ast.Attribute(value=ast.Name("_log"), attr=level) if level in LEVELS:
                 if (event := text(call.args[0])) is not None:

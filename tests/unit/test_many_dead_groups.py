@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.core.building import half
-from txbridge.broker.groups import GroupDirectory
-from txbridge.broker.outside import Outside
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
+from txbridge.kafka.environment import Outside
+from txbridge.worker.gates.group_liveness import GroupDirectory
 
 #: Parked at once, as after a restart, so that every check is in the schedules of its group.
 POLICY = CheckPolicy(park_after_records=1)

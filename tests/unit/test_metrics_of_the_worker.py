@@ -8,13 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
 from tests.unit.core.building import COMMIT, ROLLBACK, Partition, end, entry, resume
-from txbridge.broker.histogram import BulkHistogram
-from txbridge.broker.labels import OTHER, KnownNames
-from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
-from txbridge.broker.transaction import MalformedRecord
-from txbridge.core.census import SLOT_MS, Count
-from txbridge.core.end_transaction import Source
+from txbridge.core.end_record import Source
+from txbridge.core.open_counts import SLOT_MS, Count
 from txbridge.core.states import TransactionState
+from txbridge.worker.commit.records import MalformedRecord
+from txbridge.worker.observe.histogram import BulkHistogram
+from txbridge.worker.observe.labels import OTHER, KnownNames
+from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 NOW = 1_700_000_000_000
 

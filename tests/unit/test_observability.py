@@ -14,12 +14,12 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.unit.core.building import COMMIT, Partition, end, entry
-from txbridge.broker.metrics import CAUSES, PartitionFacts, WorkerMetrics
-from txbridge.client.end_queue import Ticket
+from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.metrics import ClientMetrics
-from txbridge.core.census import Count
-from txbridge.core.end_transaction import EndEntry
+from txbridge.core.end_record import EndEntry
+from txbridge.core.open_counts import Count
+from txbridge.worker.observe.metrics import CAUSES, PartitionFacts, WorkerMetrics
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "observability" / "txbridge.rules.yml"

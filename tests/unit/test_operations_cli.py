@@ -11,17 +11,17 @@ import pytest
 from rich.cells import cell_len
 
 from tests.unit.core.building import COMMIT, id_of
-from txbridge.admin import cli
-from txbridge.admin.operations_cli import exit_code, parse_age
-from txbridge.admin.operations_show import (
+from txbridge.cli import main
+from txbridge.cli.operations import exit_code, parse_age
+from txbridge.cli.pending import print_listing
+from txbridge.cli.render import (
     answer_record,
     message_record,
     next_step,
     print_answers,
     shown_key,
 )
-from txbridge.admin.pending_show import print_listing
-from txbridge.core.end_transaction import Source
+from txbridge.core.end_record import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.causes import cause_of
@@ -61,7 +61,7 @@ def txbridge(monkeypatch, capsys):
     def run(*arguments: str) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["txbridge", *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main.main()
         captured = capsys.readouterr()
         return ended.value.code, captured.out, captured.err
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, entry, id_of
-from txbridge.core.end_transaction import Source
-from txbridge.core.progress import ParkedEntry
+from txbridge.core.checkpoint import ParkedEntry
+from txbridge.core.end_record import Source
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
+from txbridge.operations.end_writer import check_words
 from txbridge.operations.model import NextStep, OpenMessage, Result, StoredCommand
 from txbridge.operations.verdict import judge_decision, judge_resume, refuse_decision, refuse_resume
 from txbridge.operations.view import Command
-from txbridge.operations.writing import check_words
 
 PENDING = OpenMessage(
     partition=3,

@@ -9,11 +9,11 @@ import pytest
 
 from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, id_of, resume
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.checkpoint import ParkedEntry, offset_headers
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.offset_ledger import OffsetLedger, ParkedEntries
-from txbridge.core.progress import ParkedEntry, offset_headers
+from txbridge.core.offset_topic import OffsetLedger, ParkedEntries
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
 from txbridge.operations.model import NextStep, Selection
 from txbridge.operations.view import Command, PartitionView, foresee

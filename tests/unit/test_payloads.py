@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.broker.payloads import PayloadStore
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Names
+from txbridge.kafka.body_cache import PayloadStore
 
 
 class _AskedError(Exception):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client_fakes import FakeRecord
-from txbridge.client.check_request import parse_check
-from txbridge.core.end_transaction import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.client.checks.request import parse_check
+from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
 from txbridge.core.half_message import (
     HalfMessage,
     check_headers,
@@ -109,7 +109,7 @@ def test_a_message_is_delivered_like_that() -> None:
 
 def test_the_topics_are_as_the_table_says() -> None:
     """Of `txbridge topics plan`, for user values of a million bytes."""
-    from txbridge.topics_wanted import check_topic, discard_topic, half_topic, history_topics, offset_topic
+    from txbridge.topics.spec import check_topic, discard_topic, half_topic, history_topics, offset_topic
 
     wanted = [
         half_topic(NAMES, message_size=1_000_000, retention_ms="604800000"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.secure_kafka import documented
+from tests.support.secure_kafka import documented
 from txbridge.core.names import Names
-from txbridge.rights import Role, rights
+from txbridge.kafka.acl import Role, rights
 
 
 @pytest.mark.parametrize("role", list(Role))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from txbridge import kafka_config
+from txbridge.config.sources import load_settings
+from txbridge.config.worker import OPTIONS, WorkerSettings
 from txbridge.errors import UsageError
-from txbridge.settings import OPTIONS, WorkerSettings
-from txbridge.settings_sources import load_settings
+from txbridge.kafka import config as kafka_config
 
 MINIMAL = {"bootstrap_servers": "a:1"}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -19,9 +19,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, ddl, purge, transactions
 from txbridge_sqlalchemy.work import LostTransactionError
 
-from tests import sql_application
-from tests.harness import eventually
-from tests.sql_application import message, number, orders, place
+from tests.support import sql_application
+from tests.support.harness import eventually
+from tests.support.sql_application import message, number, orders, place
 from txbridge import LocalTransactionState, UsageError
 from txbridge.client import listener as client
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from txbridge.broker.health import Health
-from txbridge.broker.metrics import PartitionFacts, WorkerMetrics
-from txbridge.broker.status import StatusBoard, _are_known, _partition, _schedule
-from txbridge.core.census import Count
+from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.settings import WorkerSettings
+from txbridge.core.open_counts import Count
+from txbridge.worker.http.status import StatusBoard, _are_known, _partition, _schedule
+from txbridge.worker.observe.health import Health
+from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 #: A moment at the beginning of a slot of births.
 NOW = 1_700_000_000.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.settings_sources import load_settings
+from txbridge.config.sources import load_settings
 from txbridge.testing.backends import environment
 
 

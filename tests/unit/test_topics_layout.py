@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge import topics
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.topics import Layout, LayoutError, check_layout, ensure_check_topic
-from txbridge.topics_cluster import MissingRight, TopicFacts
-from txbridge.topics_wanted import Rule, Wanted
+from txbridge.kafka.admin import MissingRight, TopicFacts
+from txbridge.topics import verify
+from txbridge.topics.spec import Rule, Wanted
+from txbridge.topics.verify import Layout, LayoutError, check_layout, ensure_check_topic
 
 HALF = "ns.RMQ_SYS_TRANS_HALF_TOPIC"
 END = "ns.RMQ_SYS_TRANS_END_TOPIC"
@@ -64,7 +64,7 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch):
     fake = FakeCluster()
-    monkeypatch.setattr(topics, "Cluster", fake)
+    monkeypatch.setattr(verify, "Cluster", fake)
     return fake
 
 
@@ -231,7 +231,7 @@ def test_check_topic_without_a_setting_that_the_cluster_refuses_and_that_is_not_
 
 
 def test_check_topic_that_never_gets_leaders(cluster, monkeypatch):
-    monkeypatch.setattr("txbridge.topics_cluster.VISIBLE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("txbridge.kafka.admin.VISIBLE_TIMEOUT_S", 0.1)
     layout = check_layout("admin", NAMES)
     cluster.sights[CHECK] = facts(CHECK, leaderless=4)
     with pytest.raises(

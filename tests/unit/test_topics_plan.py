@@ -8,9 +8,9 @@ import pytest
 
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.topics_cluster import MissingRight, TopicFacts
-from txbridge.topics_plan import Action, Change, PlanOptions, apply, compare, plan
-from txbridge.topics_real import RealTopic
+from txbridge.kafka.admin import MissingRight, TopicFacts
+from txbridge.topics.plan import Action, Change, PlanOptions, apply, compare, plan
+from txbridge.topics.real import RealTopic
 
 NAMES = Names()
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -395,7 +395,7 @@ def test_check_topics_that_are_there_grow_with_the_largest_message():
 
 
 def test_apply_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr("txbridge.topics_cluster.VISIBLE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("txbridge.kafka.admin.VISIBLE_TIMEOUT_S", 0.1)
     cluster = FakeCluster()
     monkeypatch.setattr(cluster, "read", dict.fromkeys)
     with pytest.raises(EnvironmentProblemError, match="the topics were not all as wanted within 0 s"):

@@ -13,13 +13,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from txbridge import LocalTransactionState, Message, tracing
-from txbridge.broker import tracing as worker_tracing
-from txbridge.client.end_queue import Ticket
+from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
-from txbridge.client.half_writer import Prepared
 from txbridge.client.listener import Outcome
+from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.tracing import ClientTracing
-from txbridge.core.end_transaction import Decision, EndEntry
+from txbridge.core.end_record import Decision, EndEntry
+from txbridge.worker.commit import tracing as worker_tracing
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"

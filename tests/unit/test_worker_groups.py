@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from txbridge.broker.groups import GroupDirectory
-from txbridge.broker.membership import GroupMembership
-from txbridge.broker.outside import Outside
 from txbridge.core.names import Names
+from txbridge.kafka.environment import Outside
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.worker.gates.group_liveness import GroupDirectory
 
 CHECK = Names().check("g")
 

@@ -12,15 +12,15 @@ from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from txbridge.broker.health import Health
-from txbridge.broker.metrics import WorkerMetrics
-from txbridge.broker.owner import OwnerStatus
-from txbridge.broker.partition_counts import PartitionCounts
-from txbridge.broker.web import Web
-from txbridge.broker.worker import Assignment
 from txbridge.core.names import Names
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError
+from txbridge.worker.http.server import Web
+from txbridge.worker.observe.health import Health
+from txbridge.worker.observe.metrics import WorkerMetrics
+from txbridge.worker.owner import OwnerStatus
+from txbridge.worker.partition_counts import PartitionCounts
+from txbridge.worker.partitions import Assignment
 
 
 class FakeOwner:

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import KafkaError
 from faust.types import TP
 
-from txbridge.broker.faust_transport import TolerantConsumer
-from txbridge.broker.quiet import calm_down
-from txbridge.broker.trouble import EndTxnWatch
+from txbridge.worker.commit.endtxn_watch import EndTxnWatch
+from txbridge.worker.faust.log_throttle import calm_down
+from txbridge.worker.faust.transport import TolerantConsumer
 
 
 class Handler(logging.Handler):
@@ -53,9 +53,9 @@ def test_other_fatal_errors_stay_critical(caplog):
 def test_what_faust_says_in_our_name_is_fausts():
     handler = Handler()
     calm_down([handler])
-    for name in ("txbridge.broker.faust_transport", "txbridge.broker", "faust.app", "txbridge.client"):
+    for name in ("txbridge.worker.faust.transport", "txbridge.worker", "faust.app", "txbridge.client"):
         handler.handle(logging.LogRecord(name, logging.ERROR, f"{name}.py", 1, "text", (), None))
-    assert [name for name, _ in handler.lines] == ["faust", "txbridge.broker", "faust.app", "txbridge.client"]
+    assert [name for name, _ in handler.lines] == ["faust", "txbridge.worker", "faust.app", "txbridge.client"]
 
 
 def test_a_partition_that_nobody_writes_to_is_no_error(caplog):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.broker.faust_app import create_app
-from txbridge.settings_sources import load_settings
+from txbridge.config.sources import load_settings
+from txbridge.worker.app import create_app
 
 app = create_app(load_settings({}, None))

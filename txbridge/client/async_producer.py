@@ -12,10 +12,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from txbridge.client import process
-from txbridge.client.async_checks import AsyncChecks
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
-from txbridge.client.attempt import (
+from txbridge.client.checks.event_loop import AsyncChecks
+from txbridge.client.errors import PrepareError
+from txbridge.client.flow import process
+from txbridge.client.flow.loop_bridge import HandOver, Resolving
+from txbridge.client.flow.reentrancy import calling, is_called_by
+from txbridge.client.flow.steps import (
     admit,
     extended,
     interrupted,
@@ -24,12 +27,9 @@ from txbridge.client.attempt import (
     refuse,
     require_this_process,
 )
-from txbridge.client.calling import calling, is_called_by
-from txbridge.client.errors import PrepareError
-from txbridge.client.events import report
-from txbridge.client.half_writer import Prepared
-from txbridge.client.hand_over import HandOver, Resolving
+from txbridge.client.flow.turns import Turns
 from txbridge.client.listener import TransactionListener, check_failed, execution_failed
+from txbridge.client.log import report
 from txbridge.client.message import Message
 from txbridge.client.metrics import ClientMetrics
 from txbridge.client.options import (
@@ -38,10 +38,10 @@ from txbridge.client.options import (
     ClientOptions,
     require_positive,
 )
+from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.result import AsyncTransactionSendResult
 from txbridge.client.runtime import Runtime
 from txbridge.client.start import start
-from txbridge.client.turns import Turns
 from txbridge.errors import UsageError
 
 _T = TypeVar("_T")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from txbridge.client.events import report
+from txbridge.client.log import report
 from txbridge.client.message import MessageExt
-from txbridge.core.end_transaction import MAX_REMARK, Decision
+from txbridge.core.end_record import MAX_REMARK, Decision
 from txbridge.core.names import short_id
 
 

@@ -7,11 +7,11 @@ from concurrent.futures import Future
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from txbridge.client.end_queue import Ticket
+from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.errors import PrepareError
-from txbridge.client.half_writer import Prepared, Report
 from txbridge.client.listener import Outcome
-from txbridge.core.end_transaction import Source
+from txbridge.client.prepare.half_writer import Prepared, Report
+from txbridge.core.end_record import Source
 
 #: From an acknowledgement of all replicas in one data centre to the default time-out of 3 s, and what lies behind it.
 _PREPARE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)

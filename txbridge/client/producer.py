@@ -9,10 +9,11 @@ from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import Any, Self
 
-from txbridge.client.attempt import admit, decide, prepare, refuse, require_this_process
-from txbridge.client.calling import calling, is_called_by
-from txbridge.client.check_pool import CheckPool
-from txbridge.client.life import Life
+from txbridge.client.checks.thread_pool import CheckPool
+from txbridge.client.flow.lifetime import Life
+from txbridge.client.flow.pipeline import Pipeline
+from txbridge.client.flow.reentrancy import calling, is_called_by
+from txbridge.client.flow.steps import admit, decide, prepare, refuse, require_this_process
 from txbridge.client.listener import TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.metrics import ClientMetrics
@@ -22,7 +23,6 @@ from txbridge.client.options import (
     ClientOptions,
     require_positive,
 )
-from txbridge.client.pipeline import Pipeline
 from txbridge.client.result import TransactionSendResult
 from txbridge.errors import UsageError
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
-from txbridge.client.end_queue import Ticket
-from txbridge.client.half_writer import Prepared
-from txbridge.client.hand_over import HandOver, resolve
+from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.flow.loop_bridge import HandOver, resolve
 from txbridge.client.listener import LocalTransactionState, Outcome
+from txbridge.client.prepare.half_writer import Prepared
 
 
 class SendStatus(Enum):

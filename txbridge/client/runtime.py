@@ -10,29 +10,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from txbridge import kafka_config
-from txbridge.client import process
-from txbridge.client.attempts import Attempts, TransactionIds
-from txbridge.client.check_consumer import CheckConsumer, Group
-from txbridge.client.check_request import CheckRequest
-from txbridge.client.connection import Connection
-from txbridge.client.end_queue import Ticket
-from txbridge.client.end_sender import EndSender
+from txbridge.client.checks.consumer import CheckConsumer, Group
+from txbridge.client.checks.request import CheckRequest
+from txbridge.client.decide.end_batcher import Ticket
+from txbridge.client.decide.end_sender import EndSender
 from txbridge.client.errors import PrepareError
-from txbridge.client.events import report
-from txbridge.client.half_writer import AfterReports, HalfWriter, Prepared, Report
-from txbridge.client.half_writers import Company, HalfWriters
+from txbridge.client.flow import process
+from txbridge.client.flow.registry import Attempts, TransactionIds
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.shortage import Shortage
+from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.listener import LocalTransactionState, Outcome
+from txbridge.client.log import report
 from txbridge.client.message import Limits, Message, check_limits
 from txbridge.client.metrics import NoMetrics
 from txbridge.client.options import ClientOptions
-from txbridge.client.shortage import Shortage
-from txbridge.client.topic_watch import TopicWatch
+from txbridge.client.prepare.half_writer import AfterReports, HalfWriter, Prepared, Report
+from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 from txbridge.client.tracing import ClientTracing
-from txbridge.client.wire import Wire
-from txbridge.core.end_transaction import EndEntry, Source
+from txbridge.core.end_record import EndEntry, Source
 from txbridge.core.names import short_id
-from txbridge.topics import Layout
+from txbridge.kafka import config as kafka_config
+from txbridge.topics.verify import Layout
 
 #: Asks the application; the second argument takes the answer, from any thread, or None when it can not be asked.
 Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 from confluent_kafka.admin import AdminClient
 
-from txbridge import kafka_config
-from txbridge.client.connection import Connection
-from txbridge.client.events import report
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Ask, Runtime
 from txbridge.errors import UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.admin import Bounds, UnwantedError
 from txbridge.log import librdkafka_logger
-from txbridge.topics import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
-from txbridge.topics_cluster import Bounds, UnwantedError
+from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
 
 #: Between attempts to reach Kafka: an attempt itself waits for a connection, so this only slows down one that fails at
 #: once (a name that can not be resolved).

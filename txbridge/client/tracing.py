@@ -7,13 +7,13 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from txbridge import tracing
-from txbridge.client.check_request import CheckRequest
-from txbridge.client.end_queue import Ticket
+from txbridge.client.checks.request import CheckRequest
+from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.errors import PrepareError
-from txbridge.client.half_writer import Prepared, Report
 from txbridge.client.listener import Outcome
 from txbridge.client.message import Message
-from txbridge.core.end_transaction import Source
+from txbridge.client.prepare.half_writer import Prepared, Report
+from txbridge.core.end_record import Source
 from txbridge.core.names import short_id
 
 if TYPE_CHECKING:

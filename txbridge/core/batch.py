@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from txbridge.core.end_transaction import Decision, EndRecord, Source
+from txbridge.core.end_record import Decision, EndRecord, Source
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.open_entries import HalfEntry
+from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits
 

@@ -10,7 +10,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from txbridge.core.schedule import Schedule
+from txbridge.core.timer_queue import Schedule
 
 #: Groups that are looked at for each that is new, whether they have anything left: then those that have nothing are
 #: never more than those that have.

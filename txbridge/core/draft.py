@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from txbridge.core.batch import Part, Room
-from txbridge.core.end_transaction import EndEntry, EndRecord, Source
+from txbridge.core.end_record import EndEntry, EndRecord, Source
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.open_entries import HalfEntry
+from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 
 #: Why a message can not be delivered now, or None: asked once for every commit.

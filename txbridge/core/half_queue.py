@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from txbridge.core.census import Count
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.copies import RecentHalves
-from txbridge.core.due import DueTimes
+from txbridge.core.dedup import RecentHalves
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.offset_ledger import ParkedEntries
-from txbridge.core.open_entries import HalfEntry, OpenEntries
+from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.open_counts import Count
+from txbridge.core.open_messages import HalfEntry, OpenEntries
 from txbridge.core.states import Outcome, TransactionState
+from txbridge.core.timers import DueTimes
 
 #: Outcomes below the watermark that are remembered, in two generations of this many: about 8 MB when both are full.
 _REMEMBERED = 50_000

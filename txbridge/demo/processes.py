@@ -12,8 +12,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer
 
+from txbridge.config.sources import without_options
 from txbridge.errors import EnvironmentProblemError
-from txbridge.settings_sources import without_options
 
 #: Starting Python and Faust, joining the group and taking over takes 3 s on an idle machine, several times that on a
 #: busy one.
@@ -32,7 +32,7 @@ class DemoWorker:
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "txbridge.admin.cli", "worker"),
+                    *(sys.executable, "-m", "txbridge.cli.main", "worker"),
                     *(f"--bootstrap-servers={bootstrap_servers}", "--log-format=json", *_TIMES),
                 ],
                 stdout=log,

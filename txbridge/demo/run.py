@@ -28,8 +28,8 @@ from txbridge.demo.listener import FlightLog
 from txbridge.demo.processes import CountingReader, DemoWorker
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
-from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import PlanOptions, apply
+from txbridge.kafka.admin import Cluster
+from txbridge.topics.plan import PlanOptions, apply
 
 _PARTITIONS = 4
 #: Threads that send one blocking transaction after the other, as the requests of a service would.

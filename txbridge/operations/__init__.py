@@ -4,13 +4,13 @@ Listing reads the topics and nothing else, so that it works with no worker alive
 and abandoning write END commands, which the worker applies as any other: the promises hold for them too.
 """
 
-from txbridge.operations.abandoning import abandon
+from txbridge.operations.abandon_message import abandon
 from txbridge.operations.connection import Connection
-from txbridge.operations.deciding import resolve
 from txbridge.operations.history import History, Step, read_history
 from txbridge.operations.listing import list_discarded, list_pending
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, Selection, StoredCommand
-from txbridge.operations.resuming import resume, resume_group
+from txbridge.operations.resolve_message import resolve
+from txbridge.operations.resume_messages import resume, resume_group
 
 __all__ = [
     "Answer",

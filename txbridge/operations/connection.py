@@ -9,13 +9,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.settings import WorkerSettings
+from txbridge.kafka.admin import NO_RIGHT, UNREACHABLE, Cluster, KafkaUnreachableError, MissingRight, TopicFacts
 from txbridge.subject import Subject
-from txbridge.topics import LayoutError
-from txbridge.topics_cluster import NO_RIGHT, UNREACHABLE, Cluster, KafkaUnreachableError, MissingRight, TopicFacts
+from txbridge.topics.verify import LayoutError
 
 
 @contextmanager

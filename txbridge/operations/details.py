@@ -13,10 +13,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
     OffsetSpec,
 )
 
-from txbridge import kafka_config
-from txbridge.broker.payloads import PayloadStore
-from txbridge.broker.reader import PartitionReader
 from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.body_cache import PayloadStore
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage

@@ -12,22 +12,22 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
     OffsetSpec,
 )
 
-from txbridge import kafka_config
-from txbridge.broker.payloads import offset_of, to_half
-from txbridge.broker.reader import PartitionReader
 from txbridge.core import names as header_names
-from txbridge.core.end_transaction import EndRecord, Source, parse_end
+from txbridge.core.checkpoint import parse_op
+from txbridge.core.end_record import EndRecord, Source, parse_end
 from txbridge.core.half_message import HalfMessage, parse_coordinates
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import is_transaction_id, short_id
-from txbridge.core.progress import parse_op
 from txbridge.core.states import TransactionState
-from txbridge.denied import is_denied
 from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.body_cache import offset_of, to_half
+from txbridge.kafka.denied import is_denied
+from txbridge.kafka.headers import copyable_headers, headers_of
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.reading import read_view
-from txbridge.record_headers import copyable_headers, headers_of
 
 #: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
 _REQUEST_TIMEOUT_S = 10.0

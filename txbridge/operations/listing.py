@@ -10,13 +10,13 @@ from heapq import nsmallest
 
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError
+from txbridge.kafka.admin import KafkaUnreachableError
 from txbridge.operations.causes import cause_of
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import last_remarks, with_keys
 from txbridge.operations.model import Listing, OpenMessage, Selection
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
-from txbridge.topics_cluster import KafkaUnreachableError
 
 #: A selection without conditions; a call in a default would be made once and look as if it were not.
 _EVERYTHING = Selection()

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from txbridge.broker.payloads import offset_of, to_half
-from txbridge.broker.reader import PartitionReader
-from txbridge.broker.tails import lost_tails
-from txbridge.core.end_transaction import EndRecord, parse_end
+from txbridge.core.checkpoint import Progress, parse_op
+from txbridge.core.end_record import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
-from txbridge.core.offset_ledger import OffsetLedger
-from txbridge.core.progress import Progress, parse_op
+from txbridge.core.offset_topic import OffsetLedger
 from txbridge.core.states import Outcome
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
+from txbridge.kafka.body_cache import offset_of, to_half
+from txbridge.kafka.headers import headers_of
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.view import Command, PartitionView, commands_of
-from txbridge.record_headers import headers_of
+from txbridge.worker.ingest.lost_tail import lost_tails
 
 #: A partition has no leader for a moment when it is new or its broker restarts; longer than this, the cluster is ill.
 _ELECTION_TIMEOUT_S = 5.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txbridge.core.end_transaction import Decision
-from txbridge.core.progress import ParkedEntry
+from txbridge.core.checkpoint import ParkedEntry
+from txbridge.core.end_record import Decision
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.operations.model import Answer, OpenMessage, Result
 from txbridge.operations.view import Command, Foreseen, foresee, stored_command

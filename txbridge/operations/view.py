@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.end_transaction import EndEntry, EndRecord, Source
+from txbridge.core.checkpoint import ParkedEntry
+from txbridge.core.end_record import EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.offset_ledger import OffsetLedger
-from txbridge.core.progress import ParkedEntry
+from txbridge.core.offset_topic import OffsetLedger
 from txbridge.core.states import TRANSITIONS, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.operations.model import NextStep, OpenMessage, StoredCommand
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from txbridge.config.sources import CONFIG_FILE_VARIABLE
+from txbridge.config.worker import OPTIONS
 from txbridge.embedded import EmbeddedKafka
-from txbridge.settings import OPTIONS
-from txbridge.settings_sources import CONFIG_FILE_VARIABLE
 from txbridge.testing.workers import RunningWorker, WorkerProcess
 
 

@@ -12,20 +12,20 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public there
 
-from txbridge import kafka_config
 from txbridge.client.listener import TransactionListener
 from txbridge.client.producer import TransactionProducer
+from txbridge.config.sources import load_settings
 from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.admin import Cluster
 from txbridge.log import librdkafka_logger
 from txbridge.operations import Connection, OpenMessage, Selection, list_pending
-from txbridge.settings_sources import load_settings
 from txbridge.testing.backends import Backend
-from txbridge.testing.reading import HasCoordinates, read_committed, state_of
+from txbridge.testing.inspection import HasCoordinates, read_committed, state_of
 from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
-from txbridge.topics_cluster import Cluster
-from txbridge.topics_plan import PlanOptions, apply
+from txbridge.topics.plan import PlanOptions, apply
 
 #: Of the workers. No check comes by itself in the time of a test: `let_checks_be_due` is the test's clock. A killed
 #: worker is missed after 3 s, the least that is safe on a busy machine (the brokers of a backend allow it).

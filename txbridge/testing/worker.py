@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from txbridge import log
-from txbridge.broker.faust_app import run
-from txbridge.broker.outside import Outside
+from txbridge.config.sources import load_settings
 from txbridge.errors import TxBridgeError
-from txbridge.settings_sources import load_settings
+from txbridge.kafka.environment import Outside
+from txbridge.worker.app import run
 
 
 class ShiftedClock(Outside):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txbridge.core.batch import Batch, Part
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
-from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits

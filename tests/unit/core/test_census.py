@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.core.building import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, resume
-from txbridge.core import census
-from txbridge.core.census import SLOT_MS
+from txbridge.core import open_counts
 from txbridge.core.draft import Decisions
-from txbridge.core.end_transaction import Source
-from txbridge.core.offset_ledger import ParkedEntries
+from txbridge.core.end_record import Source
+from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.open_counts import SLOT_MS
 from txbridge.core.states import TransactionState
 
 
@@ -90,8 +90,8 @@ def test_a_draft_tells_since_when_each_delivered_message_was_decided():
 
 
 def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
-    monkeypatch.setattr(census, "MOST_NAMED", 2)
-    counts = census.Census()
+    monkeypatch.setattr(open_counts, "MOST_NAMED", 2)
+    counts = open_counts.Census()
     for group in ("a", "b", "c", "d", "c"):
         counts.add(group, TransactionState.PENDING, 5)
     counts.add("d", TransactionState.HELD, 5)
@@ -105,6 +105,6 @@ def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
     for group in ("c", "c", "c", "d", "b", "e"):
         counts.remove(group, TransactionState.PENDING, 5)
     counts.remove("d", TransactionState.HELD, 5)
-    assert counts.count() == census.Count({}, {})
+    assert counts.count() == open_counts.Count({}, {})
     counts.add("c", TransactionState.PENDING, 5)
     assert counts.count().pending == {"c": {0: 1}}

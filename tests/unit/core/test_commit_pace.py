@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.commit_pace import CommitPace
+from txbridge.core.commit_pacing import CommitPace
 
 
 def _measured(fastest: float) -> CommitPace:

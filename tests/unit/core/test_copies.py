@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.core.building import COMMIT, POLICY, ROLLBACK, Partition, end, entry, half, id_of
-from txbridge.core.copies import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, RecentHalves
+from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, RecentHalves
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 

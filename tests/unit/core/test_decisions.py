@@ -20,7 +20,7 @@ from tests.unit.core.building import (
     whole,
 )
 from txbridge.core import half_queue
-from txbridge.core.end_transaction import EndEntry, Source
+from txbridge.core.end_record import EndEntry, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import Outcome, TransactionState
 

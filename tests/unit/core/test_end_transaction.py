@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.end_transaction import Decision, EndEntry, EndRecord, Source, encode_end, parse_end
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source, encode_end, parse_end
 from txbridge.core.headers import MalformedRecordError
 
 ID = "0123456789ABCDEF0123456789ABCDEF"

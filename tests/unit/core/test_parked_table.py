@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from txbridge.core.offset_ledger import ParkedEntries
+from txbridge.core.checkpoint import ParkedEntry
+from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.parked_table import ParkedRow, ParkedTable
-from txbridge.core.progress import ParkedEntry
 from txbridge.core.states import TransactionState
 
 

@@ -7,10 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import Names
-from txbridge.core.offset_ledger import OffsetLedger
-from txbridge.core.progress import (
+from txbridge.core.checkpoint import (
     ParkedEntry,
     Progress,
     encode_ops,
@@ -18,6 +15,9 @@ from txbridge.core.progress import (
     op_headers,
     parse_op,
 )
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.core.offset_topic import OffsetLedger
 from txbridge.core.states import Outcome, TransactionState
 
 ID = "0123456789ABCDEF0123456789ABCDEF"

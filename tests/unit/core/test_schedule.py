@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.core.schedule import Schedule
+from txbridge.core.timer_queue import Schedule
 
 
 class Dues:

@@ -19,10 +19,10 @@ from tests.unit.core.building import (
     whole,
 )
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.checkpoint import ParkedEntry
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.offset_ledger import ParkedEntries
-from txbridge.core.progress import ParkedEntry
+from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.states import Outcome, TransactionState
 
 NOW = 2_000

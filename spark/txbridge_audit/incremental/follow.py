@@ -1,0 +1,107 @@
+"""`txbridge audit --follow`: one step (steps.py) after the other, until it is told to stop.
+
+Each step is a micro-batch with offsets of its own choice. Structured Streaming's Kafka source would fix the ends of all
+topics at one moment, and read all of them committed or all of them uncommitted; the verdicts need the ends taken in the
+order of cuts.py, and both ways of reading. What that engine gives beside is here by other means: the state is what
+working_set.py carries on, the checkpoint is what store.py keeps, and a transaction leaves the state when it is closed, or
+when retention has removed its half message: no watermark of time could say when, because it may wait for days.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from txbridge.core.names import Names
+from txbridge_audit.audit import until_leaders_stay
+from txbridge_audit.incremental.filesystems import refuse_without_rename, scheme_of
+from txbridge_audit.incremental.steps import Increments, Step
+from txbridge_audit.incremental.violations_topic import Alarms, existing
+from txbridge_audit.read import context
+from txbridge_audit.read.context import Limits
+from txbridge_audit.read.kafka_admin import Cluster
+from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.read.reader import Plan, Reader
+from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.spark_session import Progress, spark_session
+from txbridge_audit.report.model import AuditReport
+
+#: Seconds from the end of a step to the beginning of the next, unless the user says otherwise.
+INTERVAL = 2.0
+#: How long a cut waits for open Kafka transactions, seconds: a worker's take milliseconds. What is open longer is
+#: judged by a later step, and must not hold up the others.
+SETTLE_TIMEOUT = 2.0
+#: Closed transactions are written to the ledger this often (seconds), or when so many transactions are carried from
+#: step to step: each time makes a file for every day and real topic, and until then every step judges them again.
+LEDGER_EVERY, CARRIED = 600.0, 100_000
+#: While nothing is written a step is made this often, seconds: time makes something overdue, and retention removes.
+QUIET = 30.0
+
+
+def follow(
+    bootstrap_servers: str,
+    ledger_path: str,
+    *,
+    stop: threading.Event,
+    violations_topic: str | None = None,
+    interval: float = INTERVAL,
+    namespace: str = "",
+    kafka_options: Mapping[str, str] | None = None,
+    real_topics: Collection[str] = (),
+    spark: SparkSession | None = None,
+    limits: Limits | None = None,
+    progress: Progress = lambda _: None,
+    on_ready: Callable[[], None] = lambda: None,
+    on_step: Callable[[Step], None] = lambda _: None,
+) -> AuditReport:
+    """Audit what comes until `stop` is set, then write the ledger and return the report of everything so far.
+
+    `ledger_path` is that of `run_audit` with `continued`, and each may go on where the other stopped. Violations that
+    are new are told to `on_step`, and written to `violations_topic` if there is one: each once, whatever happens.
+
+    `on_ready` is called once Spark runs, which sets signal handlers of its own when it starts.
+
+    Raises CouldNotAuditError; started again it goes on from the last step that came to its end.
+    """
+    refuse_without_rename(scheme_of(ledger_path))
+    settings = kafka_settings(bootstrap_servers, kafka_options)
+    cluster, names = Cluster(settings), Names(namespace)
+    topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
+    if violations_topic is not None:
+        existing(cluster, violations_topic)
+    with spark_session(spark, progress) as session:
+        increments = Increments.open(Reader(session, cluster, settings, names, topics, progress), ledger_path)
+        alarms = None
+        if violations_topic is not None:
+            alarms = Alarms(settings, cluster, violations_topic, increments.state.audit)
+            alarms.recall(increments.state.alarms)
+        on_ready()
+        carried, began = 0, 0.0
+        while True:
+            last, now = stop.is_set(), time.time()
+            closing = last or carried > CARRIED or now - increments.state.ledger_at / 1000 > LEDGER_EVERY
+            if not closing and now - began < QUIET and not increments.has_news():
+                stop.wait(interval)
+                continue
+            began = now
+            plan = Plan(int(now * 1000), limits or Limits(), Selection(), frozenset(real_topics), SETTLE_TIMEOUT)
+            raising = alarms.send if alarms else None
+            step = until_leaders_stay(session, progress, partial(increments.step, plan, closing=closing, alarm=raising))
+            report = replace(
+                step.report,
+                started_at=plan.now,
+                seconds=time.time() - now,
+                bootstrap_servers=bootstrap_servers,
+                cluster_id=cluster.cluster_id,
+            )
+            step = replace(step, report=report)
+            on_step(step)
+            if last:
+                return step.report
+            carried = 0 if closing else step.carried
+            stop.wait(interval)

@@ -1,0 +1,336 @@
+"""An audit that goes on where the last one stopped: one step is the old state, what came since, and a new state.
+
+A step takes the same cuts as an audit of everything (reading.py), joins what lies between the last cuts and these
+with the rows of all transactions that were not closed (working_set.py), and applies the same rules. A cut of this
+step lies at or above the same cut of the last one, so a step knows what a full audit with its cuts would read, but
+for transactions that were closed (closing.py): the rows of those are kept in archives, from which they come back when
+a new record names them. So what is said after a step is what a full audit would say. Where retention or compaction
+has removed records since they were read, it is more. Archives are deleted when retention has removed their half
+messages from HALF: a record that names one of them later says no more than it does to a full audit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.incremental import working_set
+from txbridge_audit.incremental.state import Archive, State, thinned
+from txbridge_audit.incremental.store import Store
+from txbridge_audit.judge import evaluate, ledger, loss_evidence, summary
+from txbridge_audit.judge.evaluate import Judgement
+from txbridge_audit.judge.mentions import KEY, Frames
+from txbridge_audit.judge.summary import COUNTED, VIOLATIONS, Counts, Key, Listed
+from txbridge_audit.read.context import check_partitions
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.reader import Gathered, Plan, Reader
+from txbridge_audit.report import parquet
+from txbridge_audit.report.model import AuditReport, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A violation that no step before has found."""
+
+    #: The same for the same violation, whenever it is found.
+    id: str
+    entry: Entry
+
+
+#: Raises the alarms of a step, given its number; called before the step counts. Returns where the next ones will stand.
+Raise = Callable[[int, Sequence[Alarm]], Mapping[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step found."""
+
+    #: Of everything that was ever read.
+    report: AuditReport
+    alarms: Sequence[Alarm]
+    #: Transactions that it judged: those not closed before, and those that it has heard of.
+    carried: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Reopened:
+    """Closed transactions that a new record names."""
+
+    #: As working_set.py puts them together.
+    rows: DataFrame
+    counted: Counts
+    #: Those of which something was listed.
+    listed: frozenset[Key]
+
+
+class Increments:
+    """The steps of one ledger."""
+
+    def __init__(self, reader: Reader, path: str, store: Store, state: State) -> None:
+        self._reader, self._path, self._store = reader, path, store
+        self.state = state
+
+    @classmethod
+    def open(cls, reader: Reader, path: str) -> Increments:
+        """Continue the ledger, or begin it. Raises CouldNotAuditError when it is not one that can be continued."""
+        store, namespace = Store(reader.spark, path), reader.names.namespace
+        state = store.last()
+        if state is None:
+            parquet.refuse_existing(reader.spark, path)
+            state = State(secrets.token_hex(8), namespace)
+            store.commit(state)  # alarms of a first step that fails are known by its name
+        if state.namespace != namespace:
+            raise CouldNotAuditError(
+                f"the ledger in {path} is about the namespace {state.namespace!r}, not {namespace!r}: "
+                "check --namespace, or give --ledger another folder",
+            )
+        return cls(reader, path, store, state)
+
+    def has_news(self) -> bool:
+        """Whether anything was written, or a topic came or went, since the last step. Asks for ends, reads nothing."""
+        reader, known = self._reader, self.state.positions
+        reader.cluster.forget_leaders()
+        there = reader.cluster.partition_counts()
+        if any(topic not in there for topic, _ in known):
+            return True
+        internal = (key for keys in reader.partitions.values() for key in keys)
+        keys = {*known, *internal, *check_partitions(reader.names, reader.cluster)}
+        # Not the stable offsets: what an open Kafka transaction hides is news, too.
+        return any(known.get(key) != end for key, end in reader.cluster.high_watermarks(keys).items())
+
+    def step(self, plan: Plan, *, closing: bool = True, alarm: Raise | None = None) -> Step:
+        """One step. With `closing` the ledger is written, and closed transactions leave the rows that are carried on.
+
+        Raises CouldNotAuditError; then the step has not been.
+        """
+        try:
+            return self._step(plan, alarm, closing=closing)
+        finally:
+            self._reader.release()
+
+    def _step(self, plan: Plan, alarm: Raise | None, *, closing: bool) -> Step:
+        reader, number = self._reader, self.state.step + 1
+        state = self._of_these_topics()
+        gathered = reader.gather(plan, state if state.step else None)
+        frames, rows, reopened = self._joined(state, gathered, number)
+        anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
+        judged = self._stored(evaluate.judged(reader, gathered, rows, anchors), self._store.verdicts(number))
+        judgement = evaluate.judge(reader, gathered, frames, rows, judged)
+        packed = working_set.carried(
+            reader.spark,
+            reader.names,
+            frames,
+            judged,
+            gathered.facts.before,
+            with_strays=bool(judgement.counted.strays),
+        )
+        packed = reader.keep(packed)
+        new = self._next(state, gathered, judgement, reopened, number)
+        reader.say("writing the state")
+        if closing:
+            # A step that is made again, because it did not come to its end, writes to where it has written before.
+            parquet.write(reader.names, judged, frames, self._store.ledger(number), "overwrite")
+            archive = self._archive(number, judged.where("closed"), packed.where("closed"))
+            new = dataclasses.replace(
+                new,
+                ledger_at=plan.now,
+                anchors=thinned(anchors, gathered.starts),
+                archives=(*new.archives, archive) if archive else new.archives,
+                closed=new.closed + summary.counts(judged.where("closed")),
+                listed=tuple(summary.in_order([*new.listed, *(one for one in judgement.listed if one.closed)])),
+            )
+            packed = packed.where(~F.col("closed"))
+        self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.rows(number))
+        report = self._report(state, gathered, judgement, reopened, plan)
+        reader.refuse_moved(gathered)
+        alarms = self._alarms(state, judgement)
+        if alarm is not None:
+            new = dataclasses.replace(new, alarms=alarm(number, alarms))
+        self._store.commit(new)
+        self.state = new
+        self._store.tidy(new)
+        return Step(report, alarms, judgement.counted.transactions)
+
+    # What is known
+
+    def _of_these_topics(self) -> State:
+        """The state, without what it says of real topics that were deleted and created again since."""
+        state, cluster, internal = self.state, self._reader.cluster, self._reader.partitions
+        there = cluster.partition_counts()
+        ids = cluster.topic_ids([topic for topic in state.topic_ids if topic in there]) if state.topic_ids else {}
+        other = {topic for topic, known in state.topic_ids.items() if ids.get(topic) != known}
+        for topic in sorted(other & set(internal)):
+            raise CouldNotAuditError(
+                f"{topic} was deleted and created again since the last audit: what the ledger in {self._path} says "
+                "belongs to other transactions; begin a new ledger",
+            )
+        return dataclasses.replace(
+            state,
+            positions={key: at for key, at in state.positions.items() if key[0] not in other},
+            anchors=tuple(anchor for anchor in state.anchors if anchor.real_topic not in other),
+        )
+
+    def _joined(self, state: State, gathered: Gathered, number: int) -> tuple[Frames, DataFrame, _Reopened | None]:
+        """Old and new rows, and the ledger of them."""
+        read = self._reader.spark.read.parquet
+        rows = self._stored(working_set.packed(gathered.frames), self._store.new(number))
+        if state.step:
+            rows = read(self._store.rows(state.step)).unionByName(rows)
+        frames = self._frames(gathered, rows)
+        known = self._facts(gathered, frames, self._store.facts(number))
+        reopened = self._reopened(state, known)
+        if reopened is None:
+            return frames, known, None
+        frames = self._frames(gathered, rows.unionByName(reopened.rows))
+        return frames, self._facts(gathered, frames, self._store.again(number)), reopened
+
+    def _frames(self, gathered: Gathered, rows: DataFrame) -> Frames:
+        frames = working_set.unpacked(rows, gathered.frames)
+        return working_set.unexpired(frames, self._reader.names, gathered.starts)
+
+    def _facts(self, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
+        built = ledger.build(self._reader.spark, self._reader.names, frames, gathered.facts)
+        return self._stored(built, path)
+
+    def _stored(self, rows: DataFrame, path: str) -> DataFrame:
+        rows.write.mode("overwrite").parquet(path)
+        return self._reader.spark.read.parquet(path)
+
+    def _reopened(self, state: State, rows: DataFrame) -> _Reopened | None:
+        """The closed transactions whose coordinates something new names. Most steps have none and read no archive."""
+        if not state.archives:
+            return None
+        missing = rows.where(~F.col("present") & (F.col("half") >= F.col("half_start"))).select(*KEY)
+        spans = missing.groupBy("partition").agg(F.min("half").alias("low"), F.max("half").alias("high")).collect()
+        steps = [
+            archive.step
+            for archive in state.archives
+            if any(
+                span.low <= archive.highest.get(span.partition, -1)
+                and span.high >= archive.lowest.get(span.partition, span.high + 1)
+                for span in spans
+            )
+        ]
+        if not steps:
+            return None
+        reader = self._reader
+
+        def stored(path: Callable[[int], str]) -> DataFrame:
+            many = (reader.spark.read.parquet(path(step)).withColumn("step", F.lit(step)) for step in steps)
+            return reduce(DataFrame.unionByName, many)
+
+        candidates = stored(self._store.judged).join(missing, KEY, "left_semi")
+        # Closed, reopened and closed again: the last archive has all of its rows.
+        last = reader.keep(candidates.groupBy(*KEY).agg(F.max("step").alias("step")))
+        if not last.count():
+            return None
+        judged = reader.keep(candidates.join(last, [*KEY, "step"], "left_semi"))
+        packed = stored(self._store.closed).join(F.broadcast(last), [*KEY, "step"], "left_semi")
+        odd = F.col("fate").isin(*VIOLATIONS) | (F.size("breaches") > 0) | (F.size("findings") > 0)
+        return _Reopened(
+            rows=packed.drop("step"),
+            counted=summary.counts(judged),
+            listed=frozenset((row.partition, row.half) for row in judged.where(odd).select(*KEY).collect()),
+        )
+
+    # What is left to the next step
+
+    def _next(
+        self, state: State, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, number: int
+    ) -> State:
+        """The state after this step, if it closes nothing."""
+        cluster, half = self._reader.cluster, self._reader.names.half
+        positions = {key: span.end for key, span in gathered.spans.items()}
+        starts = {partition: gathered.starts[half, partition] for _, partition in self._reader.partitions[half]}
+        held = {(one.entry.kind, one.key) for one in judgement.listed if one.entry.kind in VIOLATIONS}
+
+        def still_there(key: Key) -> bool:
+            return key[1] is None or key[1] >= starts[key[0]]
+
+        return dataclasses.replace(
+            state,
+            step=number,
+            positions=dict(state.positions) | positions,
+            topic_ids=cluster.topic_ids({topic for topic, _ in gathered.spans}),
+            progress=gathered.progress,
+            known_since={fact.partition: fact.known_since for fact in gathered.facts.partitions},
+            named=gathered.named,
+            closed=state.closed - reopened.counted if reopened else state.closed,
+            strays=_sum(state.strays, judgement.strays),
+            stray_entries=_first([*state.stray_entries, *judgement.stray_entries]),
+            listed=tuple(_still_closed(state, reopened)),
+            archives=tuple(
+                archive
+                for archive in state.archives
+                if any(highest >= starts.get(partition, 0) for partition, highest in archive.highest.items())
+            ),
+            raised=frozenset(one for one in state.raised | held if one in held or still_there(one[1])),
+        )
+
+    def _few(self, rows: DataFrame) -> DataFrame:
+        """In a few files: what is small must not cost a task for each partition of each topic."""
+        return rows.coalesce(self._reader.spark.sparkContext.defaultParallelism)
+
+    def _archive(self, number: int, judged: DataFrame, packed: DataFrame) -> Archive | None:
+        """Write the rows of the transactions that this step closes."""
+        edges = judged.groupBy("partition").agg(F.min("half").alias("low"), F.max("half").alias("high")).collect()
+        if not edges:
+            return None
+        self._few(judged.select(*KEY, *COUNTED)).write.mode("overwrite").parquet(self._store.judged(number))
+        self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.closed(number))
+        return Archive(number, {row.partition: row.low for row in edges}, {row.partition: row.high for row in edges})
+
+    # What is said
+
+    def _report(
+        self, state: State, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, plan: Plan
+    ) -> AuditReport:
+        counted = state.closed + judgement.counted
+        if reopened is not None:
+            counted -= reopened.counted
+        listed = summary.in_order([*_still_closed(state, reopened), *judgement.listed])
+        strays = _first([*state.stray_entries, *judgement.stray_entries])
+        return evaluate.report_of(
+            self._reader.names,
+            gathered,
+            plan.selection,
+            counted,
+            dict(counted.kinds) | _sum(state.strays, judgement.strays) | dict(judgement.others),
+            [*(one.entry for one in listed), *strays, *judgement.other_entries],
+        )
+
+    def _alarms(self, state: State, judgement: Judgement) -> list[Alarm]:
+        half = self._reader.names.half
+        wrong = [one for one in judgement.listed if one.entry.kind in VIOLATIONS]
+        new = [one for one in wrong if (one.entry.kind, one.key) not in state.raised]
+        alarms = [Alarm(f"{one.entry.kind} {half}/{one.key[0]}@{one.key[1]}", one.entry) for one in new]
+        for entry in judgement.stray_entries:
+            if entry.kind in VIOLATIONS:
+                place = entry.evidence[0]
+                alarms.append(Alarm(f"{entry.kind} {place.topic}/{place.partition}@{place.offset}", entry))
+        return alarms
+
+
+def _still_closed(state: State, reopened: _Reopened | None) -> list[Listed]:
+    return [one for one in state.listed if reopened is None or one.key not in reopened.listed]
+
+
+def _sum(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {kind: some.get(kind, 0) + more.get(kind, 0) for kind in {**some, **more}}
+
+
+def _first(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    """The first of each kind, in the order in which they were found."""
+    kept: dict[str, list[Entry]] = {}
+    for entry in entries:
+        of_kind = kept.setdefault(entry.kind, [])
+        if len(of_kind) < summary.limit(entry.kind):
+            of_kind.append(entry)
+    return tuple(entry for of_kind in kept.values() for entry in of_kind)

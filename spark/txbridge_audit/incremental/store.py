@@ -1,0 +1,140 @@
+"""Where a continued audit keeps its state: `_state` in the ledger's folder, on a file system with an atomic rename.
+
+A step writes its rows under its own number and then its state as `<number>.json`, at once and only if there is none. So
+a step that did not come to its end never was, and of two audits that continue the same ledger one fails.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.incremental.filesystems import refuse_without_rename
+from txbridge_audit.incremental.state import State
+
+#: What only the step itself needs.
+_WITHIN = frozenset({"new", "facts", "again", "verdicts"})
+#: Digits of a step's number: the names of files sort like the numbers.
+_DIGITS = 9
+
+
+class Store:
+    """The state of one ledger."""
+
+    def __init__(self, spark: SparkSession, ledger: str) -> None:
+        self._ledger = ledger.rstrip("/")
+        context: Any = spark.sparkContext
+        self._jvm = context._jvm  # noqa: SLF001  (there is no other way to Hadoop's file systems)
+        self._spark = spark
+        root = self._path(self.folder)
+        self._files = root.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+        # A plain path is on whatever Hadoop's configuration says (fs.defaultFS).
+        refuse_without_rename(str(self._files.getUri().getScheme()).lower())
+        # The file system's own words for the place, so that relative paths mean what they mean to Spark.
+        self._context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+            root.makeQualified(self._files.getUri(), self._files.getWorkingDirectory()).toUri(),
+            context._jsc.hadoopConfiguration(),  # noqa: SLF001
+        )
+
+    @property
+    def folder(self) -> str:
+        """Names that begin with an underscore are passed over by readers of Parquet."""
+        return f"{self._ledger}/_state"
+
+    def rows(self, step: int) -> str:
+        """The rows that a step leaves to the next one."""
+        return self._of("rows", step)
+
+    def new(self, step: int) -> str:
+        """What a step has read: so no job of it has to read Kafka again."""
+        return self._of("new", step)
+
+    def facts(self, step: int) -> str:
+        """The facts that a step judges by. Jobs that begin here are planned in no time; there are a dozen of them."""
+        return self._of("facts", step)
+
+    def again(self, step: int) -> str:
+        """The same, after closed transactions came back. What was found by the first ones must not change meanwhile."""
+        return self._of("again", step)
+
+    def verdicts(self, step: int) -> str:
+        """The same, judged."""
+        return self._of("verdicts", step)
+
+    def closed(self, step: int) -> str:
+        """The rows of the transactions that a step has closed."""
+        return self._of("closed", step)
+
+    def judged(self, step: int) -> str:
+        """What was counted of the transactions that a step has closed."""
+        return self._of("judged", step)
+
+    def _of(self, kind: str, step: int) -> str:
+        return f"{self.folder}/{kind}-{step:0{_DIGITS}}"
+
+    def ledger(self, step: int) -> str:
+        """The rows of the ledger that a step writes; readers of Parquet see the number as a column."""
+        return f"{self._ledger}/step={step}"
+
+    def last(self) -> State | None:
+        """The state after the last step; None before the first. Raises CouldNotAuditError when it can not be read."""
+        numbers = self._steps()
+        if not numbers:
+            return None
+        (row,) = self._spark.read.text(self._state(max(numbers)), wholetext=True).collect()
+        return State.from_json(row.value)
+
+    def commit(self, state: State) -> None:
+        """Make a step count. Raises CouldNotAuditError when another audit was faster."""
+        target, unfinished = self._path(self._state(state.step)), self._path(f"{self._state(state.step)}.new")
+        stream = self._files.create(unfinished, True)  # Java: overwrite
+        try:
+            stream.write(bytearray(state.to_json(), "utf-8"))
+        finally:
+            stream.close()
+        options = self._spark.sparkContext._gateway.new_array(  # noqa: SLF001
+            getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0
+        )
+        try:
+            self._context.rename(self._qualified(unfinished), self._qualified(target), options)
+        except Py4JJavaError as error:
+            if "FileAlreadyExistsException" not in str(error.java_exception):
+                raise
+            raise CouldNotAuditError(
+                f"another audit has continued the ledger in {self._ledger} at the same time: let one run at a time",
+            ) from error
+
+    def tidy(self, state: State) -> None:
+        """Delete what no step needs any more. What can not be deleted now goes after a later step."""
+        archives = {archive.step for archive in state.archives}
+        for status in self._files.listStatus(self._path(self.folder)):
+            path = status.getPath()
+            kind, _, rest = path.getName().partition("-")
+            number = rest if rest.isdigit() else path.getName().partition(".")[0]
+            if not number.isdigit():
+                continue
+            needed = archives if kind in {"closed", "judged"} else set() if kind in _WITHIN else {state.step}
+            # Numbers above belong to a step that another audit is about to make.
+            if int(number) <= state.step and int(number) not in needed:
+                with suppress(Py4JError):
+                    self._files.delete(path, True)  # Java: recursive
+
+    def _steps(self) -> list[int]:
+        root = self._path(self.folder)
+        if not self._files.exists(root):
+            return []
+        names = (status.getPath().getName() for status in self._files.listStatus(root))
+        return [int(name.removesuffix(".json")) for name in names if name.endswith(".json")]
+
+    def _state(self, step: int) -> str:
+        return f"{self.folder}/{step:0{_DIGITS}}.json"
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(name)
+
+    def _qualified(self, path: Any) -> Any:
+        return self._files.makeQualified(path)

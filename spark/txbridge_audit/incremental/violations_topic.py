@@ -1,0 +1,156 @@
+"""Violations as records of a Kafka topic, each once.
+
+The records of a step are written in one Kafka transaction before the step counts (store.py). Between the two the audit
+may die; then the step is made again, so before its first step an audit reads what its predecessor has written since the
+last step that counts, and does not write it again. The transactional id belongs to the ledger: whoever starts fences a
+predecessor that still lives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from txbridge.core.names import READER_GROUP, Names
+from txbridge.kafka.denied import named
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.incremental.steps import Alarm
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_config import KafkaSettings
+
+#: Version of the records: raised when a key changes its meaning or goes.
+FORMAT = 1
+#: For everything that the topic is asked, seconds: as long as a partition may be without a leader while one is elected.
+TIMEOUT = 30.0
+
+
+def default_topic(namespace: str) -> str:
+    """Where a namespace's violations go."""
+    return Names(namespace).violations
+
+
+def existing(cluster: Cluster, topic: str) -> list[TopicPartition]:
+    """The partitions of the topic. Raises CouldNotAuditError when there is none: it is never created."""
+    count = cluster.partition_counts().get(topic)
+    if count is None:
+        raise CouldNotAuditError(
+            f"no topic {topic}, to which violations are to be written: create it, name another one with "
+            "--violations-topic, or give the audit's user the right to describe it",
+        )
+    return partitions_of(topic, count)
+
+
+class Alarms:
+    """The topic of the violations of one ledger. Every method raises CouldNotAuditError when Kafka does not do it."""
+
+    def __init__(self, settings: KafkaSettings, cluster: Cluster, topic: str, audit: str) -> None:
+        self._settings, self._cluster, self._topic, self._audit = settings, cluster, topic, audit
+        self._partitions = existing(cluster, topic)
+        self._sent: set[str] = set()
+        self._at: dict[TopicPartition, int] = {}
+        try:
+            self._producer = Producer(
+                {**settings.librdkafka, "transactional.id": f"{topic}-{audit}", "log_level": 0},
+            )
+            self._producer.init_transactions(TIMEOUT)
+        except KafkaException as error:
+            raise self._explained(error) from error
+
+    def recall(self, since: Mapping[TopicPartition, int]) -> None:
+        """Read what was written after the last step that counts; `since` is what that step's `send` has returned."""
+        starts, ends = self._cluster.log_starts(self._partitions), self._cluster.stable_offsets(self._partitions)
+        begin = {key: max(starts[key], since.get(key, 0)) for key in self._partitions}
+        self._at = begin
+        unread = {key for key in self._partitions if begin[key] < ends[key]}
+        if not unread:
+            return
+        consumer = Consumer(
+            {
+                **self._settings.librdkafka,
+                # librdkafka wants one, and looks up its coordinator; nothing is committed.
+                "group.id": READER_GROUP,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            },
+        )
+        try:
+            consumer.assign([KafkaPartition(*key, begin[key]) for key in unread])
+            deadline = time.monotonic() + TIMEOUT
+            while unread:
+                if time.monotonic() >= deadline:
+                    raise CouldNotAuditError(f"{self._topic} can not be read to its end within {TIMEOUT:.0f} s")
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    self._remember(message.value())
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (librdkafka's own name)
+                    unread.discard((str(message.topic()), int(message.partition() or 0)))
+                else:
+                    raise self._explained(KafkaException(error), "READ")
+        finally:
+            consumer.close()
+
+    def send(self, step: int, alarms: Sequence[Alarm]) -> Mapping[TopicPartition, int]:
+        """Write those that were not written yet. Returns an offset of each partition that no later alarm lies below."""
+        new = [alarm for alarm in alarms if alarm.id not in self._sent]
+        if not new:
+            return self._at
+        try:
+            self._producer.begin_transaction()
+            for alarm in new:
+                key = (alarm.entry.transaction or alarm.id).encode()
+                self._producer.produce(self._topic, value=self._value(step, alarm), key=key)
+                self._producer.poll(0)
+            self._producer.commit_transaction(TIMEOUT)
+        except (KafkaException, BufferError) as error:
+            raise self._explained(error) from error
+        self._sent |= {alarm.id for alarm in new}
+        self._at = self._cluster.stable_offsets(self._partitions)
+        return self._at
+
+    def _value(self, step: int, alarm: Alarm) -> bytes:
+        told: dict[str, Any] = {
+            "format": FORMAT,
+            "id": alarm.id,
+            "audit": self._audit,
+            "step": step,
+            "raised_at": int(time.time() * 1000),
+        }
+        return json.dumps(told | dataclasses.asdict(alarm.entry)).encode()
+
+    def _remember(self, value: bytes | None) -> None:
+        try:
+            told = json.loads(value or b"")
+        except ValueError:
+            return  # somebody else's
+        if isinstance(told, dict) and told.get("audit") == self._audit:
+            self._sent.add(str(told.get("id")))
+
+    def _explained(self, error: Exception, operation: str = "WRITE") -> CouldNotAuditError:
+        first = error.args[0] if error.args else error
+        reason = self._named(first, operation).str() if isinstance(first, KafkaError) else str(first)
+        return CouldNotAuditError(
+            f"violations can not be written to {self._topic} ({reason}): check that it is up, and that no other audit "
+            "follows this ledger",
+        )
+
+    def _named(self, error: KafkaError, operation: str) -> KafkaError:
+        """Which right is missing, if one is."""
+        match error.code():
+            case KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return named(error, "DESCRIBE", f"group {READER_GROUP}")
+            case KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                return named(error, "WRITE", f"transactional id {self._topic}-{self._audit}")
+            case _:
+                return named(error, operation, f"topic {self._topic}")

@@ -1,0 +1,101 @@
+"""The rows that a continued audit carries from step to step: those of all transactions that are not closed.
+
+Each typed row of records.py is kept as it is (no key, value or header of a user: a hash of them), so that the next step
+joins them with what is new and applies the same rules. All tables are stored as one, to be written in one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names
+from txbridge_audit.judge import mentions, orphans
+from txbridge_audit.judge.mentions import KEY, Frames
+from txbridge_audit.read.cuts import Ends, TopicPartition
+
+_TABLES = tuple(field.name for field in fields(Frames))
+#: The name of its table, in a row of them all.
+_TABLE = "table"
+
+
+def packed(frames: Frames) -> DataFrame:
+    """All rows as they are, in one table."""
+    return _together({name: getattr(frames, name) for name in _TABLES})
+
+
+def _together(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """`partition` and `half` are the coordinates of what a row is about, if it is about a half message."""
+    named = F.when(~F.col("malformed"), F.col("source_offset"))
+    tables = dict(tables) | {"discards": tables["discards"].withColumn("half", named)}
+    return reduce(
+        lambda some, more: some.unionByName(more, allowMissingColumns=True),
+        (table.withColumn(_TABLE, F.lit(name)) for name, table in tables.items()),
+    )
+
+
+def unpacked(rows: DataFrame, like: Frames) -> Frames:
+    """The tables that were put together; their columns are those of other frames."""
+
+    def table(name: str) -> DataFrame:
+        return rows.where(F.col(_TABLE) == name).select(*getattr(like, name).columns)
+
+    return Frames(*(table(name) for name in _TABLES))
+
+
+def unexpired(frames: Frames, names: Names, starts: Ends) -> Frames:
+    """Without what retention has removed from HALF, and faulty records of END and OP that are gone, too.
+
+    What END and OP said of a half message that is there still counts: it was read.
+    """
+    half = _start(starts, names.half)
+    source = F.when(F.col("source_topic") == names.half, half).otherwise(_start(starts, names.end))
+    return Frames(
+        halves=frames.halves.where(F.col("half") >= half),
+        entries=frames.entries,
+        bad_ends=frames.bad_ends.where(F.col("end_at") >= _start(starts, names.end)),
+        outcomes=frames.outcomes.where(F.col("fault").isNull() | (F.col("op_at") >= _start(starts, names.op))),
+        parked=frames.parked,
+        discards=frames.discards.where(~F.col("malformed") | (F.col("source_offset") >= source)),
+        copies=frames.copies,
+        checks=frames.checks,
+    )
+
+
+def _start(starts: Ends, topic: str) -> Column:
+    """The log start of a row's partition of the topic."""
+    pairs = [F.lit(value) for (name, partition), at in starts.items() if name == topic for value in (partition, at)]
+    return F.coalesce(F.try_element_at(F.create_map(*pairs), "partition"), F.lit(0))
+
+
+def carried(
+    spark: SparkSession,
+    names: Names,
+    frames: Frames,
+    judged: DataFrame,
+    before: Mapping[TopicPartition, int],
+    *,
+    with_strays: bool,
+) -> DataFrame:
+    """All rows that the next step may need, in one table, with `closed`: whether their transaction is.
+
+    Left out are the rows of half messages that retention has removed, unless OFFSET still holds them open, and visible
+    records without a half message (`with_strays`: there are some) below the earlier cut, which have been judged.
+    """
+    tables = {name: getattr(frames, name) for name in _TABLES}
+    # At the coordinates of what they decide; those that do not count never will.
+    tables["entries"] = mentions.decisions(names, frames)
+    if with_strays:
+        copies = mentions.copies_before(spark, frames.copies, before)
+        place = ["topic", "copy_partition", "copy_at"]
+        tables["copies"] = frames.copies.join(orphans.candidates(copies, judged).select(*place), place, "left_anti")
+    gone = ~F.col("present") & (F.col("half") < F.col("half_start")) & F.col("parked").isNull()
+    told = judged.where(F.col("half").isNotNull()).select(*KEY, "closed", gone.alias("gone"))
+    # A copy of a half message that is gone is a stray as soon as it lies below the earlier cut.
+    left = F.coalesce(F.col("gone") & (F.col(_TABLE) != "copies"), F.lit(False))
+    joined = _together(tables).join(told, KEY, "left").where(~left)
+    return joined.withColumn("closed", F.coalesce("closed", F.lit(False))).drop("gone")

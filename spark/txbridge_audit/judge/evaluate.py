@@ -1,0 +1,151 @@
+"""From what was read to what is wrong: the ledger, the verdicts, the sums and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from txbridge.core.names import Names
+from txbridge_audit.judge import closing, fates, findings, loss_evidence, mentions, notes, orphans, summary
+from txbridge_audit.judge.loss_evidence import Anchor
+from txbridge_audit.judge.mentions import Frames
+from txbridge_audit.judge.summary import Counts, Listed
+from txbridge_audit.read import context, decode
+from txbridge_audit.read.kafka_admin import partitions_of
+from txbridge_audit.read.kafka_source import READ_UNCOMMITTED
+from txbridge_audit.read.reader import Gathered, Reader
+from txbridge_audit.read.selection import Selection
+from txbridge_audit.report.model import AuditReport, Entry, Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was found in the rows of one ledger."""
+
+    counted: Counts
+    #: Violations and findings of the ledger's rows.
+    listed: Sequence[Listed]
+    #: Visible records without a half message: how many of each kind, and the first.
+    strays: Mapping[str, int]
+    stray_entries: Sequence[Entry]
+    #: What is known of records that can not be read, of open Kafka transactions and of ranges that are gone.
+    others: Mapping[str, int]
+    other_entries: Sequence[Entry]
+
+    def report(self, names: Names, gathered: Gathered, selection: Selection) -> AuditReport:
+        """The report of these rows alone; when it began and how long it took is left open."""
+        return report_of(
+            names,
+            gathered,
+            selection,
+            self.counted,
+            dict(self.counted.kinds) | dict(self.strays) | dict(self.others),
+            [*(one.entry for one in self.listed), *self.stray_entries, *self.other_entries],
+        )
+
+
+def judged(reader: Reader, gathered: Gathered, rows: DataFrame, known: Collection[Anchor]) -> DataFrame:
+    """The rows of the ledger (persisted) with fate, violations, findings, and `closed`. Lazy."""
+    with_proof = loss_evidence.add(reader.spark, rows, gathered.truncated, known)
+    return closing.add(findings.find(fates.judge(with_proof)))
+
+
+def judge(reader: Reader, gathered: Gathered, frames: Frames, rows: DataFrame, chosen: DataFrame) -> Judgement:
+    """Count and list what is wrong or odd. `chosen` are the judged ones of the `rows` that are audited.
+
+    Raises CouldNotAuditError when OP holds records of another version.
+    """
+    names = reader.names
+    counted = summary.counts(chosen)
+    reader.say("collecting evidence")
+    listed = summary.listed(names, chosen, counted)
+    found: dict[str, int] = {}
+    stray_entries: list[Entry] = []
+    if counted.strays:
+        copies = mentions.copies_before(reader.spark, frames.copies, gathered.facts.before)
+        unmatched = orphans.candidates(copies, rows)
+        found, stray_entries = summary.strays(reader.keep(_labelled(reader, gathered, unmatched)))
+    others: dict[str, int] = {}
+    entries: list[Entry] = []
+    if counted.malformed or frames.discards.where("malformed").limit(1).count():
+        odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
+        others, entries = summary.malformed(names, reader.keep(odd))
+    if counted.bad_ops:
+        context.refuse_unknown_versions(gathered.raw_op)  # not before: each is an OP record that can not be read
+        others = others | {findings.UNREADABLE_OP: counted.bad_ops}
+        entries += summary.unreadable(names, frames.outcomes)
+    gone = notes.range_gone(names, gathered.facts)
+    hidden = notes.open_transactions(gathered.hidden, reader.partitions)
+    lacking = notes.missing_rights(gathered.facts)
+    for kind, told in (
+        (findings.HALF_RANGE_GONE, gone),
+        (findings.RIGHT_MISSING, lacking),
+        (findings.OPEN_TRANSACTION, hidden),
+    ):
+        if told:
+            others = others | {kind: len(told)}
+            entries += told
+    return Judgement(counted, listed, found, stray_entries, others, entries)
+
+
+def report_of(
+    names: Names,
+    gathered: Gathered,
+    selection: Selection,
+    counted: Counts,
+    kinds: Mapping[str, int],
+    entries: Sequence[Entry],
+) -> AuditReport:
+    """The report; when it began and how long it took is left open."""
+    wrong = {kind: kinds.get(kind, 0) or counted.fates.get(kind, 0) for kind in summary.VIOLATIONS}
+    return AuditReport(
+        namespace=names.namespace,
+        transactions=counted.transactions,
+        fates=counted.fates,
+        pending_states=counted.pending_states,
+        violations=Tally(wrong, tuple(entry for entry in entries if entry.kind in wrong)),
+        findings=Tally(
+            {kind: count for kind, count in kinds.items() if kind not in wrong},
+            tuple(entry for entry in entries if entry.kind not in wrong),
+        ),
+        delivered_more_than_once=counted.delivered_more_than_once,
+        rolled_back_but_visible=counted.rolled_back_but_visible,
+        answered_by_check=counted.answered_by_check,
+        cuts=_cuts(gathered),
+        selection=selection,
+        started_at=0,
+        seconds=0.0,
+    )
+
+
+def _labelled(reader: Reader, gathered: Gathered, unmatched: DataFrame) -> DataFrame:
+    starts = {fact.partition: fact.log_start for fact in gathered.facts.partitions}
+    read_from = {fact.partition: fact.half_start for fact in gathered.facts.partitions}
+    return orphans.label(reader.spark, unmatched, starts, read_from, _other_namespaces(reader))
+
+
+def _other_namespaces(reader: Reader) -> orphans.OtherNamespaces | None:
+    base = Names().half
+    counts = reader.cluster.partition_counts()
+    topics = [name for name in counts if name == base or name.endswith(f".{base}")]
+    keys = [key for name in topics if name != reader.names.half for key in partitions_of(name, counts[name])]
+    if not keys:
+        return None
+    starts, ends = reader.cluster.log_starts(keys), reader.cluster.high_watermarks(keys)
+    raw = reader.read(starts, ends, READ_UNCOMMITTED)
+    edges: dict[int, int] = {}
+    for (_, partition), start in starts.items():
+        edges[partition] = max(start, edges.get(partition, 0))
+    return orphans.OtherNamespaces(decode.halves(raw), edges)
+
+
+def _cuts(gathered: Gathered) -> dict[str, dict[str, dict[str, int]]]:
+    cuts: dict[str, dict[str, dict[str, int]]] = {}
+    for (topic, partition), span in sorted(gathered.spans.items()):
+        offsets = {"start": span.start, "end": span.end}
+        if (topic, partition) in gathered.facts.before:
+            offsets["before"] = gathered.facts.before[topic, partition]
+        cuts.setdefault(topic, {})[str(partition)] = offsets
+    return cuts

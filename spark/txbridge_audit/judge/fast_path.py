@@ -1,0 +1,229 @@
+"""Transactions of which the topics tell the plain story, and what is left: nearly all are plain, and soon judged.
+
+A plain one has a well-formed half message, one decision, one outcome in OP that agrees with it and, if committed, one
+visible copy with the same content in its real topic; nothing else mentions it. That is enough to say `delivered` or
+`rolled_back`: no rule of fates.py, violations.py or findings.py that comes before, or stands beside, holds for such a
+row, whatever the facts, the cuts and the limits are. So these are counted here, from a few numbers each, and only the
+others go through the ledger and all of its rules, which costs twenty times as much.
+
+What is compared as text elsewhere (id, group, topic) is compared by a hash of 64 bits here, as contents are everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names
+from txbridge_audit.incremental import working_set
+from txbridge_audit.judge import fates, mentions
+from txbridge_audit.judge.loss_evidence import Anchor
+from txbridge_audit.judge.mentions import Frames
+from txbridge_audit.judge.summary import Counts
+from txbridge_audit.read.decode import COMMIT, ROLLBACK
+from txbridge_audit.read.literals import frame
+from txbridge_audit.read.reader import Reader
+from txbridge_audit.read.selection import Selection
+
+# What a record says, a bit each: every record of a plain transaction sets one of the first six.
+_HALF, _COMMIT, _ROLLBACK, _OP_COMMIT, _OP_ROLLBACK, _COPY = (1 << place for place in range(6))
+#: Anything else.
+_ODD = 1 << 6
+#: Beside them: the decision answered a check; the transaction is one that was asked for.
+_BY_CHECK, _TAKEN = 1 << 7, 1 << 8
+
+_DELIVERED = _HALF | _COMMIT | _OP_COMMIT | _COPY
+_ROLLED_BACK = _HALF | _ROLLBACK | _OP_ROLLBACK
+#: In place of coordinates that a record does not name; offsets are never negative.
+_NOWHERE = -1
+#: Coordinates of others that are sent to every task. When there are more, all go through the rules: leaving out the
+#: plain ones saves little then.
+_MANY = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The plain transactions, summed up, and the rows of all others."""
+
+    counted: Counts
+    anchors: Sequence[Anchor]
+    rest: Frames
+
+
+def split(reader: Reader, frames: Frames, topics: Sequence[str], selection: Selection) -> Split:
+    """Tell the plain ones from the rest, unless that is most of them; `topics` are the real ones that were read."""
+    frames = dataclasses.replace(
+        frames,
+        # Each is looked at twice: for the plain story, and for what belongs to another one.
+        copies=reader.keep(frames.copies),
+        checks=reader.keep(frames.checks),
+    )
+    groups = reader.keep(_grouped(_summed(_told(reader.names, frames, selection))))
+    sums = (
+        groups.groupBy("at_partition", "story", "topic", "place")
+        .agg(
+            F.sum("n").alias("n"),
+            F.min(F.struct("op_at", "copy_at")).alias("oldest"),
+        )
+        .join(F.broadcast(_names(reader.spark, topics)), "topic", "left")
+        .collect()
+    )
+    number = sum(row.n for row in sums if row.story is None)
+    if number > _MANY:
+        return Split(Counts(), (), frames)
+    rest = _rest(frames, F.broadcast(groups.where(F.col("story").isNull()).select("at_partition", "other_half")))
+    # Most have a few records each.
+    rest = working_set.unpacked(reader.cut_off(working_set.packed(rest), 4 * number), rest)
+    plain = [row for row in sums if row.story is not None]
+    taken = [row for row in plain if row.story & _TAKEN]
+    by_fate = {
+        fates.DELIVERED: sum(row.n for row in taken if row.story & _COMMIT),
+        fates.ROLLED_BACK: sum(row.n for row in taken if row.story & _ROLLBACK),
+    }
+    return Split(
+        counted=dataclasses.replace(
+            Counts(),
+            fates={**Counts().fates, **by_fate},
+            answered_by_check=sum(row.n for row in taken if row.story & _BY_CHECK),
+        ),
+        anchors=[
+            Anchor(row.at_partition, row.name, row.place, row.oldest.op_at, row.oldest.copy_at)
+            for row in plain
+            if row.story & _COMMIT
+        ],
+        rest=rest,
+    )
+
+
+def _told(names: Names, frames: Frames, selection: Selection) -> DataFrame:
+    """What each record says of its coordinates: `bits`, hashes that must agree (`end`: of half message and decision,
+    `delivered`: of half message and copy), and where OP names it and its copy is.
+    """
+    taken = F.when(selection.takes_half(), _TAKEN).otherwise(0)
+    source, decision, outcome = F.col("source"), F.col("decision"), F.col("outcome")
+    decided = F.when(source == "resume", _ODD).when(decision == COMMIT, _COMMIT).when(decision == ROLLBACK, _ROLLBACK)
+    by_check = F.when(source == "check", _BY_CHECK).otherwise(0)
+    recorded = F.when(outcome == "commit", _OP_COMMIT).when(outcome == "rollback", _OP_ROLLBACK)
+    odd = F.lit(_ODD)
+    discards = frames.discards.withColumnRenamed("source_offset", "half")
+    tables = (
+        _row(
+            frames.halves,
+            F.when(F.col("fault").isNull(), F.lit(_HALF).bitwiseOR(taken)).otherwise(_ODD),
+            end=F.xxhash64("id", "group"),
+            delivered=F.xxhash64("id", "real_topic", "content"),
+        ),
+        _row(
+            mentions.decisions(names, frames),
+            decided.otherwise(_ODD).bitwiseOR(by_check),
+            end=F.xxhash64("id", "group"),
+        ),
+        _row(frames.outcomes, F.when(F.col("half").isNotNull(), recorded).otherwise(_ODD), op_at=F.col("op_at")),
+        _row(
+            frames.copies,
+            F.when(F.col("id").isNotNull() & F.col("half").isNotNull(), _COPY).otherwise(_ODD),
+            delivered=F.xxhash64("id", "topic", "content"),
+            copy_at=F.col("copy_at"),
+            place=F.col("copy_partition"),
+            topic=F.xxhash64("topic"),
+        ),
+        _row(frames.parked, odd),
+        _row(frames.checks, odd),
+        _row(discards, odd),
+        # What decides a copy of a half message decides the first one: neither is plain.
+        _row(discards.where(F.col("first").isNotNull()).drop("half").withColumnRenamed("first", "half"), odd),
+    )
+    return reduce(DataFrame.unionByName, tables)
+
+
+def _row(rows: DataFrame, bits: Column, **given: Column) -> DataFrame:
+    """Nothing but numbers: those are summed up in place, without an object for each row."""
+
+    def number(name: str, of_type: str = "bigint") -> Column:
+        return given.get(name, F.lit(None)).cast(of_type).alias(name)
+
+    return rows.select(
+        *_coordinates(),
+        F.coalesce(bits, F.lit(_ODD)).cast("bigint").alias("bits"),
+        *(number(name) for name in ("end", "delivered", "op_at", "copy_at", "topic")),
+        number("place", "int"),
+    )
+
+
+def _coordinates() -> tuple[Column, Column]:
+    nowhere = F.lit(_NOWHERE)
+    return (
+        F.coalesce("partition", nowhere).alias("at_partition"),
+        F.coalesce("half", nowhere.cast("bigint")).alias("at_half"),
+    )
+
+
+def _summed(told: DataFrame) -> DataFrame:
+    """A row per coordinates: `story` (the bits) if it is a plain one, else null, and what is counted of plain ones."""
+    # Shuffled first: Spark would else sum up before, too, where hardly two rows belong together.
+    summed = (
+        told.repartition("at_partition", "at_half")
+        .groupBy("at_partition", "at_half")
+        .agg(
+            F.count("*").alias("n"),
+            F.bit_or("bits").alias("bits"),
+            # Of two hashes 0, if they are the same.
+            *(F.bit_xor(name).alias(name) for name in ("end", "delivered")),
+            *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+        )
+    )
+    story = F.col("bits").bitwiseAND(~(_BY_CHECK | _TAKEN))
+    # As many records as bits: each of them occurs once.
+    delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & (F.col("delivered") == 0)
+    rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count())
+    plain = (F.col("end") == 0) & (delivered | rolled_back)
+    return summed.select(
+        "at_partition",
+        "at_half",
+        F.when(plain, F.col("bits")).alias("story"),
+        *("topic", "place", "op_at", "copy_at"),
+    )
+
+
+def _grouped(summed: DataFrame) -> DataFrame:
+    """Plain ones summed up, the others one by one with their `other_half`."""
+    plain = F.col("story").isNotNull()
+    return summed.groupBy(
+        "at_partition",
+        F.when(~plain, F.col("at_half")).alias("other_half"),
+        "story",
+        *(F.when(plain, F.col(name)).alias(name) for name in ("topic", "place")),
+        # Every anchor's records are in the first row of its group; hashing is cheaper than sorting all for a pair.
+        F.when(F.col("story").bitwiseAND(_COMMIT) != 0, F.col("op_at")).alias("op_at"),
+    ).agg(F.count("*").alias("n"), F.min("copy_at").alias("copy_at"))
+
+
+def _names(spark: SparkSession, topics: Sequence[str]) -> DataFrame:
+    """The topics by their hashes."""
+    rows = ({"name": topic} for topic in topics)
+    return frame(spark, rows, "name: string").select("name", F.xxhash64("name").alias("topic"))
+
+
+def _rest(frames: Frames, others: DataFrame) -> Frames:
+    """The rows of these coordinates, and those that name none. Records that can not be read, and discards, are few."""
+    others = others.withColumnRenamed("at_partition", "other_partition")
+    partition, half = _coordinates()
+
+    def of(rows: DataFrame) -> DataFrame:
+        here = (partition == F.col("other_partition")) & (half == F.col("other_half"))
+        return rows.join(others, here, "left_semi")
+
+    return dataclasses.replace(
+        frames,
+        halves=of(frames.halves),
+        entries=of(frames.entries),
+        outcomes=of(frames.outcomes),
+        parked=of(frames.parked),
+        copies=of(frames.copies),
+        checks=of(frames.checks),
+    )

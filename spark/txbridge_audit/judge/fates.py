@@ -1,0 +1,208 @@
+"""The fate of each transaction: the first rule that holds. Each rule says which cut makes it sound.
+
+Order of the cuts: real topics (`before`), OFFSET, OP, discard, END, HALF, real topics again. A rule may only conclude
+from something that is *missing* when what is missing would have been written before the cut that was searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.read.decode import COMMIT, ROLLBACK
+
+WRONG_WINNER, LEAKED, DUPLICATED, LOST, PHANTOM = "WRONG_WINNER", "LEAKED", "DUPLICATED", "LOST", "PHANTOM"
+DELIVERED, ROLLED_BACK, PENDING = "delivered", "rolled_back", "pending"
+DISCARDED, ABANDONED, UNVERIFIABLE = "discarded", "abandoned", "unverifiable"
+
+#: Fates that break a promise. PHANTOM belongs to a visible record, not to a transaction: it is no fate.
+WRONG_FATES = (LOST, DUPLICATED, LEAKED, WRONG_WINNER)
+FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, ABANDONED, UNVERIFIABLE, *WRONG_FATES)
+
+#: States of a pending transaction, in the order in which they are tested.
+HELD, IN_COMMIT, MOVING, UNREAD = "held", "in_commit", "moving", "decision_unread"
+RESUMED, UNDECIDED = "resumed", "undecided"
+PENDING_STATES = (HELD, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A fate, what it says of the transaction, and when it holds (null counts as not)."""
+
+    fate: str
+    says: str
+    holds: Callable[[], Column]
+
+
+def _col(name: str) -> Column:
+    return F.col(name)
+
+
+def _named(outcome: str) -> Column:
+    return _col(f"op_{outcome}").isNotNull()
+
+
+def _decided(decision: int) -> Column:
+    return _col("winner.decision").eqNullSafe(decision)
+
+
+def _undecided() -> Column:
+    return _col("winner").isNull()
+
+
+def _provable() -> Column:
+    """A committed record that is not in the real topic was never there (see `loss_evidence.py`)."""
+    older_is_there = F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
+    return _col("topic_exists") & ~_col("compacted") & older_is_there
+
+
+def _is_held() -> Column:
+    return _col("parked").eqNullSafe("held")
+
+
+def _given_up() -> Column:
+    """An operator has abandoned it after it was committed."""
+    return _decided(COMMIT) & F.coalesce(_col("abandoned_at") >= _col("winner.end_at"), F.lit(False))
+
+
+def _discarded() -> Column:
+    return (_named("discard") | (_col("discards") > 0) | _col("parked").eqNullSafe("discarded")) & ~_col("reopened")
+
+
+RULES: tuple[Rule, ...] = (
+    # Sound: OP is cut before END, so the END that an outcome in OP rests on was read; the first valid decision in a
+    # prefix of END stays the first for ever, because END is append-only and applied in order.
+    Rule(
+        WRONG_WINNER,
+        "a later decision prevailed over the first valid one",
+        lambda: (
+            _col("history_known")
+            & _col("contrary").isNotNull()
+            & ((_decided(COMMIT) & _named("rollback")) | (_decided(ROLLBACK) & _named("commit")))
+        ),
+    ),
+    # Sound at any cut of the real topics for an outcome in OP, and for a first decision "rollback" below the progress:
+    # it never changes (above), and a discard that came before it is in the discard cut. Not applied yet, it is sound
+    # only below the earlier cut: a discard and a resume that we do not see may have come between.
+    Rule(
+        LEAKED,
+        "rolled back, yet visible",
+        lambda: (
+            (_col("history_known") & _decided(ROLLBACK) & (_col("copies") > 0) & _col("applied"))
+            | (_col("history_known") & _decided(ROLLBACK) & (_col("copies_before") > 0))
+            | ((_col("copies") > 0) & _named("rollback") & ~_named("commit"))
+        ),
+    ),
+    # Sound only below the earlier cut of the real topics: a record visible there had its END in the log already, and
+    # discard and END were cut later. Above that cut the decision may simply not be in what we read of END.
+    Rule(
+        LEAKED,
+        "visible without a decision to commit",
+        lambda: (_col("copies_before") > 0) & _col("history_known") & _undecided(),
+    ),
+    # Sound at any cut: a worker that has abandoned a message never offers it to its topic again.
+    Rule(
+        LEAKED,
+        "abandoned, yet visible",
+        lambda: _named("abandon") & (_col("copies") > 0),
+    ),
+    # Sound because OP is cut before END: the decision and the command that an outcome in OP rests on were read.
+    Rule(
+        WRONG_WINNER,
+        "rolled back by the first valid decision, and recorded as abandoned",
+        lambda: _named("abandon") & _col("history_known") & _decided(ROLLBACK),
+    ),
+    Rule(
+        LOST,
+        "recorded as abandoned, though no operator has abandoned a committed message",
+        lambda: _named("abandon") & _col("history_known") & ~_given_up(),
+    ),
+    Rule(
+        ABANDONED,
+        "committed, not deliverable, and given up by an operator",
+        lambda: (_col("copies") == 0) & _named("abandon") & ~_named("commit"),
+    ),
+    # Sound at any cut: every copy that is counted is committed and visible. Copies in other topics are not counted.
+    Rule(DUPLICATED, "more than one visible copy", lambda: _col("copies") > 1),
+    # Sound because the real topics were cut again after OP, once every Kafka transaction that had written by then was
+    # decided (`settled`): the record that goes with the OP record in the cut is below that cut, or was never written.
+    # Where compaction, retention, or a topic deleted and created again could explain it, it is `unverifiable` instead.
+    Rule(
+        LOST,
+        "recorded as committed, but not visible",
+        lambda: (_col("copies") == 0) & _named("commit") & _col("settled") & _provable(),
+    ),
+    # Sound because progress (OFFSET) is cut before OP and OP is settled: the Kafka transaction that moved progress past
+    # this END also named the outcome in OP or parked the message as held, and both are below our cuts.
+    Rule(
+        LOST,
+        "decided to commit and applied, but neither delivered nor held",
+        lambda: (
+            (_col("copies") == 0)
+            & ~_named("commit")
+            & _decided(COMMIT)
+            & _col("applied")
+            & ~_is_held()
+            & _col("op_settled")
+            & _col("history_known")
+        ),
+    ),
+    Rule(
+        UNVERIFIABLE,
+        "recorded as committed and not visible; compaction, retention or deletion of the real topic may be why",
+        lambda: (_col("copies") == 0) & _named("commit") & _col("settled"),
+    ),
+    # A single copy; whoever may not be told from the log any more (history gone) is not accused.
+    Rule(
+        DELIVERED,
+        "committed and delivered once",
+        lambda: (_col("copies") == 1) & (_named("commit") | _decided(COMMIT) | ~_col("history_known")),
+    ),
+    Rule(
+        ROLLED_BACK,
+        "rolled back and not visible",
+        lambda: (_col("copies") == 0) & (_named("rollback") | (_decided(ROLLBACK) & _col("applied"))),
+    ),
+    Rule(
+        DISCARDED,
+        "set aside undecided; an operator may resume it",
+        lambda: (_col("copies") == 0) & _discarded() & ~_named("commit") & (_undecided() | ~_col("history_known")),
+    ),
+    # Finished according to the watermark, and every trace of how is gone by retention.
+    Rule(
+        UNVERIFIABLE,
+        "finished so long ago that retention has removed how",
+        lambda: (
+            (_col("copies") == 0)
+            & ~_col("history_known")
+            & _undecided()
+            & ~_named("commit")
+            & (_col("half") < _col("low"))
+            & _col("parked").isNull()
+        ),
+    ),
+    Rule(PENDING, "waiting", lambda: F.lit(True)),
+)
+
+
+def judge(ledger: DataFrame) -> DataFrame:
+    """The ledger with `rule` (index in RULES), `fate` and `pending_state`; null where no transaction is (`valid`)."""
+    holding = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(index)) for index, rule in enumerate(RULES))
+    fates = F.array(*(F.lit(rule.fate) for rule in RULES))
+    judged = ledger.withColumn("rule", F.when(_col("valid"), F.coalesce(*holding)))
+    judged = judged.withColumn("fate", F.get(fates, _col("rule")))
+    return judged.withColumn("pending_state", F.when(_col("fate") == PENDING, _pending_state()))
+
+
+def _pending_state() -> Column:
+    return (
+        F.when(_is_held(), HELD)
+        .when(_named("commit"), IN_COMMIT)
+        .when(_col("copies") > 0, MOVING)
+        .when(~_undecided(), UNREAD)
+        .when(_col("reopened"), RESUMED)
+        .otherwise(UNDECIDED)
+    )

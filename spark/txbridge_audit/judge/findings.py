@@ -1,0 +1,150 @@
+"""What is worth knowing beside the fate and breaks no promise: refusals that worked, odd records, missing traces."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.judge import fates, violations
+from txbridge_audit.judge.violations import Rule
+from txbridge_audit.read.decode import COMMIT
+
+#: Findings that do not come from a row of the ledger.
+MALFORMED, COPY, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "COPY", "OTHER_NAMESPACE", "HALF_GONE"
+UNREADABLE_OP, OPEN_TRANSACTION, HALF_RANGE_GONE = "UNREADABLE_OP", "OPEN_TRANSACTION", "HALF_RANGE_GONE"
+RIGHT_MISSING = "RIGHT_MISSING"
+
+
+def _col(name: str) -> Column:
+    return F.col(name)
+
+
+def _lost_in_range() -> Column:
+    """Coordinates in the range that we read, where no half message is."""
+    return ~_col("present") & (F.coalesce(_col("half"), F.lit(0)) >= F.coalesce("half_start", F.lit(0)))
+
+
+def _unrecorded() -> Column:
+    # The cuts: OP came after the earlier cut of the real topics, and is settled.
+    visible = (_col("copies_before") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
+    untold = ~violations.recorded() & _col("parked").isNull() & ~violations.progress_ahead()
+    return _col("valid") & _col("op_settled") & _col("history_known") & untold & visible
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "CONTRADICTION",
+        "a later decision said the opposite and was refused",
+        lambda: _col("contrary").isNotNull() & (_col("fate") != fates.WRONG_WINNER),
+    ),
+    Rule(
+        "REPEAT",
+        "the same decision was sent again and refused",
+        lambda: (_col("decisions") - F.when(_col("contrary").isNull(), 0).otherwise(1)) > 1,
+    ),
+    Rule("LATE", "decided after it had been discarded, and refused", lambda: _col("late") > 0),
+    Rule("WRONG_TRANSACTION_ID", "an END named it with another transaction id", lambda: _col("wrong_id") > 0),
+    Rule("WRONG_GROUP", "an END of another producer group named it", lambda: _col("wrong_group") > 0),
+    # HALF is cut after END, and a half message is acknowledged before anybody can name it.
+    Rule(
+        "NO_HALF_MESSAGE",
+        "an END names coordinates where no half message is",
+        lambda: _lost_in_range() & (_col("entries") > 0),
+    ),
+    Rule(
+        "OUTCOME_WITHOUT_HALF",
+        "OP names coordinates where no half message is",
+        lambda: _lost_in_range() & (_col("entries") == 0) & violations.recorded(),
+    ),
+    # END is cut after OP.
+    Rule(
+        "OUTCOME_WITHOUT_DECISION",
+        "OP names an outcome that nobody decided",
+        lambda: (
+            _col("valid")
+            & _col("history_known")
+            & _col("winner").isNull()
+            & F.coalesce("op_commit", "op_rollback", "op_abandon").isNotNull()
+        ),
+    ),
+    Rule("UNRECORDED", "visible, but OP does not name it, and the progress has not passed its decision", _unrecorded),
+    Rule(
+        "DISCARDED_TWICE",
+        "more than one discard record, with no resume between",
+        lambda: (
+            _col("valid")
+            & (_col("discards") > 1)
+            & (_col("resumed_at").isNull() | (_col("resumed_at") < F.get("discard_ends", F.lit(0))))
+        ),
+    ),
+    # Retention and compaction explain themselves; a topic that was deleted and created again does not.
+    Rule(
+        "NOT_IN_TOPIC",
+        "recorded as committed and not visible, nor is any older one: was the real topic deleted and created again?",
+        lambda: (
+            (_col("fate") == fates.UNVERIFIABLE)
+            & _col("op_commit").isNotNull()
+            & _col("topic_exists")
+            & ~_col("compacted")
+            & ~_col("truncated")
+        ),
+    ),
+    Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: _col("foreign") > 0),
+)
+
+SAYS = {rule.kind: rule.says for rule in RULES} | {
+    MALFORMED: "a record of HALF or END that is not ours or breaks a rule; it has no effect",
+    COPY: "a half message that its producer has sent twice; the first one counts",
+    OTHER_NAMESPACE: "a visible record that belongs to a half message of another namespace",
+    HALF_GONE: "a visible record whose half message retention has removed",
+    UNREADABLE_OP: "a record of OP that can not be read",
+    OPEN_TRANSACTION: "a Kafka transaction stayed open; what it may hide is not judged",
+    HALF_RANGE_GONE: "retention removed half messages that the progress had not passed; their fates can not be told",
+    RIGHT_MISSING: "a right on a real topic is missing, so that no loss can be proved there",
+}
+
+
+def find(judged: DataFrame) -> DataFrame:
+    """The judged ledger with `breaches` (violations beside the fate) and `findings`: the kinds that hold, in order."""
+
+    def kinds(rules: tuple[Rule, ...]) -> Column:
+        held = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(rule.kind)) for rule in rules)
+        return F.array_compact(F.array(*held))
+
+    return judged.withColumns({"breaches": kinds(violations.RULES), "findings": kinds(RULES)})
+
+
+def malformed(halves: DataFrame, bad_ends: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:
+    """Malformed records of HALF and END (topic names given), copies included.
+
+    kind, source_topic, partition, source_offset, says, set_aside. By our own reading, by the worker's (it set them
+    aside), or both; the worker's words are preferred.
+    """
+
+    def ours(rows: DataFrame, topic: str, offset: str) -> DataFrame:
+        return rows.where(_col("fault").isNotNull()).select(
+            F.lit(topic).alias("source_topic"),
+            "partition",
+            _col(offset).alias("source_offset"),
+            "fault",
+        )
+
+    place = ["source_topic", "partition", "source_offset"]
+    read = ours(halves, half, "half").unionByName(ours(bad_ends, end, "end_at"))
+    aside = (
+        discards.where("malformed")
+        .groupBy(place)
+        .agg(
+            F.first("error", ignorenulls=True).alias("error"),
+            F.bool_or(_col("first").isNotNull()).alias("is_copy"),
+            F.min(F.struct(_col("at_partition").alias("partition"), _col("at_offset").alias("offset"))).alias(
+                "set_aside"
+            ),
+        )
+    )
+    return read.join(aside, place, "full_outer").select(
+        F.when(_col("is_copy"), COPY).otherwise(MALFORMED).alias("kind"),
+        *place,
+        F.coalesce("error", "fault", F.lit("set aside by the worker")).alias("says"),
+        "set_aside",
+    )

@@ -1,0 +1,258 @@
+"""The ledger: one row per half message, with everything the topics say about it. Facts only; verdicts come after.
+
+All events (events.py) are joined with HALF and summed up in one pass, without another shuffle; the key is unique, so
+not skewed.
+Rows also exist for coordinates that are mentioned although no half message is there (`present` is false), and one per
+partition, with a null half, for records that name no coordinates at all: no mention is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names
+from txbridge_audit.judge.mentions import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, Frames, collect
+from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, PartitionFacts, TopicFacts
+from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
+from txbridge_audit.read.literals import frame
+
+
+def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
+    """The ledger. Lazy; to be persisted before rules are applied to it."""
+    own = frames.halves.join(_discarded(frames.discards), KEY, "left").select(
+        *KEY,
+        "born",
+        F.col("fault").isNull().alias("well_formed"),
+        *(F.when(F.col("fault").isNull(), F.col(name)).alias(f"own_{name}") for name in ("id", "group", "real_topic")),
+        F.col("content").alias("own_content"),
+        F.col("fixed_partition").alias("own_fixed_partition"),
+        "discard_checks",
+        *("discards", "discard_ends", "discarded_at"),
+    )
+    # A left join keeps the order and the place of the events, so that they can be summed up as they come; an outer one
+    # would have Spark shuffle and sort everything again.
+    summed = _sum(collect(spark, names, frames, facts.before).join(own, KEY, "left"))
+    known = (
+        _resolve(summed)
+        .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")
+        .join(F.broadcast(_topic_facts(spark, facts.topics)), "real_topic", "left")
+    )
+    return _derive(known, facts)
+
+
+def _discarded(discards: DataFrame) -> DataFrame:
+    """Discards of each half message: how many, their END positions (sorted), and where they are."""
+    place = F.struct(F.col("at_partition").alias("partition"), F.col("at_offset").alias("offset"))
+    rows = discards.where(~F.col("malformed") & ~F.col("reason").eqNullSafe("ABANDONED"))
+    return rows.groupBy("partition", F.col("source_offset").alias("half")).agg(
+        F.count("*").alias("discards"),
+        F.sort_array(F.collect_list("discard_end")).alias("discard_ends"),
+        F.sort_array(F.collect_list(place)).alias("discarded_at"),
+        F.max("checks").alias("discard_checks"),
+    )
+
+
+def _sum(mentions: DataFrame) -> DataFrame:
+    """One row per coordinates. Every row of a group has the same half message, or none."""
+
+    def of(kind: int, holds: Column | None = None) -> Column:
+        return (F.col("kind") == kind) if holds is None else (F.col("kind") == kind) & holds
+
+    def count(condition: Column, name: str) -> Column:
+        return F.count_if(F.coalesce(condition, F.lit(False))).alias(name)
+
+    def first(condition: Column, name: str) -> Column:
+        return F.min(F.when(condition, F.col("at"))).alias(name)
+
+    def ends(condition: Column, name: str) -> Column:
+        """The first and the last place: all of them where there are two, and enough to look at where there are more."""
+        where = F.when(condition, copied)
+        return F.array_compact(F.array_distinct(F.array(F.min(where), F.max(where)))).alias(name)
+
+    place = F.col("place").alias("partition")
+    right_id = F.col("id") == F.col("own_id")
+    ours = right_id & (F.col("group") == F.col("own_group"))
+    decides = of(END, ours & F.col("decision").isin(COMMIT, ROLLBACK))
+    resumes = of(END, ours & (F.col("name") == "resume"))
+    entry = F.struct(F.col("at").alias("end_at"), "line", "decision", F.col("name").alias("source"), "stamp")
+    home = right_id & (F.col("name") == F.col("own_real_topic"))
+    own = (
+        *("born", "own_id", "own_group", "own_real_topic", "own_content", "own_fixed_partition", "well_formed"),
+        *("discards", "discard_ends", "discarded_at", "discard_checks"),
+    )
+    copied = F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset"))
+    altered = of(COPY, home & (F.col("number") != F.col("own_content")))
+    asked = F.struct(
+        F.col("number").alias("end_position"), F.col("name").alias("topic"), place, F.col("at").alias("offset")
+    )
+    parked = F.struct(
+        F.col("name").alias("state"),
+        "id",
+        "group",
+        "checks",
+        F.col("number").alias("due"),
+        F.col("stamp").alias("resumed"),
+        "at",
+    )
+    return mentions.groupBy(KEY).agg(
+        *(F.first(name).alias(name) for name in own),
+        count(of(ASIDE), "set_aside"),
+        count(of(END), "entries"),
+        first(of(END), "named_at"),
+        F.max(F.when(of(END), F.col("at"))).alias("last_named_at"),
+        F.min(F.when(decides & (F.col("decision") == COMMIT), entry)).alias("first_commit"),
+        F.min(F.when(decides & (F.col("decision") == ROLLBACK), entry)).alias("first_rollback"),
+        # Discards are rare; only for them the entries have to be looked at one by one (`_resolve`).
+        F.collect_list(F.when(F.col("discards").isNotNull() & (decides | resumes), entry)).alias("deciding"),
+        count(decides, "decisions"),
+        F.max(F.when(decides, F.col("at"))).alias("last_decision_at"),
+        F.max(F.when(resumes, F.col("at"))).alias("resumed_at"),
+        F.max(F.when(of(END, ours & (F.col("name") == "abandon")), F.col("at"))).alias("abandoned_at"),
+        count(of(END, ~right_id), "wrong_id"),
+        first(of(END, ~right_id), "wrong_id_at"),
+        count(of(END, right_id & ~ours), "wrong_group"),
+        first(of(END, right_id & ~ours), "wrong_group_at"),
+        *(first(of(OP, F.col("name") == name), f"op_{name}") for name in ("commit", "rollback", "discard", "abandon")),
+        count(of(COPY, home), "copies"),
+        count(of(COPY, home & F.col("before")), "copies_before"),
+        count(of(COPY, right_id & ~home), "foreign"),
+        count(of(COPY, F.col("before")), "mentions_before"),
+        count(of(COPY, right_id & F.col("before")), "matches_before"),
+        ends(of(COPY, home), "copied_to"),
+        ends(of(COPY, right_id & ~home), "foreign_at"),
+        count(altered, "altered"),
+        F.min(F.when(altered, copied)).alias("altered_at"),
+        F.max(F.when(of(CHECK, right_id), asked)).alias("checked"),
+        F.max(F.when(of(CHECK, right_id) | of(PARKED) | of(END, ours), F.col("checks"))).alias("checks_known"),
+        F.min(F.when(of(OP, F.col("name") == "commit"), F.col("stamp"))).alias("committed_at"),
+        F.max_by(F.when(of(PARKED), parked), F.when(of(PARKED), F.col("at"))).alias("last_parked"),
+        count(of(BAD_END), "bad_ends"),
+        count(of(BAD_OP), "bad_ops"),
+    )
+
+
+def _resolve(summed: DataFrame) -> DataFrame:
+    """What follows from the sums: whether the half message is valid, and which decision won.
+
+    The protocol's rule: of the entries with the right transaction id and group, the first commit or rollback in the
+    order of END (offset, then line) decides (`winner`). After a discard nothing decides until a resume has reopened the
+    message; the discard's own END position says which entries came before it.
+    """
+    valid = F.coalesce(F.col("well_formed"), F.lit(False)) & (F.col("set_aside") == 0)
+    discarded = F.col("discards").isNotNull()
+    entered = F.filter("deciding", lambda entry: entry["decision"] != UNKNOWN)
+    in_time, late = F.filter(entered, _is_open), F.filter(entered, lambda entry: ~_is_open(entry))
+
+    def if_discarded(looked_at: Column, otherwise: Column) -> Column:
+        return F.when(discarded, looked_at).otherwise(otherwise)
+
+    def first(decision: int, summed_up: str) -> Column:
+        these = F.filter(in_time, lambda entry: entry["decision"] == decision)
+        return if_discarded(F.array_min(these), F.col(summed_up)).alias(summed_up)
+
+    def end_offsets(these: Column) -> Column:
+        return F.transform(these, lambda entry: entry["end_at"])
+
+    chosen = summed.select(
+        *KEY,
+        "born",
+        F.col("well_formed").isNotNull().alias("present"),
+        valid.alias("valid"),
+        *(F.when(valid, F.col(f"own_{name}")).alias(name) for name in ("id", "group", "real_topic")),
+        *(
+            "entries",
+            "named_at",
+            "last_named_at",
+            "wrong_id",
+            "wrong_id_at",
+            "wrong_group",
+            "wrong_group_at",
+            "resumed_at",
+            "abandoned_at",
+        ),
+        first(COMMIT, "first_commit"),
+        first(ROLLBACK, "first_rollback"),
+        if_discarded(F.size(in_time), F.col("decisions")).alias("decisions"),
+        if_discarded(F.array_max(end_offsets(in_time)), F.col("last_decision_at")).alias("last_decision_at"),
+        if_discarded(F.size(late), F.lit(0)).alias("late"),
+        if_discarded(F.array_min(end_offsets(late)), F.lit(None)).alias("late_at"),
+        *("op_commit", "op_rollback", "op_discard", "op_abandon", "copies", "copies_before", "foreign"),
+        (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
+        F.coalesce("discards", F.lit(0)).alias("discards"),
+        *("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
+        *("altered", "altered_at", "checked", "committed_at"),
+        F.col("last_parked.state").alias("parked"),
+        F.col("own_fixed_partition").alias("fixed_partition"),
+        F.coalesce(F.greatest("checks_known", "discard_checks"), F.lit(0)).alias("checks_sent"),
+    )
+    both = F.col("first_commit").isNotNull() & F.col("first_rollback").isNotNull()
+    return chosen.withColumns(
+        {
+            "winner": F.least("first_commit", "first_rollback"),
+            "contrary": F.when(both, F.greatest("first_commit", "first_rollback")),
+        },
+    ).drop("first_commit", "first_rollback")
+
+
+def _is_open(entry: Column) -> Column:
+    """Whether the message was open to decisions at this entry: never discarded before it, or resumed since."""
+    last = F.array_max(F.filter("discard_ends", lambda position: position <= entry["end_at"]))
+    place = F.struct(entry["end_at"], entry["line"])
+    reopened = F.exists(
+        "deciding",
+        lambda other: (
+            (other["source"] == "resume")
+            & (other["end_at"] >= last)
+            & (F.struct(other["end_at"], other["line"]) < place)
+        ),
+    )
+    return last.isNull() | reopened
+
+
+def _derive(known: DataFrame, facts: Facts) -> DataFrame:
+    """What the rules ask again and again."""
+    now, limits = F.lit(facts.now - CLOCK_MARGIN_MS), facts.limits
+    # Its age counts from a resume; greatest() passes over nulls.
+    expires = F.greatest("born", "last_parked.resumed") + limits.transaction_max_age
+    checked_out = (F.col("last_parked.checks") >= limits.transaction_check_max) & (F.col("last_parked.due") < now)
+    discard_known = F.col("op_discard").isNull() | (F.size("discard_ends") > 0)
+    resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
+    # A record may be applied in part. (Not as structs: null would be less than anything there.)
+    decided_at, line = F.col("winner.end_at"), F.col("winner.line")
+    applied = (decided_at < F.col("applied_to")) | (
+        (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
+    )
+    return known.withColumns(
+        {
+            # END, OP and discard still hold everything about the transaction. Not so for those born before retention's
+            # edge, and when OP names a discard whose record is gone: only its END position tells what came before it.
+            "history_known": F.coalesce((F.col("born") > F.col("known_since")) & discard_known, F.lit(False)),
+            # The worker's progress is past the END entry that decided. Unread ENDs make nothing wrong.
+            "applied": F.coalesce(applied, F.lit(False)),
+            # Resumed after its last discard, and the worker has applied the resume.
+            "reopened": F.coalesce(resume_seen, F.lit(False)),
+            # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
+            "overdue": F.coalesce(expires < now, F.lit(False)) | F.coalesce(checked_out, F.lit(False)),
+            "op_settled": F.coalesce("op_settled", F.lit(True)),
+            "topic_exists": F.coalesce("topic_exists", F.lit(False)),
+            "settled": F.coalesce("settled", F.lit(True)),
+        },
+    )
+
+
+def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:
+    fields = (
+        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, "
+        "op_settled: boolean, log_start: bigint, applied_entry: bigint"
+    )
+    return frame(spark, map(dataclasses.asdict, facts), fields)
+
+
+def _topic_facts(spark: SparkSession, facts: Iterable[TopicFacts]) -> DataFrame:
+    rows = ({"real_topic": fact.topic, "topic_exists": True} | dataclasses.asdict(fact) for fact in facts)
+    fields = "real_topic: string, topic_exists: boolean, compacted: boolean, truncated: boolean, settled: boolean"
+    return frame(spark, rows, fields)

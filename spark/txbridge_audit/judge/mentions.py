@@ -1,0 +1,174 @@
+"""Events: whatever mentions a half message, as rows of one shape at its coordinates (partition, half).
+
+The half message itself is an event, too. Records that name no coordinates at all have a null half: none is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.literals import frame
+
+KEY = ["partition", "half"]
+
+#: Kinds of events, and what their columns hold. HALF: the half message itself.
+HALF, END, OP, COPY, PARKED = range(5)
+#: Half message set aside as malformed; END record that can not be read; OP record that can not be read.
+ASIDE, BAD_END, BAD_OP = range(5, 8)
+#: A check request.
+CHECK = 8
+_EVENT = (
+    "kind: int, partition: int, half: bigint, "
+    # Offset of the record. COPY, CHECK: and its partition.
+    "at: bigint, place: int, "
+    # END: line in the record, decision.
+    "line: int, decision: int, "
+    # END: source. OP: outcome. COPY, CHECK: topic. PARKED: state, null for a tombstone.
+    "name: string, "
+    # END, COPY, CHECK, PARKED: as the record states them.
+    "id: string, group: string, "
+    # COPY: below the earlier cut.
+    "before: boolean, "
+    # END, CHECK, PARKED: number of the check that it answers, of the check, of checks sent.
+    "checks: bigint, "
+    # COPY: hash of what was delivered. CHECK: its END position. PARKED: when the next check is due, ms.
+    "number: bigint, "
+    # END, OP: append time, ms. PARKED: when it was resumed, ms.
+    "stamp: bigint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Typed rows of each topic, as records.py gives them."""
+
+    halves: DataFrame
+    #: Entries of the END records that can be read, and the records that can not.
+    entries: DataFrame
+    bad_ends: DataFrame
+    outcomes: DataFrame
+    parked: DataFrame
+    discards: DataFrame
+    copies: DataFrame
+    checks: DataFrame
+
+
+def copies_before(spark: SparkSession, copies: DataFrame, before: Mapping[TopicPartition, int]) -> DataFrame:
+    """The copies with `before`: whether they lie below the earlier cut."""
+    rows = [{"topic": topic, "copy_partition": number, "before_end": end} for (topic, number), end in before.items()]
+    cut = frame(spark, rows, "topic: string, copy_partition: int, before_end: bigint")
+    below = F.coalesce(F.col("copy_at") < F.col("before_end"), F.lit(False))
+    return copies.join(F.broadcast(cut), ["topic", "copy_partition"], "left").withColumn("before", below)
+
+
+def collect(
+    spark: SparkSession,
+    names: Names,
+    frames: Frames,
+    before: Mapping[TopicPartition, int],
+) -> DataFrame:
+    """All events; `before` is the earlier cut of the real topics."""
+    aside = _set_aside(frames)
+    faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
+    aside_halves = aside.where(F.col("source_topic") == names.half)
+    copies = copies_before(spark, frames.copies, before)
+    tables = (
+        _as_events(frames.halves, HALF),
+        _as_events(
+            decisions(names, frames),
+            END,
+            at="end_at",
+            line="line",
+            decision="decision",
+            name="source",
+            id="id",
+            group="group",
+            checks="checks",
+            stamp="stamp",
+        ),
+        _as_events(frames.bad_ends, BAD_END, half=None, at="end_at"),
+        _as_events(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome", stamp="stamp"),
+        _as_events(faulty_outcomes, BAD_OP, half=None, at="op_at"),
+        _as_events(
+            copies,
+            COPY,
+            at="copy_at",
+            place="copy_partition",
+            name="topic",
+            id="id",
+            before="before",
+            number="content",
+        ),
+        _as_events(
+            frames.parked,
+            PARKED,
+            at="at",
+            name="state",
+            id="id",
+            group="group",
+            checks="checks",
+            number="due",
+            stamp="resumed",
+        ),
+        _as_events(
+            frames.checks,
+            CHECK,
+            at="check_at",
+            place="check_partition",
+            name="topic",
+            id="id",
+            checks="checks",
+            number="end_position",
+        ),
+        _as_events(aside_halves, ASIDE, half="source_offset"),
+    )
+    return reduce(DataFrame.unionByName, tables)
+
+
+def decisions(names: Names, frames: Frames) -> DataFrame:
+    """The entries of END that count (see records.entries): readable, and not set aside by the worker."""
+    ends = _set_aside(frames).where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
+    counting = frames.entries.join(ends, ["partition", "end_at"], "left_anti")
+    return _of_firsts(counting, frames.discards)
+
+
+def _set_aside(frames: Frames) -> DataFrame:
+    """Coordinates of the malformed records that the worker has set aside."""
+    return frames.discards.where("malformed").select("source_topic", "partition", "source_offset").distinct()
+
+
+def _of_firsts(named: DataFrame, discards: DataFrame) -> DataFrame:
+    """The END entries, those that name a copy with the coordinates of its first: that is the one they decide.
+
+    Sound because the worker sets a copy aside at the latest in the Kafka transaction that applies an END naming it.
+    """
+    firsts = (
+        discards.where(F.col("first").isNotNull())
+        .groupBy("partition", F.col("source_offset").alias("half"))
+        .agg(F.min("first").alias("first"))
+    )
+    return (
+        named.join(F.broadcast(firsts), ["partition", "half"], "left")
+        .withColumn("half", F.coalesce("first", "half"))
+        .drop("first")
+    )
+
+
+def _as_events(rows: DataFrame, kind: int, half: str | None = "half", **columns: str) -> DataFrame:
+    """The rows as events of one kind; columns that the kind does not have are null."""
+    given = {"partition": "partition", "half": half, **columns}
+
+    def column(name: str, of_type: str) -> Column:
+        source = given.get(name)
+        value = F.lit(kind) if name == "kind" else F.lit(None) if source is None else F.col(source)
+        return value.cast(of_type).alias(name)
+
+    fields = (field.split(": ") for field in _EVENT.split(", "))
+    return rows.select(*(column(name, of_type) for name, of_type in fields))

@@ -1,0 +1,51 @@
+"""Findings that come from no row: what the cuts and the log starts tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from txbridge.core.names import Names
+from txbridge_audit.judge import findings
+from txbridge_audit.read.context import Facts
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.report.model import Entry, Place
+
+
+def open_transactions(stayed: Mapping[TopicPartition, tuple[int, int]], internal: Collection[str]) -> list[Entry]:
+    """Kafka transactions that stayed open: stable offset and high watermark of each partition that they hide."""
+    return [
+        Entry(
+            findings.OPEN_TRANSACTION,
+            f"{findings.SAYS[findings.OPEN_TRANSACTION]}: {topic}/{partition} from {stable} to {target}",
+            real_topic=None if topic in internal else topic,
+            evidence=(Place("open", topic, partition, stable),),
+        )
+        for (topic, partition), (stable, target) in sorted(stayed.items())
+    ]
+
+
+def range_gone(names: Names, known: Facts) -> list[Entry]:
+    """Partitions whose log of HALF begins above the watermark of the worker: nobody can tell what was there."""
+    return [
+        Entry(
+            findings.HALF_RANGE_GONE,
+            f"{findings.SAYS[findings.HALF_RANGE_GONE]}: {names.half}/{fact.partition} "
+            f"from {fact.low} to {fact.log_start}",
+            evidence=(Place("half", names.half, fact.partition, fact.log_start),),
+        )
+        for fact in known.partitions
+        if fact.low is not None and fact.low < fact.log_start
+    ]
+
+
+def missing_rights(known: Facts) -> list[Entry]:
+    """Real topics whose policy we may not see."""
+    return [
+        Entry(
+            findings.RIGHT_MISSING,
+            f"{findings.SAYS[findings.RIGHT_MISSING]}: DESCRIBE_CONFIGS on {fact.topic}",
+            real_topic=fact.topic,
+        )
+        for fact in known.topics
+        if not fact.policy_known
+    ]

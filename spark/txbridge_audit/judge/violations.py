@@ -1,0 +1,90 @@
+"""Violations beside the fate: a transaction has one fate, and may break any of these rules as well.
+
+The conditions are columns of the judged ledger (fates.py), and each rule says what makes it sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.judge import fates
+
+ALTERED, STUCK, EXPIRED = "ALTERED", "STUCK", "EXPIRED"
+CHECKED_AFTER_DECISION, PROGRESS_AHEAD = "CHECKED_AFTER_DECISION", "PROGRESS_AHEAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A kind of violation or finding, what it says, and for which rows of the judged ledger it holds (null: not)."""
+
+    kind: str
+    says: str
+    holds: Callable[[], Column]
+
+
+def _col(name: str) -> Column:
+    return F.col(name)
+
+
+def recorded() -> Column:
+    """OP names an outcome, whichever."""
+    return F.coalesce("op_commit", "op_rollback", "op_discard", "op_abandon").isNotNull()
+
+
+def progress_ahead() -> Column:
+    """See the rule PROGRESS_AHEAD."""
+    finished = _col("applied") | (_col("half") < _col("low"))
+    untold = ~recorded() & _col("parked").isNull()
+    return _col("valid") & _col("op_settled") & _col("history_known") & untold & finished
+
+
+RULES: tuple[Rule, ...] = (
+    # Sound at any cut: what is compared are two records that are there, and equal contents have equal hashes.
+    Rule(
+        ALTERED,
+        "key, value or a user header of a visible copy is not that of the half message",
+        lambda: _col("valid") & (_col("altered") > 0),
+    ),
+    # Sound because clocks may differ by an hour without making anything overdue, and because END, OP and discard are
+    # cut after OFFSET: what ended the wait by then is known, and such a transaction is not pending undecided.
+    Rule(
+        STUCK,
+        "undecided beyond its greatest age, or an interval after its last check and not discarded",
+        lambda: _col("pending_state").isin(fates.UNDECIDED, fates.RESUMED) & _col("overdue"),
+    ),
+    # Sound because the log start of HALF is asked before OFFSET is cut, where the entry still stands open, and OP,
+    # which would name its end, is cut after it. Resumed ones are left out: OP has an outcome of theirs.
+    Rule(
+        EXPIRED,
+        "still open, but its half message is gone from the log",
+        lambda: (
+            ~_col("present")
+            & (_col("half") < _col("log_start"))
+            & _col("parked").isin("pending", "held")
+            & _col("op_settled")
+            & ~recorded()
+        ),
+    ),
+    # Sound because every END below the position that a check states was applied when the check was decided, and the
+    # first valid decision never changes. Check topics are cut before discard, so that a discard which makes the
+    # decision a late one is known. No clock is compared.
+    Rule(
+        CHECKED_AFTER_DECISION,
+        "a check was sent although the decision had been applied",
+        lambda: _col("valid") & _col("history_known") & (_col("checked.end_position") > _col("winner.end_at")),
+    ),
+    # Sound because OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the progress past a
+    # message also names it in OP or parks it.
+    Rule(
+        PROGRESS_AHEAD,
+        "the progress has passed it, but OP names no outcome and it is not parked",
+        lambda: progress_ahead() & (_col("fate") != fates.LOST),
+    ),
+)
+
+SAYS = {rule.kind: rule.says for rule in RULES}
+KINDS = tuple(SAYS)

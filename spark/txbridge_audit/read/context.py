@@ -1,0 +1,236 @@
+"""What is known besides records: log starts, progress, policies, and the clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from txbridge.core.names import Names
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.read import decode
+from txbridge_audit.read.cuts import Cut, TopicPartition
+from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+
+_FOREVER = 2**62
+
+#: What two clocks may differ, ms: of two brokers, where retention has removed a beginning of END, OP or discard
+#: (records born this long after the oldest one left there are taken to have lost none of their traces), and of a broker
+#: or worker and this machine, where something is overdue.
+CLOCK_MARGIN_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What is known of one partition of HALF and those that belong to it."""
+
+    partition: int
+    #: Where HALF is read from: nothing is said of coordinates below it.
+    half_start: int
+    #: `end` and `half` of the last progress record; None when no worker ever wrote one.
+    applied_to: int | None = None
+    low: int | None = None
+    #: ms; END, OP and discard records of half messages born after this are all still there.
+    known_since: int = -1
+    #: Whether every Kafka transaction in the OFFSET cut is decided in the OP cut.
+    op_settled: bool = True
+    #: Log start of HALF: what lay below it is gone.
+    log_start: int = 0
+    #: `entry` of the last progress record: so many entries of the END record at `applied_to` are applied, too.
+    applied_entry: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What is known of one real topic that exists."""
+
+    topic: str
+    #: Records may vanish by compaction. True also when we may not see the policy.
+    compacted: bool = False
+    #: Retention or DeleteRecords has removed a beginning of at least one partition.
+    truncated: bool = False
+    #: Whether every Kafka transaction in the OP cut is decided in the later cut.
+    settled: bool = True
+    #: Whether we may see the policy.
+    policy_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the workers were told, as far as a verdict depends on it. The defaults are the worker's."""
+
+    #: Checks after which an undecided message is discarded.
+    transaction_check_max: int = 15
+    #: Age at which an undecided message is discarded, ms.
+    transaction_max_age: int = 72 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that is known besides decode."""
+
+    partitions: Iterable[PartitionFacts]
+    topics: Iterable[TopicFacts]
+    #: The earlier cut of the real topics.
+    before: Mapping[TopicPartition, int]
+    #: When the audit began, ms. Broker clocks may differ from ours by CLOCK_MARGIN_MS.
+    now: int = 0
+    limits: Limits = dataclasses.field(default_factory=Limits)
+
+
+def internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
+    """Number of partitions of each internal topic. Raises CouldNotAuditError when they are not as they should be."""
+    counts = cluster.partition_counts()
+    wanted = (names.half, names.end, names.op, names.offset, names.discard)
+    missing = [name for name in wanted if name not in counts]
+    if hidden := cluster.forbidden(missing):
+        raise CouldNotAuditError(
+            f"missing right DESCRIBE on topic {', '.join(hidden)}: give it, and READ, to the audit's user "
+            "(docs/security.md)",
+        )
+    if missing:
+        raise CouldNotAuditError(
+            f"no topic {', '.join(missing)}: check --namespace, or run `txbridge topics apply`",
+        )
+    number = {counts[name] for name in wanted[:4]}
+    if len(number) > 1:
+        raise CouldNotAuditError(
+            "HALF, END, OP and OFFSET must have the same number of partitions, but have "
+            + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
+        )
+    return {name: counts[name] for name in wanted}
+
+
+def check_partitions(names: Names, cluster: Cluster) -> list[TopicPartition]:
+    """The partitions of all check topics of the namespace, as far as we may see them."""
+    counts, prefix = cluster.partition_counts(), names.check("")
+    chosen = sorted(topic for topic in counts if topic.startswith(prefix))
+    return [key for topic in chosen for key in partitions_of(topic, counts[topic])]
+
+
+def refuse_unknown_versions(raw: DataFrame) -> None:
+    """Raise CouldNotAuditError when a record that only workers write speaks another version of the protocol."""
+    for row in decode.unknown_versions(raw).limit(1).collect():
+        raise CouldNotAuditError(
+            f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
+            "know: a newer worker wrote it, and what it means for the verdict can not be told; "
+            "use the audit of that version",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last progress record of a partition: END is applied up to `applied_to`; `low` is the half watermark.
+
+    Of the END record at `applied_to` the first `applied_entry` entries are applied, too.
+    """
+
+    applied_to: int | None = None
+    low: int | None = None
+    applied_entry: int = 0
+
+    @property
+    def least_end(self) -> int | None:
+        """Where END ends at least."""
+        return None if self.applied_to is None else self.applied_to + (self.applied_entry > 0)
+
+
+def progress(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int, Progress]:
+    """The progress of each partition, from the records of OFFSET.
+
+    Raises CouldNotAuditError when it speaks of topics that were deleted and created again since.
+    """
+    rows = decode.progress(offsets, names).collect()
+    for row in rows:
+        _check_ids(names, cluster, row.topics or {})
+    return {row.partition: Progress(row.applied_to, row.low, row.applied_entry) for row in rows}
+
+
+def _check_ids(names: Names, cluster: Cluster, stored: Mapping[str, str]) -> None:
+    """The worker notes the ids of the topics it works on: other ids mean other offsets, and no verdict."""
+    known = {short: name for short, name in names.identified.items() if short in stored}
+    ids = cluster.topic_ids(known.values()) if known else {}
+    changed = [name for short, name in known.items() if ids[name] != stored[short]]
+    if changed:
+        raise CouldNotAuditError(
+            f"{', '.join(changed)} was deleted and created again since the worker wrote its progress: the offsets "
+            "in the other internal topics mean nothing any more; use a new namespace",
+        )
+
+
+def check_ends(
+    names: Names,
+    known: Mapping[int, Progress],
+    end: Mapping[TopicPartition, int],
+    half: Mapping[TopicPartition, int],
+) -> None:
+    """END and HALF were cut after OFFSET: they can not end below what the progress has seen (CouldNotAuditError)."""
+    for partition, seen in known.items():
+        for topic, ends, position in ((names.end, end, seen.least_end), (names.half, half, seen.low)):
+            if position is not None and position > ends.get((topic, partition), 0):
+                raise CouldNotAuditError(
+                    f"{topic}/{partition} ends at {ends.get((topic, partition), 0)}, below the worker's progress "
+                    f"({position}): its records were lost or the topic was created again; no verdict is possible",
+                )
+
+
+def partition_facts(
+    names: Names,
+    cluster: Cluster,
+    partitions: Mapping[str, Sequence[TopicPartition]],
+    starts: Mapping[TopicPartition, int],
+    known: Mapping[int, Progress],
+    op: Cut,
+    begin: Mapping[TopicPartition, int],
+) -> list[PartitionFacts]:
+    """What is known of each partition of HALF; `partitions` and `starts` are those of the internal topics.
+
+    HALF is read from `begin`.
+    """
+    shortened = [key for name in (names.end, names.op, names.discard) for key in partitions[name] if starts[key] > 0]
+    oldest = cluster.first_timestamps(shortened)
+
+    def known_since(keys: Collection[TopicPartition]) -> int:
+        """ms; see PartitionFacts. Append times, so a record born later than the oldest one left is whole."""
+        edges = [oldest[key] for key in keys if key in oldest]
+        # A partition that retention has emptied tells nothing about anybody.
+        return max((_FOREVER if edge is None else edge + CLOCK_MARGIN_MS for edge in edges), default=-1)
+
+    return [
+        PartitionFacts(
+            partition=partition,
+            half_start=begin[topic, partition],
+            log_start=starts[topic, partition],
+            applied_to=known.get(partition, Progress()).applied_to,
+            applied_entry=known.get(partition, Progress()).applied_entry,
+            low=known.get(partition, Progress()).low,
+            known_since=known_since([(names.end, partition), (names.op, partition), *partitions[names.discard]]),
+            op_settled=(names.op, partition) not in op.unsettled,
+        )
+        for topic, partition in partitions[names.half]
+    ]
+
+
+def topic_facts(
+    cluster: Cluster,
+    real: Collection[TopicPartition],
+    starts: Mapping[TopicPartition, int],
+    after: Cut,
+) -> list[TopicFacts]:
+    """What is known of each real topic, given the log starts and the later cut of its partitions."""
+    topics = {topic for topic, _ in real}
+    policies = cluster.cleanup_policies(topics)
+    truncated = {topic for (topic, _), start in starts.items() if start > 0}
+    unsettled = {topic for topic, _ in after.unsettled}
+    return [
+        TopicFacts(
+            topic=topic,
+            compacted="compact" in (policies[topic] or "compact"),  # unknown: nothing may be concluded
+            truncated=topic in truncated,
+            settled=topic not in unsettled,
+            policy_known=policies[topic] is not None,
+        )
+        for topic in sorted(topics)
+    ]

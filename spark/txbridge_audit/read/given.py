@@ -1,0 +1,23 @@
+"""What the audit takes from the worker's settings, which say the cluster, the namespace and the limits."""
+
+from __future__ import annotations
+
+from txbridge.config.worker import WorkerSettings
+from txbridge_audit.read.context import Limits
+
+
+def kafka_options(settings: WorkerSettings) -> dict[str, str]:
+    """The Kafka properties as text, for `txbridge_audit.read.kafka_config`."""
+    return {name: _text(value) for name, value in settings.kafka.items()}
+
+
+def limits_of(settings: WorkerSettings, check_max: int | None, max_age: int | None) -> Limits:
+    """What the workers are told, unless the audit is told otherwise.
+
+    Its own flags are not judged together with the settings: they may be those of another time.
+    """
+    return Limits(check_max or settings.transaction_check_max, max_age or settings.transaction_max_age)
+
+
+def _text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

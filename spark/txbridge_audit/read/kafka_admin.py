@@ -1,0 +1,280 @@
+"""What the audit asks Kafka outside Spark: topics, log starts, ends, stable offsets, policies and topic ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from txbridge_audit.errors import CouldNotAuditError, ElectionError
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.kafka_config import KafkaSettings
+
+#: Longest wait for one answer, seconds. A healthy cluster answers in milliseconds.
+REQUEST_TIMEOUT = 10.0
+#: Questions that met an election, a restarting or a busy broker are repeated a second apart, for so long. A broker that
+#: dies or stands still is replaced after broker.session.timeout.ms (9 s); its answer is waited for REQUEST_TIMEOUT.
+_PATIENCE, _PAUSE = 40.0, 1.0
+#: What a patience of quick answers comes to.
+_ATTEMPTS = 40
+
+_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+#: The first record that is not older than 1970, with its timestamp: the first one that is left.
+_FIRST_RECORD: Any = OffsetSpec.for_timestamp(0)
+#: The offset that is told when no record is that young. What is below it is no offset.
+_NO_RECORD = -1
+
+#: Errors that pass by themselves. Of the brokers' those whose exception is a RetriableException to Kafka's own client,
+#: by number (`org.apache.kafka.common.protocol.Errors`; a test compares), and BROKER_NOT_AVAILABLE (8).
+RETRIABLE = frozenset(
+    {
+        *(2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89),
+        *(100, 103, 106, 122, 123, 133),
+    },
+)
+_TRANSIENT = RETRIABLE | {
+    KafkaError.BROKER_NOT_AVAILABLE,
+    # librdkafka's own: no answer in time, no connection, or metadata that is out of date.
+    KafkaError._TIMED_OUT,  # noqa: SLF001  (their only names)
+    KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+    KafkaError._TRANSPORT,  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+    KafkaError._RESOLVE,  # noqa: SLF001
+    KafkaError._WAIT_CACHE,  # noqa: SLF001
+    KafkaError._WAIT_COORD,  # noqa: SLF001
+    KafkaError._UNKNOWN_BROKER,  # noqa: SLF001
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    KafkaError._DESTROY_BROKER,  # noqa: SLF001
+    KafkaError._OUTDATED,  # noqa: SLF001
+    KafkaError._RETRY,  # noqa: SLF001
+    KafkaError._INTR,  # noqa: SLF001
+}
+
+_NO_LEADER = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+
+#: What half messages name may be no topic's name at all.
+_NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
+_NO_RIGHT = KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+class Cluster:
+    """Metadata and offsets of one Kafka cluster. Every method raises CouldNotAuditError when Kafka does not answer."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._last_error = ""
+        #: A cluster that has never answered is more likely misspelt than busy: that is said at once.
+        self._answered = False
+        #: Kafka's own name of the cluster; empty until it has answered `partition_counts`.
+        self.cluster_id = ""
+        self._config: dict[str, Any] = {
+            **settings.librdkafka,
+            "error_cb": self._remember,
+            "log_level": 0,  # its complaints come through error_cb and the exceptions; the terminal is ours
+        }
+        self._servers = settings.bootstrap_servers
+        #: The highest epoch of the leaders that have told the end of a partition.
+        self._epochs: dict[TopicPartition, int] = {}
+        try:
+            self._admin = AdminClient(self._config)
+        except KafkaException as error:
+            raise CouldNotAuditError(f"Kafka's client refuses the settings: {_text(error)}") from error
+
+    def _look_again(self) -> None:
+        """Wait, and forget who leads what: librdkafka asks a former leader, with its epoch, for up to 15 minutes."""
+        time.sleep(_PAUSE)
+        self._admin = AdminClient(self._config)
+
+    def _remember(self, error: KafkaError) -> None:
+        self._last_error = error.str()
+
+    def partition_counts(self) -> dict[str, int]:
+        """Number of partitions of every topic that we may see. Asks for all: naming one could create it."""
+        deadline = time.monotonic() + _PATIENCE
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                seen = self._admin.list_topics(timeout=REQUEST_TIMEOUT)
+                break
+            except KafkaException as error:
+                passes = error.args[0].code() in _TRANSIENT and attempt < _ATTEMPTS and time.monotonic() < deadline
+                if self._answered and passes:
+                    self._look_again()
+                    continue
+                reason = self._last_error or _text(error)
+                raise CouldNotAuditError(
+                    f"Kafka at {self._servers} can not be reached ({reason}): check --bootstrap-servers and --kafka",
+                ) from error
+        self._answered, self.cluster_id = True, str(seen.cluster_id)
+        return {name: len(topic.partitions) for name, topic in seen.topics.items() if topic.error is None}
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """First offset that retention has left in each partition."""
+        return self._offsets(partitions, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """End of the log, open Kafka transactions included."""
+        return self._offsets(partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Last stable offset: the first offset of the oldest open Kafka transaction, else the high watermark."""
+        return self._offsets(partitions, _LATEST, IsolationLevel.READ_COMMITTED)
+
+    def first_timestamps(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Timestamp (ms) of the first record that is left in each partition; None when there is none."""
+        found = self._list(partitions, _FIRST_RECORD, IsolationLevel.READ_UNCOMMITTED)
+        return {key: answer.timestamp if answer.offset >= 0 else None for key, answer in found.items()}
+
+    def offsets_at(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
+        """Offset of the first record of each partition that is not older than a time (ms); its end if there is none."""
+        found = self._list(partitions, OffsetSpec.for_timestamp(max(0, ms)), IsolationLevel.READ_UNCOMMITTED)
+        ends = self.high_watermarks(partitions)
+        return {key: int(answer.offset) if answer.offset >= 0 else ends[key] for key, answer in found.items()}
+
+    def forget_leaders(self) -> None:
+        """Begin to watch who leads what: what was known may be of topics that were deleted and created again."""
+        self._epochs.clear()
+
+    def refuse_moved(self, partitions: Collection[TopicPartition]) -> None:
+        """Raise ElectionError when a partition has another leader than when its end was asked for.
+
+        A leader that was deposed while it stood still does not know that at once, and tells its old end.
+        """
+        known = {key: self._epochs[key] for key in partitions if key in self._epochs}
+        self._admin = AdminClient(self._config)
+        self.high_watermarks(known)
+        moved = sorted(key for key, epoch in known.items() if self._epochs[key] > epoch)
+        if moved:
+            topic, partition = moved[0]
+            raise ElectionError(
+                f"{topic}/{partition} got another leader during the audit ({len(moved)} partitions did): "
+                "what its end was is not certain; run it again",
+            )
+
+    def cleanup_policies(self, topics: Collection[str]) -> dict[str, str | None]:
+        """`cleanup.policy` of each topic; None where we have no right to see it."""
+
+        def ask(names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+            answers = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT)
+            return ((str(resource.name), future) for resource, future in answers.items())
+
+        found = self._ask(sorted(topics), ask, lambda name: f"the configuration of {name}", {_NO_RIGHT: None})
+        return {name: None if told is None else str(told["cleanup.policy"].value) for name, told in found.items()}
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Kafka's id of each topic: another one after it was deleted and created again."""
+        found = self._ask(sorted(topics), self._describe, lambda name: f"the id of {name}")
+        return {name: str(told.topic_id) for name, told in found.items()}
+
+    def forbidden(self, topics: Collection[str]) -> list[str]:
+        """Those topics, of some that `partition_counts` does not tell of, that may exist: we have no right to know."""
+        names = sorted(filter(None, topics))
+        answers = dict.fromkeys(_NO_SUCH_TOPIC, "missing") | {_NO_RIGHT: "hidden"}
+        found = self._ask(names, self._describe, lambda name: f"whether there is a topic {name}", answers)
+        return [name for name in names if found[name] == "hidden"]
+
+    def _describe(self, names: Collection[str]) -> Iterable[tuple[str, Future[Any]]]:
+        # Naming a topic does not create it here.
+        futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT)
+        return futures.items()
+
+    def _offsets(
+        self,
+        partitions: Collection[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel,
+    ) -> dict[TopicPartition, int]:
+        return {key: int(answer.offset) for key, answer in self._list(partitions, spec, isolation).items()}
+
+    def _list(
+        self,
+        partitions: Collection[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel,
+    ) -> dict[TopicPartition, Any]:
+        def ask(keys: Collection[TopicPartition]) -> Iterable[tuple[TopicPartition, Future[Any]]]:
+            wanted = {KafkaPartition(topic, partition): spec for topic, partition in keys}
+            answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT)
+            return (((asked.topic, asked.partition), future) for asked, future in answers.items())
+
+        def valid(key: TopicPartition, answer: Any) -> bool:
+            # librdkafka tells no error for a partition whose leader did not answer, but an offset that is none.
+            if answer.offset < _NO_RECORD:
+                return False
+            if spec is not _LATEST:
+                return True
+            # An epoch is that of the leader here. One that went back is that of a deposed leader.
+            epoch = -1 if answer.leader_epoch is None else int(answer.leader_epoch)
+            current = epoch >= self._epochs.get(key, -1)
+            if current:
+                self._epochs[key] = epoch
+            return current
+
+        return self._ask(partitions, ask, lambda key: f"the offsets of {key[0]}/{key[1]}", valid=valid)
+
+    def _ask(
+        self,
+        keys: Collection[_K],
+        ask: Callable[[Collection[_K]], Iterable[tuple[_K, Future[Any]]]],
+        what: Callable[[_K], str],
+        answers: Mapping[int, Any] = MappingProxyType({}),
+        valid: Callable[[_K, Any], bool] = lambda _key, _answer: True,
+    ) -> dict[_K, Any]:
+        """An answer for each key. Some errors (codes) are `answers`.
+
+        After an error that passes, and after an answer that is not `valid`, the question is repeated.
+        """
+        found: dict[_K, Any] = {}
+        missing, attempt, deadline = list(keys), 0, time.monotonic() + _PATIENCE
+        while missing:
+            attempt += 1
+            last = attempt == _ATTEMPTS or time.monotonic() >= deadline
+            for key, future in ask(missing):
+                try:
+                    answer = future.result()
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code in answers:
+                        found[key] = answers[code]
+                    elif code not in _TRANSIENT or last:
+                        raise self._explained(error, what(key)) from error
+                    continue
+                if valid(key, answer):
+                    found[key] = answer
+                elif last:
+                    raise self._explained(_NO_LEADER, what(key))
+            missing = [key for key in missing if key not in found]
+            if missing:
+                self._look_again()
+        return found
+
+    def _explained(self, error: KafkaException, what: str) -> CouldNotAuditError:
+        reason = self._last_error if error.args[0].code() in _TRANSIENT and self._last_error else _text(error)
+        return CouldNotAuditError(
+            f"Kafka at {self._servers} does not tell {what} ({reason}): no verdict is possible without; check that all "
+            "of its brokers are up and that you may read it",
+        )
+
+
+def partitions_of(topic: str, count: int) -> list[TopicPartition]:
+    """All partitions of a topic that has `count` of them."""
+    return [(topic, partition) for partition in range(count)]
+
+
+def _text(error: KafkaException) -> str:
+    first = error.args[0]
+    return first.str() if isinstance(first, KafkaError) else str(first)

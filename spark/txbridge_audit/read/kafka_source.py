@@ -1,0 +1,76 @@
+"""Kafka topics as Spark DataFrames, between fixed offsets."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from txbridge_audit.read.cuts import Range, TopicPartition
+from txbridge_audit.read.kafka_config import KafkaSettings
+from txbridge_audit.read.literals import frame
+
+#: Columns of every raw frame: those of Spark's Kafka source that are used.
+RAW_FIELDS = (
+    "topic: string, partition: int, offset: bigint, timestamp: timestamp, key: binary, value: binary, "
+    "headers: array<struct<key: string, value: binary>>"
+)
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+#: Spark's poll, ms: a task fails when no record came for so long although its range is not read to its end. That has to
+#: outlast a broker on a machine that is far too busy; the two minutes of the default would hide a dead one for long.
+#: Where only markers of Kafka transactions are left it is not waited out: Kafka's client returns once it is past them.
+POLL_TIMEOUT_MS = 20_000
+
+#: Spark asks for the first and the last offset after every poll: at Kafka's 500 records a poll that costs more than the
+#: records. A poll is bounded by bytes, so large records make it smaller.
+#: Kafka's client asks for what comes next before it is needed; at the end of a partition the broker would keep that
+#: request, and those behind it, for 500 ms: in each task.
+_POLLS = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+    "kafka.fetch.max.wait.ms": "20",
+}
+
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+
+
+def read(
+    spark: SparkSession,
+    settings: KafkaSettings,
+    ranges: Mapping[TopicPartition, Range],
+    isolation: str,
+    *,
+    may_vanish: bool = False,
+) -> DataFrame:
+    """Records of the ranges (all of them, whatever their topic) as RAW_FIELDS. Lazy: nothing is read yet.
+
+    A record that retention removes while we read fails the job instead of being passed over, unless it `may_vanish`:
+    then only what is there may be concluded from.
+    """
+    wanted = {key: span for key, span in ranges.items() if not span.empty}
+    if not wanted:
+        return frame(spark, [], RAW_FIELDS)
+    partitions: dict[str, list[int]] = defaultdict(list)
+    starts: dict[str, dict[str, int]] = defaultdict(dict)
+    ends: dict[str, dict[str, int]] = defaultdict(dict)
+    for (topic, partition), span in sorted(wanted.items()):
+        partitions[topic].append(partition)
+        starts[topic][str(partition)] = span.start
+        ends[topic][str(partition)] = span.end
+    reader = spark.read.format("kafka").options(**_POLLS).options(**dict(settings.spark))
+    return (
+        reader.option("assign", json.dumps(partitions))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
+        .option("kafka.isolation.level", isolation)
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "false" if may_vanish else "true")
+        .option("kafkaConsumer.pollTimeoutMs", str(POLL_TIMEOUT_MS))
+        # So that a topic of one partition keeps every core busy. Order within a partition does not matter to us.
+        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .load()
+        .select(*_COLUMNS)
+    )

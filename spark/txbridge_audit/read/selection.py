@@ -1,0 +1,97 @@
+"""Which transactions are audited: those born in a range of time, and those of some real topics."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.read.context import CLOCK_MARGIN_MS
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.kafka_admin import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """All transactions, unless it says otherwise."""
+
+    #: Born at or after this, and before that; ms since 1970-01-01 UTC.
+    since: int | None = None
+    until: int | None = None
+    #: Real topics; none means all of them.
+    topics: frozenset[str] = frozenset()
+
+    def to_dict(self) -> dict[str, object]:
+        """For the JSON form."""
+        return {"since": self.since, "until": self.until, "topics": sorted(self.topics)}
+
+    def takes(self) -> Column:
+        """Whether a row of the ledger is audited. Rows with no valid half message are: they belong to nobody."""
+        return ~F.col("valid") | self.takes_half()
+
+    def takes_half(self) -> Column:
+        """Whether a valid half message is that of a transaction that is audited."""
+        taken = F.lit(True)
+        if self.since is not None:
+            taken &= F.col("born") >= self.since
+        if self.until is not None:
+            taken &= F.col("born") < self.until
+        if self.topics:
+            taken &= F.col("real_topic").isin(*sorted(self.topics))
+        return taken
+
+
+def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> Selection:
+    """From the options of a command line. Raises CouldNotAuditError."""
+    chosen = Selection(_parsed(since, "--since"), _parsed(until, "--until"), frozenset(topics))
+    if chosen.since is not None and chosen.until is not None and chosen.until <= chosen.since:
+        raise CouldNotAuditError("--until must be later than --since")
+    return chosen
+
+
+def _parsed(text: str | None, option: str) -> int | None:
+    """A time of ISO 8601 as ms since 1970; without an offset it is UTC."""
+    if text is None:
+        return None
+    try:
+        time = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CouldNotAuditError(
+            f"{option} {text!r} is not a time: write it as 2026-11-21, 2026-11-21T08:30 or 2026-11-21T08:30:00+01:00",
+        ) from error
+    return round((time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+def begin(
+    cluster: Cluster,
+    selection: Selection,
+    half: Sequence[TopicPartition],
+    others: Sequence[TopicPartition],
+    starts: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Where to begin to read HALF, and END and OP (`others`): at their log starts, or where the range of time begins.
+
+    END and OP speak of a transaction after it was born; the clocks of two brokers may differ by CLOCK_MARGIN_MS.
+    Raises CouldNotAuditError when retention has removed half messages of the range.
+    """
+    keys = [*half, *others]
+    if selection.since is None:
+        return {key: starts[key] for key in keys}
+    shortened = [key for key in half if starts[key] > 0]
+    for (topic, partition), oldest in cluster.first_timestamps(shortened).items():
+        if oldest is None or oldest > selection.since:
+            left = "nothing" if oldest is None else f"nothing before {_iso(oldest)}"
+            raise CouldNotAuditError(
+                f"retention has left {left} in {topic}/{partition}: what was prepared since {_iso(selection.since)} is "
+                "gone in part, and so would be the verdict; give a later --since, or none to audit what is left",
+            )
+    found = cluster.offsets_at(keys, selection.since - CLOCK_MARGIN_MS)
+    return {key: max(starts[key], found[key]) for key in keys}
+
+
+def _iso(ms: int) -> str:
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,82 @@
+"""The report as one HTML page that needs nothing besides itself, and as a text file for Prometheus."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+
+from txbridge_audit.judge import fates
+from txbridge_audit.judge.findings import SAYS
+from txbridge_audit.report import plots
+from txbridge_audit.report.model import AuditReport, Entry
+from txbridge_audit.report.overview import QUANTILES, Overview
+
+#: Violations shown of each kind: a page that a phone opens at once.
+SHOWN = 20
+
+
+def html(report: AuditReport, overview: Overview) -> str:
+    """The page. Everything that comes from Kafka is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    total = report.violations.total
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        overview=overview,
+        verdict="No violations" if report.clean else f"{total:,} violation{'s' if total > 1 else ''}",
+        wrong=fates.WRONG_FATES,
+        shown=_shown(report),
+        # Made here from numbers and names of ours alone.
+        over_time=Markup(plots.over_time(overview)),  # noqa: S704
+        latencies=Markup(plots.latencies(overview)),  # noqa: S704
+        quantiles=QUANTILES,
+        meaning=SAYS,
+        count=lambda number: f"{number:,}",
+        duration=plots.duration,
+        time=_time,
+    )
+
+
+def _shown(report: AuditReport) -> list[Entry]:
+    by_kind = itertools.groupby(report.violations.listed, key=lambda entry: entry.kind)
+    return [entry for _, entries in by_kind for entry in itertools.islice(entries, SHOWN)]
+
+
+def _time(ms: int) -> str:
+    return dt.datetime.fromtimestamp(ms / 1000, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def write_prometheus(report: AuditReport, path: Path) -> None:
+    """Write the counts for the textfile collector of Prometheus' node exporter, whole or not at all (OSError)."""
+    registry = CollectorRegistry()
+
+    def gauge(name: str, says: str, *labels: str) -> Gauge:
+        return Gauge(f"txbridge_audit_{name}", says, ("namespace", *labels), registry=registry)
+
+    ours = report.namespace
+    by_fate = gauge("transactions", "Transactions by fate.", "fate")
+    for fate, number in report.fates.items():
+        by_fate.labels(ours, fate).set(number)
+    by_state = gauge("pending", "Pending transactions by state.", "state")
+    for state, number in report.pending_states.items():
+        by_state.labels(ours, state).set(number)
+    wrong = gauge("violations", "Violations by kind.", "kind")
+    for kind, number in report.violations.by_kind.items():
+        wrong.labels(ours, kind).set(number)
+    found = gauge("findings", "Findings by kind; those that do not occur are left out.", "kind")
+    for kind, number in report.findings.by_kind.items():
+        found.labels(ours, kind).set(number)
+    gauge("clean", "1 when there are no violations.").labels(ours).set(int(report.clean))
+    gauge("started_seconds", "When the audit began, seconds since 1970.").labels(ours).set(report.started_at / 1000)
+    gauge("duration_seconds", "How long the audit took.").labels(ours).set(report.seconds)
+    write_to_textfile(str(path), registry)

@@ -1,0 +1,147 @@
+"""What the page shows beside the verdict: a few hundred numbers, summed up by Spark from the judged ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import short_id
+from txbridge_audit.judge import fates
+
+#: Points of the plot over time: as many as a phone can show.
+_INTERVALS = 60
+#: Rows of the tables: what one can act on. The ledger has all of them.
+_GROUPS, _OLDEST = 20, 20
+#: Relative error of the quantiles: 1 / this.
+_ACCURACY = 1_000
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One latency of all transactions that have it, ms."""
+
+    #: How many took less than 2^n ms, and no less than half of that (n = 0: none at all).
+    by_power: Mapping[int, int]
+    #: In the order of QUANTILES.
+    quantiles: tuple[int, ...]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The checks of one producer group."""
+
+    name: str
+    transactions: int
+    checked: int
+    checks: int
+    answered: int
+    discarded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One pending transaction."""
+
+    #: First 8 characters of its id.
+    transaction: str
+    group: str
+    real_topic: str
+    partition: int
+    half: int
+    state: str
+    #: Milliseconds since 1970-01-01 UTC.
+    born: int
+    checks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Summaries for people."""
+
+    #: Length of an interval, ms.
+    interval: int
+    #: Start of an interval (ms), then fate: transactions born in it.
+    over_time: Mapping[int, Mapping[str, int]]
+    #: Null when no transaction has it.
+    prepare_to_decision: Latency | None
+    decision_to_delivery: Latency | None
+    #: Those with the most checks first.
+    groups: tuple[Group, ...]
+    #: The oldest first.
+    oldest_pending: tuple[Waiting, ...]
+
+
+def overview(judged: DataFrame) -> Overview:
+    """Sum up the judged ledger (persisted)."""
+    rows = judged.where("valid")
+    interval, over_time = _over_time(rows)
+    return Overview(
+        interval=interval,
+        over_time=over_time,
+        prepare_to_decision=_latency(rows, F.col("winner.stamp") - F.col("born")),
+        decision_to_delivery=_latency(rows, F.col("committed_at") - F.col("winner.stamp")),
+        groups=_groups(rows),
+        oldest_pending=_oldest(rows),
+    )
+
+
+def _over_time(rows: DataFrame) -> tuple[int, dict[int, dict[str, int]]]:
+    edges = rows.agg(F.min("born").alias("first"), F.max("born").alias("last")).first()
+    if edges is None or edges.first is None:
+        return 1, {}
+    interval = (edges["last"] - edges["first"]) // _INTERVALS + 1
+    number = F.floor((F.col("born") - edges["first"]) / interval).alias("number")
+    counted: dict[int, dict[str, int]] = {}
+    for row in rows.groupBy(number, "fate").agg(F.count("*").alias("n")).collect():
+        counted.setdefault(edges["first"] + row.number * interval, {})[row.fate] = row.n
+    return interval, dict(sorted(counted.items()))
+
+
+def _latency(rows: DataFrame, taken: Column) -> Latency | None:
+    # Two brokers stamp the two records: their clocks may make an instant look negative.
+    known = rows.select(F.greatest(taken, F.lit(0)).alias("ms")).where(taken.isNotNull())
+    sums = known.agg(
+        F.percentile_approx("ms", list(QUANTILES), _ACCURACY).alias("quantiles"),
+        F.max("ms").alias("most"),
+    ).first()
+    if sums is None or sums.most is None:
+        return None
+    power = F.ceil(F.log2(F.col("ms") + 1)).cast("int").alias("power")
+    by_power = {row.power: row.n for row in known.groupBy(power).agg(F.count("*").alias("n")).collect()}
+    return Latency(dict(sorted(by_power.items())), tuple(sums.quantiles), sums.most)
+
+
+def _groups(rows: DataFrame) -> tuple[Group, ...]:
+    chosen = (
+        rows.groupBy("group")
+        .agg(
+            F.count("*").alias("transactions"),
+            F.count_if(F.col("checks_sent") > 0).alias("checked"),
+            F.sum("checks_sent").alias("checks"),
+            F.count_if(F.col("winner.source") == "check").alias("answered"),
+            F.count_if(F.col("fate") == fates.DISCARDED).alias("discarded"),
+        )
+        .orderBy(F.desc("checks"), "group")
+        .limit(_GROUPS)
+        .collect()
+    )
+    return tuple(Group(r.group, r.transactions, r.checked, r.checks, r.answered, r.discarded) for r in chosen)
+
+
+def _oldest(rows: DataFrame) -> tuple[Waiting, ...]:
+    chosen = (
+        rows.where(F.col("fate") == fates.PENDING)
+        .select("id", "group", "real_topic", "partition", "half", "pending_state", "born", "checks_sent")
+        .orderBy("born", "partition", "half")
+        .limit(_OLDEST)
+        .collect()
+    )
+    return tuple(
+        Waiting(short_id(r.id), r.group, r.real_topic, r.partition, r.half, r.pending_state, r.born, r.checks_sent)
+        for r in chosen
+    )

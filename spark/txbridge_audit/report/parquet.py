@@ -1,0 +1,172 @@
+"""The ledger as Parquet: one row per transaction with its fate and its history, for any SQL engine (docs/audit.md).
+
+Whoever knows all of an undecided transaction's id may decide it, so no row holds one: `transaction` is what logs show,
+and `id_sha256` finds the row for somebody who knows the id.
+"""
+
+from __future__ import annotations
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge.core.names import Names, short_id
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.judge.mentions import KEY, Frames, decisions
+from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
+from txbridge_audit.read.literals import frame
+
+#: Decisions and copies kept of one transaction, the first ones: a client that repeats itself a million times must not
+#: make one row that no executor can hold. `entries` and `copies` count them all.
+KEPT = 100
+#: Beside the data: names that begin with an underscore are passed over by readers of Parquet.
+SUMMARY = "_audit"
+
+
+def refuse_existing(spark: SparkSession, path: str) -> None:
+    """Raise CouldNotAuditError when there is a ledger at the path already: it is not overwritten."""
+    try:
+        spark.read.parquet(path)
+    except AnalysisException as error:
+        if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
+            return
+        raise
+    raise CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
+
+
+def write(names: Names, judged: DataFrame, frames: Frames, path: str, mode: str = "append") -> None:
+    """Write the transactions of the judged ledger, partitioned by the day of birth (UTC) and the real topic."""
+    rows = judged.where("valid")
+    for details in (_ends(names, frames), _copies(frames), _held(frames), _discards(frames)):
+        rows = rows.join(details, KEY, "left")
+    rows.select(*_columns()).write.mode(mode).partitionBy("day", "real_topic").parquet(path)
+
+
+def write_summary(spark: SparkSession, text: str, path: str) -> None:
+    """Write the JSON form of the report beside the ledger."""
+    line = frame(spark, [{"value": text.replace("\n", " ")}], "value: string")
+    line.coalesce(1).write.mode("overwrite").text(f"{path}/{SUMMARY}")
+
+
+def _or_none(of_many: Column) -> Column:
+    """The array, empty where the transaction has none of them."""
+    return F.coalesce(of_many, F.array())
+
+
+def _time(ms: str) -> Column:
+    return F.timestamp_millis(F.col(ms))
+
+
+def _columns() -> list[Column]:
+    winner = F.col("winner")
+    return [
+        *(F.col(name) for name in KEY),
+        F.substring("id", 1, len(short_id("0" * 32))).alias("transaction"),
+        F.sha2(F.col("id").cast("binary"), 256).alias("id_sha256"),
+        F.col("group"),
+        F.col("fixed_partition").alias("real_partition"),
+        _time("born").alias("prepared_at"),
+        F.col("fate"),
+        F.col("pending_state"),
+        F.col("breaches").alias("violations"),
+        F.col("findings"),
+        F.when(winner["decision"] == COMMIT, "commit")
+        .when(winner["decision"] == ROLLBACK, "rollback")
+        .alias("decision"),
+        winner["source"].alias("decided_by"),
+        F.timestamp_millis(winner["stamp"]).alias("decided_at"),
+        winner["end_at"].alias("decided_end"),
+        (winner["stamp"] - F.col("born")).alias("prepare_to_decision_ms"),
+        _time("committed_at").alias("delivered_at"),
+        (F.col("committed_at") - winner["stamp"]).alias("decision_to_delivery_ms"),
+        F.col("entries"),
+        _ruled(winner).alias("decisions"),
+        F.col("checks_sent"),
+        F.col("held_since"),
+        (F.col("committed_at") - F.col("held_stamp")).alias("held_ms"),
+        F.col("held_why"),
+        F.col("copies"),
+        _or_none(
+            F.transform(
+                F.filter("delivered", lambda copy: copy["id"] == F.col("id")),
+                lambda copy: F.struct(copy["topic"], copy["partition"], copy["offset"]),
+            ),
+        ).alias("delivered"),
+        *(F.col(name).alias(f"{name}_offset") for name in ("op_commit", "op_rollback", "op_discard", "op_abandon")),
+        _or_none(F.col("discard_records")).alias("discard_records"),
+        F.col("resumed_at").alias("resumed_end"),
+        F.to_date(_time("born")).alias("day"),
+        F.col("real_topic"),
+    ]
+
+
+def _ruled(winner: Column) -> Column:
+    """The decisions, each with what became of it: the protocol's refusals, or `decided`."""
+
+    def rule(end: Column) -> Column:
+        place, won = F.struct(end["end"], end["line"]), F.struct(winner["end_at"], winner["line"])
+        return (
+            F.when(~end["id"].eqNullSafe(F.col("id")), "WRONG_TRANSACTION_ID")
+            .when(~end["group"].eqNullSafe(F.col("group")), "WRONG_GROUP")
+            .when(end["source"].isin("resume", "abandon"), end["source"])
+            .when(end["decision"] == UNKNOWN, "unknown")
+            .when(winner.isNull() | (place < won), "LATE")
+            .when(place == won, "decided")
+            .when(end["decision"] == winner["decision"], "REPEAT")
+            .otherwise("CONTRADICTION")
+        )
+
+    told = ("end", "line", "at", "decision", "source", "client", "group", "check", "remark")
+
+    def row(end: Column) -> Column:
+        return F.struct(*(end[name].alias(name) for name in told), rule(end).alias("ruling"))
+
+    return _or_none(F.transform("ends_seen", row))
+
+
+def _first_ones(rows: DataFrame, order: list[str], what: Column, name: str) -> DataFrame:
+    """`what` of the first KEPT rows of each transaction, as an array in the given order."""
+    numbered = rows.withColumn("number", F.row_number().over(Window.partitionBy(*KEY).orderBy(*order)))
+    # The order of the struct's fields is that of `order`.
+    return numbered.where(F.col("number") <= KEPT).groupBy(*KEY).agg(F.sort_array(F.collect_list(what)).alias(name))
+
+
+def _ends(names: Names, frames: Frames) -> DataFrame:
+    remark = F.coalesce(F.try_url_decode(F.replace("remark", F.lit("+"), F.lit("%2B"))), "remark")
+    end = F.struct(
+        F.col("end_at").alias("end"),
+        "line",
+        _time("stamp").alias("at"),
+        *("decision", "source", "client", "id", "group"),
+        F.col("checks").alias("check"),
+        remark.alias("remark"),
+    )
+    return _first_ones(decisions(names, frames), ["end_at", "line"], end, "ends_seen")
+
+
+def _copies(frames: Frames) -> DataFrame:
+    place = F.struct("topic", F.col("copy_partition").alias("partition"), F.col("copy_at").alias("offset"), "id")
+    return _first_ones(frames.copies, ["topic", "copy_partition", "copy_at"], place, "delivered")
+
+
+def _held(frames: Frames) -> DataFrame:
+    """Since when and why a decided message is, or was, held. Compaction may have removed the first of its entries."""
+    held = frames.parked.where(F.col("state") == "held")
+    return held.groupBy(*KEY).agg(
+        F.min("stamp").alias("held_stamp"),
+        F.timestamp_millis(F.min("stamp")).alias("held_since"),
+        F.max_by("error", "at").alias("held_why"),
+    )
+
+
+def _discards(frames: Frames) -> DataFrame:
+    record = F.struct(
+        _time("stamp").alias("at"),
+        F.col("at_partition").alias("partition"),
+        F.col("at_offset").alias("offset"),
+        "reason",
+        F.col("discard_end").alias("end"),
+        "checks",
+    )
+    rows = frames.discards.where(~F.col("malformed")).withColumnRenamed("source_offset", "half")
+    return _first_ones(rows, ["stamp", "at_partition", "at_offset"], record, "discard_records")

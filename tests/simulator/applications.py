@@ -1,0 +1,227 @@
+"""Simulated producers: they prepare, decide in every way that a client might, answer checks, die and come back.
+
+Only docs/protocol.md is behind them: records are built here by hand, not by the library's own client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.simulator.cluster import WANTS_KEYS, NewRecord, Place
+from tests.simulator.kafka_writer import POISON
+from tests.simulator.load import Load
+from tests.simulator.world import World
+from txbridge.core.names import Headers, Names
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+#: Real topics: two that are always there, one that comes and goes, one that never exists.
+REAL_TOPICS = {"orders": 1, "stock": 2}
+FLAKY_TOPIC, MISSING_TOPIC = "flaky", "missing"
+#: After its death a member counts for this long (ms).
+SESSION_TIMEOUT = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class LocalTransaction:
+    """What an application knows of one of its transactions."""
+
+    transaction_id: str
+    partition: int
+    #: What became of the local transaction; None while it runs. UNKNOWN: the application will never know.
+    outcome: int | None = None
+    #: Half offset, once the acknowledgement has come.
+    offset: int | None = None
+    sent: list[int] = field(default_factory=list)
+
+
+class Application:
+    """One process of a service."""
+
+    def __init__(self, world: World, names: Names, name: str, group: str, partitions: int, load: Load) -> None:
+        self.name, self.group = name, group
+        self.is_alive = True
+        self.transactions: list[LocalTransaction] = []
+        #: What it has sent and Kafka has not yet: in order, as an idempotent producer keeps it.
+        self.outgoing: deque[tuple[Place, NewRecord, Callable[[int], None]]] = deque()
+        self.dies_for_the_group_at: int | None = None
+        self._world, self._names, self._partitions = world, names, partitions
+        self._side = world.side(name)
+        self._load = load
+        self._check_position = 0
+        self._prepared = 0
+
+    # --- prepare and decide -----------------------------------------------------------------------------------------
+
+    def prepare(self, topic: str) -> None:
+        """Send a half message."""
+        chance = self._world.random
+        self._prepared += 1
+        transaction_id = (
+            f"{self._world.hash(self.name.encode()):08X}{self._world.seed & 0xFFFFFFFF:08X}{self._prepared:016X}"
+        )
+        transaction = LocalTransaction(transaction_id, chance.randrange(self._partitions))
+        headers = [
+            ("colour", b"red"),
+            ("TXB_V", b"1"),
+            ("TRAN_MSG", b"true"),
+            ("REAL_TOPIC", topic.encode()),
+            ("PGROUP", self.group.encode()),
+            ("UNIQ_KEY", transaction_id.encode()),
+        ]
+        if chance.random() < 0.2:
+            headers.append(("CHECK_IMMUNITY_TIME_IN_SECONDS", chance.choice([b"0", b"2", b"-1", b"3"])))
+        if topic in REAL_TOPICS and chance.random() < 0.1:
+            headers.append(("REAL_QID", b"0" if chance.random() < 0.7 else b"7"))
+        value = b"%d" % self._prepared
+        if chance.random() < 0.06:
+            value += POISON
+        elif chance.random() < 0.1:
+            # Too large for every real topic, or only together with others.
+            value += b"x" * chance.choice((100, 200))
+        if self._load.is_heavy:
+            headers.append(("padding", self._load.padding()))
+        self.transactions.append(transaction)
+
+        def acknowledged(offset: int) -> None:
+            transaction.offset = offset
+
+        key: bytes | None = b"key%d" % self._prepared
+        picky = self._world.cluster.picky.get(self._names.check(self.group))
+        if picky is not None and self._side.random() < 0.2:
+            # Of the kind that can be delivered and not checked, or neither.
+            key, value = (None, value) if picky == WANTS_KEYS else (key, value + b"x" * 200)
+        place = (self._names.half, transaction.partition)
+        self.outgoing.append((place, (key, value, headers, 0), acknowledged))
+        self._world.trace(f"{self.name}: prepare {transaction_id[-4:]} for {topic}")
+
+    def decide(self) -> None:
+        """End local transactions and say so; or not."""
+        chance = self._world.random
+        running = [one for one in self.transactions if one.outcome is None and one.offset is not None]
+        if not running:
+            return
+        if self._load.is_heavy and self._load.random.random() < 0.5:
+            self._decide_all(running)
+            return
+        batch = [one for one in running[:4] if chance.random() < 0.6] or running[:1]
+        for one in batch:
+            one.outcome = chance.choice((COMMIT, COMMIT, COMMIT, ROLLBACK, ROLLBACK, UNKNOWN))
+        if chance.random() < 0.8:
+            self._send_end([one for one in batch if one.partition == batch[0].partition], "client")
+
+    def _decide_all(self, running: list[LocalTransaction]) -> None:
+        """A backlog of decisions, in one record or in many."""
+        batch = [one for one in running if one.partition == running[0].partition]
+        for one in batch:
+            one.outcome = self._load.random.choice((COMMIT, COMMIT, COMMIT, COMMIT, ROLLBACK))
+        together = self._load.random.choice((1, 3, len(batch)))
+        for first in range(0, len(batch), together):
+            self._send_end(batch[first : first + together], "client")
+
+    def decide_again(self) -> None:
+        """The same decision, or another, of something decided already."""
+        chance = self._world.random
+        decided = [one for one in self.transactions if one.outcome is not None and one.offset is not None]
+        if not decided:
+            return
+        one = chance.choice(decided)
+        decision = chance.choice((COMMIT, ROLLBACK, UNKNOWN, one.outcome or COMMIT))
+        self._world.count("client decided again")
+        self._send_entries(one.partition, [f"{one.offset},{one.transaction_id},{decision}"], "client")
+
+    def resume(self) -> None:
+        """An operator resumes something, discarded or not."""
+        stored = [one for one in self.transactions if one.offset is not None]
+        if stored:
+            one = self._world.random.choice(stored)
+            self._send_entries(one.partition, [f"{one.offset},{one.transaction_id},0"], "resume")
+
+    def abandon(self) -> None:
+        """An operator gives something up, held or not."""
+        stored = [one for one in self.transactions if one.offset is not None]
+        if stored:
+            committed = [one for one in stored if one.outcome == COMMIT]
+            one = self._side.choice(committed or stored)
+            count = 2 if self._side.random() < 0.2 else 1
+            self._send_entries(
+                one.partition, [f"{one.offset},{one.transaction_id},0,,gone%20for%20good"] * count, "abandon"
+            )
+
+    def forge(self) -> None:
+        """What no client of ours would send."""
+        chance = self._world.random
+        stored = [one for one in self.transactions if one.offset is not None]
+        kind = chance.randrange(6)
+        partition = stored[0].partition if stored else 0
+        self._world.count(f"client forged {kind}")
+        if kind == 0 and stored:
+            self._send_entries(partition, [f"{stored[0].offset},{'F' * 32},8"], "client")
+        elif kind == 1 and stored:
+            one = chance.choice(stored)
+            entry = f"{one.offset},{one.transaction_id},8"
+            self._send_entries(one.partition, [entry], "client", group="another-group")
+        elif kind == 2:
+            self._send_entries(partition, [f"{2**60},{'F' * 32},8"], "operator")
+        elif kind == 3:
+            self._send((self._names.end, partition), b"not an END record", [("TXB_V", b"1")])
+        elif kind == 4:
+            self._send((self._names.half, partition), b"not a half message", [("TXB_V", b"1")])
+        elif len(stored) > 1:
+            one = chance.choice(stored)
+            entries = [f"{one.offset},{one.transaction_id},{decision}" for decision in (COMMIT, ROLLBACK)]
+            chance.shuffle(entries)
+            self._send_entries(one.partition, entries, "client")
+
+    def _send_end(self, batch: list[LocalTransaction], source: str, check_times: str = "") -> None:
+        entries = []
+        for one in batch:
+            decision = UNKNOWN if one.outcome is None else one.outcome
+            one.sent.append(decision)
+            entries.append(f"{one.offset},{one.transaction_id},{decision}" + (f",{check_times}" if check_times else ""))
+        self._send_entries(batch[0].partition, entries, source)
+
+    def _send_entries(self, partition: int, entries: list[str], source: str, group: str | None = None) -> None:
+        headers = [("TXB_V", b"1"), ("PGROUP", (group or self.group).encode()), ("SOURCE", source.encode())]
+        self._world.trace(f"{self.name}: END {source} {[entry.split(',')[::2] for entry in entries]}")
+        self._send((self._names.end, partition), "\n".join(entries).encode(), headers)
+
+    def _send(self, place: Place, value: bytes, headers: Headers) -> None:
+        self.outgoing.append((place, (None, value, headers, 0), lambda _: None))
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def answer_checks(self, *, is_final: bool = False) -> None:
+        """Read check requests and answer them; `is_final` leaves no answer out and no transaction undecided."""
+        log = self._world.cluster.logs[self._names.check(self.group), 0]
+        records, self._check_position = log.visible(self._check_position, 50, committed=True)
+        for record in records:
+            headers = dict(record.headers)
+            transaction_id = (headers["UNIQ_KEY"] or b"").decode()
+            one = next((one for one in self.transactions if one.transaction_id == transaction_id), None)
+            if one is None:
+                continue
+            self._world.count("client checked")
+            if one.offset is None:
+                # Not acknowledged: the client gave up on it, or still waits.
+                one.outcome = ROLLBACK if is_final else one.outcome
+                one.offset = int((headers["TXB_HALF"] or b"").decode().partition(":")[2])
+            if is_final and one.outcome is None:
+                one.outcome = self._world.random.choice((COMMIT, ROLLBACK))
+            if is_final or self._world.random.random() < 0.8:
+                self._send_end([one], "check", (headers["TRANSACTION_CHECK_TIMES"] or b"").decode())
+
+    # --- life and death ---------------------------------------------------------------------------------------------
+
+    def die(self) -> None:
+        """Kill -9: what was not sent is lost; the group learns of it when the session times out."""
+        self.is_alive = False
+        self.outgoing.clear()
+        self.dies_for_the_group_at = self._world.now + SESSION_TIMEOUT
+        self._world.trace(f"{self.name}: dies")
+
+    def come_back(self) -> None:
+        """The service is started again and knows its transactions from its database."""
+        self.is_alive = True
+        self._world.trace(f"{self.name}: is back")

@@ -1,0 +1,493 @@
+"""The independent checker: looks at every Kafka transaction as it is decided, and at everything once all is quiet.
+
+It works from the logs and the list of what clients did, through `model`, which was written from docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, Finished, Place
+from tests.simulator.kafka_writer import POISON
+from tests.simulator.model import Half, PartitionModel, Times, text_headers
+from tests.simulator.partition_log import Stored
+from tests.simulator.transactional_sender import STRANGER
+from tests.simulator.witness import Witness
+from tests.simulator.world import World
+from txbridge.core.names import Names
+
+#: A greatest age that a run outlasts (ms).
+_SHORT = 60_000
+#: Without faults a check is sent so long after it was due, at the latest (ms): its topic may be blocked (90 s), a
+#: client that does not answer is given up (10 s), and all that waits shares a rate of two a second.
+_CHECKED_WITHIN = 120_000
+
+
+#: An owner learns the brokers' time from acknowledgements, and looks at them when a Kafka transaction lets it (ms).
+_LATE = 90_000
+
+
+class Violation(Exception):  # noqa: N818 - what was found is no error of the simulator's
+    """A promise was broken; the text says which, and where."""
+
+
+class Checker:
+    """Checks one run."""
+
+    def __init__(self, world: World, names: Names, partitions: int, times: Times) -> None:
+        self._world, self._names, self._times = world, names, times
+        self._cluster: Cluster = world.cluster
+        logs = self._cluster.logs
+        self.models = [
+            PartitionModel(logs[names.half, number], logs[names.end, number], times, world.count)
+            for number in range(partitions)
+        ]
+        self._progress: list[dict[str, Any] | None] = [None] * partitions
+        self._parked: list[dict[int, dict[str, Any]]] = [{} for _ in range(partitions)]
+        #: By owner's name in progress records.
+        self.witnesses: dict[str, Witness] = {}
+        self._cluster.on_finished = self._on_finished
+        self.violation: Violation | None = None
+
+    def _on_finished(self, finished: Finished) -> None:
+        # Called by the actor whose request decided it: the scheduler raises it.
+        if finished.owner != STRANGER and finished.committed and finished.records and self.violation is None:
+            try:
+                self._check(finished)
+            except Violation as violation:
+                self.violation = violation
+
+    def _fail(self, promise: str, text: str) -> None:
+        raise Violation(f"{promise}: {text}")
+
+    def _require(self, condition: object, promise: str, text: str) -> None:
+        if not condition:
+            self._fail(promise, text)
+
+    # --- one committed Kafka transaction ----------------------------------------------------------------------------
+
+    def _check(self, finished: Finished) -> None:
+        by_topic: dict[str, list[tuple[Place, Stored]]] = {}
+        for place, stored in finished.records:
+            by_topic.setdefault(place[0], []).append((place, stored))
+        ledger = by_topic.pop(self._names.offset, [])
+        progress = [one for one in ledger if b"/" not in _key_rest(one, self._names)]
+        self._require(
+            len(progress) == 1,
+            "P3",
+            f"Kafka transaction {finished.number} was committed with {len(progress)} progress records: it was torn",
+        )
+        number = progress[0][0][1]
+        new = json.loads(progress[0][1].value or b"")
+        witness = self.witnesses[new["owner"].partition(".")[0]]
+        before, model = self._progress[number], self.models[number]
+        ended = before["end"] if before else 0
+        self._check_progress(number, before, new)
+        decided, given_up = self._apply_ends(model, _position(before), _position(new))
+        delivered = self._deliveries(by_topic, number, decided)
+        # Not by what OP names: one that was discarded and resumed before is named already.
+        abandoned = {offset for offset in given_up if model.halves[offset].state == "abandoned"}
+        op_place = by_topic.pop(self._names.op, [])
+        set_aside, discarded, told = self._discards(by_topic.pop(self._names.discard, []), number, witness)
+        self._require(told == abandoned, "P2", f"{sorted(told)} were told to be abandoned, not {sorted(abandoned)}")
+        checked = self._checks(by_topic, number, witness, new["end"], finished.began)
+        rolled_back = {offset for offset in decided if model.halves[offset].state == "rolled_back"}
+        self._ops(op_place, model, delivered, rolled_back, discarded | set_aside, abandoned)
+        self._ledger(number, [one for one in ledger if one is not progress[0]], witness)
+        for offset in decided.keys() - rolled_back - delivered:
+            half = model.halves[offset]
+            if half.state == "abandoned":
+                self._world.count("abandoned in the transaction that would have held it")
+            if half.state == "held":
+                self._world.count("transition pending commit_undeliverable")
+                self._require(
+                    self._parked[number].get(offset, {}).get("state") == "held",
+                    "P2",
+                    f"half {number}:{offset} was committed at END {half.decided} and is neither delivered nor held",
+                )
+                self._require(
+                    self._may_be_held(half),
+                    "P14",
+                    f"half {number}:{offset} is held, so that others overtake it, and its topic takes everything",
+                )
+        for offset in decided.keys() & delivered:
+            self._world.count("transition pending commit")
+            self._require(model.halves[offset].state == "committed", "P2", f"{number}:{offset}")
+        for _ in delivered - decided.keys():
+            self._world.count("transition held deliver")
+        self._check_watermark(number, before, new)
+        self._check_malformed_ends(model, ended, new["end"])
+        if before and len(finished.records) == 1 and new["op"] > before["op"] and new["end"] == ended:
+            self._world.count("progress settled at the ends of the logs")
+        for offset in checked:
+            parked = self._parked[number].get(offset, {})
+            half = model.halves[offset]
+            self._require(parked.get("checks") == half.checks, "P6", f"{number}:{offset}: a check was not counted")
+            half.due = parked["next"]
+        self._progress[number] = new
+
+    def _check_progress(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
+        if before is not None:
+            for name in ("half", "op"):
+                self._require(new[name] >= before[name], "P10", f"progress {number}: {name} went back to {new[name]}")
+            went_back = _position(new) < _position(before)
+            self._require(not went_back, "P10", f"progress {number}: END went back to {_position(new)}")
+        for name, topic in (("half", self._names.half), ("end", self._names.end), ("op", self._names.op)):
+            high = self._cluster.logs[topic, number].high_watermark
+            self._require(new[name] <= high, "P10", f"progress {number}: {name} {new[name]} is beyond the log")
+        stable = self._cluster.logs[self._names.end, number].last_stable_offset
+        text = f"progress {number}: END {new['end']} is beyond {stable}, where a Kafka transaction is open"
+        self._require(new["end"] <= stable, "P1", text)
+
+    def _apply_ends(
+        self, model: PartitionModel, start: tuple[int, int], end: tuple[int, int]
+    ) -> tuple[dict[int, int], set[int]]:
+        """Apply END between two positions; what it decided, with its place in the order, and what it gave up."""
+        decided: dict[int, int] = {}
+        given_up: set[int] = set()
+        for position in range(start[0], end[0] + (end[1] > 0)):
+            entries = model.entries(position) or []
+            if position == end[0]:
+                self._world.count("cut within an END record")
+                self._require(len(entries) > end[1], "P10", f"END {position} has no entry {end[1]} to go on from")
+                entries = entries[: end[1]]
+            for entry in entries[start[1] if position == start[0] else 0 :]:
+                half = model.apply(entry, self._world.now)
+                if half is not None and half.decided == position:
+                    decided.setdefault(entry.half, len(decided))
+                    if entry.stored.transaction:
+                        self._world.count("stranger's committed decision counted")
+                if half is not None and half.state == "abandoned":
+                    given_up.add(entry.half)
+            if model.end_log.entries[position].is_aborted:
+                self._world.count("stranger's aborted decision passed over")
+        return decided, given_up
+
+    def _may_be_held(self, half: Half) -> bool:
+        """Whether its topic ever refused a record, or was not there, or might have been."""
+        topic = half.headers["REAL_TOPIC"]
+        return topic in self._world.refused or topic == "missing" or half.headers.get("REAL_QID") == "7"
+
+    def _deliveries(
+        self, by_topic: dict[str, list[tuple[Place, Stored]]], number: int, decided: dict[int, int]
+    ) -> set[int]:
+        own = {self._names.op, self._names.discard}
+        found: set[int] = set()
+        for topic, records in by_topic.items():
+            if topic in own or topic.startswith("RMQ_SYS_"):
+                continue
+            last: dict[Place, int] = {}
+            for place, stored in records:
+                headers = text_headers(stored)
+                partition, _, offset_text = headers["TXB_HALF"].partition(":")
+                offset = int(offset_text)
+                name = f"half {partition}:{offset}"
+                if offset in decided:
+                    # Only what was held comes later than its turn. Kafka transactions themselves go in END's order.
+                    in_order = last.get(place, -1) < decided[offset]
+                    self._require(in_order, "P14", f"{name} stands in {place} behind what was decided later")
+                    last[place] = decided[offset]
+                self._require(int(partition) == number, "P1", f"{name} was delivered by the owner of {number}")
+                half = self.models[number].half(offset)
+                self._require(half is not None and not half.is_malformed, "P1", f"{name} was never prepared")
+                assert half is not None
+                if half.state == "abandoned" and offset in decided:
+                    # Its commit stands in the same Kafka transaction, which delivers it: then it was not held.
+                    half.state = "held"
+                self._require(half.state != "rolled_back", "P4", f"{name} was rolled back at END {half.decided}")
+                self._require(half.state != "committed", "P3", f"{name} was delivered twice")
+                self._require(half.state == "held", "P1", f"{name} was delivered though it is {half.state}")
+                same = (
+                    (stored.key, stored.value) == (half.stored.key, half.stored.value)
+                    and headers["UNIQ_KEY"] == half.headers["UNIQ_KEY"]
+                    and topic == half.headers["REAL_TOPIC"]
+                    and place[1] == int(half.headers.get("REAL_QID", place[1]))
+                )
+                self._require(same, "P1", f"{name} was delivered as something else, to {place}")
+                half.state = "committed"
+                found.add(offset)
+        return found
+
+    def _discards(
+        self,
+        records: list[tuple[Place, Stored]],
+        number: int,
+        witness: Witness,
+    ) -> tuple[set[int], set[int], set[int]]:
+        """Offsets set aside as malformed, discarded, and told to be abandoned."""
+        model, set_aside, discarded, abandoned = self.models[number], set(), set(), set()
+        for _, stored in records:
+            headers = text_headers(stored)
+            reason = headers["TXB_REASON"]
+            if reason in {"MALFORMED", "COPY"}:
+                topic, partition, offset_text = headers["TXB_SOURCE"].split(":")
+                offset = int(offset_text)
+                self._require(int(partition) == number, "P3", "a stranger's malformed record was set aside")
+                if topic == self._names.end:
+                    self._require(offset not in model.set_aside, "P3", f"END {offset} was set aside twice")
+                    model.set_aside.add(offset)
+                else:
+                    half = model.half(offset)
+                    good = half is not None and half.is_malformed and not half.is_set_aside
+                    self._require(good, "P3", f"half {number}:{offset} was set aside twice or without need")
+                    assert half is not None
+                    half.is_set_aside = True
+                    set_aside.add(offset)
+                    said = headers.get("TXB_HALF") == f"{number}:{model.first_of(offset)}"
+                    self._require(
+                        half.is_copy == (reason == "COPY") == said, "P8", f"half {number}:{offset} is no {reason}"
+                    )
+                self._world.count(f"set aside {reason.lower()}")
+                continue
+            offset = int(headers["TXB_HALF"].partition(":")[2])
+            half = model.half(offset)
+            name = f"half {number}:{offset}"
+            if reason == "ABANDONED":
+                self._require(headers.get("TXB_REMARK") == "gone for good", "P2", f"{name}: why it was abandoned")
+                self._require(half and stored.value == half.stored.value, "P2", f"{name}: its copy has another body")
+                abandoned.add(offset)
+                continue
+            self._require(
+                half is not None and half.state == "pending", "P7", f"{name} was discarded, is {half and half.state}"
+            )
+            assert half is not None
+            if reason == "EXPIRED":
+                self._require(self._world.now >= half.since + self._times.max_age, "P7", f"{name} expired too early")
+            else:
+                self._require(
+                    half.checks == self._times.max_checks, "P7", f"{name} discarded after {half.checks} checks"
+                )
+                self._require(self._world.now >= half.due, "P7", f"{name} was discarded before its interval was over")
+            self._world.count(f"discard {reason}")
+            self._world.count("transition pending give_up")
+            self._no_earlier_decision(model, offset, half, witness, "P7")
+            half.state = "discarded"
+            half.due = self._world.now
+            discarded.add(offset)
+        return set_aside, discarded, abandoned
+
+    def _checks(
+        self,
+        by_topic: dict[str, list[tuple[Place, Stored]]],
+        number: int,
+        witness: Witness,
+        end: int,
+        began: int,
+    ) -> set[int]:
+        model, found = self.models[number], set()
+        prefix = self._names.check("")
+        for topic, records in by_topic.items():
+            if not topic.startswith(prefix):
+                continue
+            for _, stored in records:
+                headers = text_headers(stored)
+                offset = int(headers["TXB_HALF"].partition(":")[2])
+                half, name = model.half(offset), f"half {number}:{offset}"
+                self._require(
+                    half is not None and half.state == "pending", "P6", f"{name} checked, is {half and half.state}"
+                )
+                assert half is not None
+                self._require(offset not in found, "P6", f"{name} was checked twice at once")
+                half.checks += 1
+                times = int(headers["TRANSACTION_CHECK_TIMES"])
+                self._require(times == half.checks, "P6", f"{name}: check {times} should be number {half.checks}")
+                self._require(times <= self._times.max_checks, "P7", f"{name}: check {times} is one too many")
+                self._require(
+                    self._world.now >= half.due, "P6", f"{name} was checked {half.due - self._world.now} ms early"
+                )
+                self._require(
+                    int(headers["TXB_END"]) == end, "P6", f"{name}: its END position is not that of the progress"
+                )
+                self._require(
+                    witness.saw_alive(topic, began), "P6", f"{name} was checked, but nobody of its group was alive"
+                )
+                self._no_earlier_decision(model, offset, half, witness, "P6")
+                self._world.count("transition pending check")
+                found.add(offset)
+        return found
+
+    def _no_earlier_decision(
+        self, model: PartitionModel, offset: int, half: Half, witness: Witness, promise: str
+    ) -> None:
+        """A decision that was stored before the check or discard fell due must have stopped it."""
+        noticed = max(min(half.due, half.since + self._times.max_age), witness.started)
+        for position in range(model.end_log.high_watermark - 1, -1, -1):
+            stored = model.end_log.entries[position]
+            if stored.appended >= noticed:
+                continue
+            if half.decided is not None and position <= half.decided:
+                break
+            for entry in model.entries(position) or ():
+                if entry.half == offset and model.decides(entry, half) and position >= self._applied(model):
+                    self._fail(promise, f"half {offset}: its decision at END {position} was stored before it fell due")
+
+    def _applied(self, model: PartitionModel) -> int:
+        progress = self._progress[self.models.index(model)]
+        return progress["end"] if progress else 0
+
+    def _ops(
+        self,
+        records: list[tuple[Place, Stored]],
+        model: PartitionModel,
+        delivered: set[int],
+        rolled_back: set[int],
+        discarded: set[int],
+        abandoned: set[int],
+    ) -> None:
+        named: dict[str, set[int]] = {"commit": set(), "rollback": set(), "discard": set(), "abandon": set()}
+        for _, stored in records:
+            for text in (stored.value or b"").decode().split(","):
+                offset = int(text)
+                named[text_headers(stored)["OUTCOME"]].add(offset)
+                half = model.half(offset)
+                if half is None:
+                    self._fail("P10", f"OP names half offset {offset}, where no message stands")
+                else:
+                    half.op = stored.offset
+        all_expected = {"commit": delivered, "rollback": rolled_back, "discard": discarded, "abandon": abandoned}
+        for outcome, expected in all_expected.items():
+            self._require(
+                named[outcome] == expected,
+                "P10",
+                f"OP names {sorted(named[outcome])} as {outcome}, the same Kafka transaction did {sorted(expected)}",
+            )
+
+    def _ledger(self, number: int, records: list[tuple[Place, Stored]], witness: Witness) -> None:
+        """Parked entries and tombstones."""
+        model, parked = self.models[number], self._parked[number]
+        for _, stored in records:
+            offset = int((stored.key or b"").rpartition(b"/")[2])
+            half, name = model.half(offset), f"half {number}:{offset}"
+            assert half is not None
+            if stored.value is None:
+                if half.state == "discarded":
+                    late = self._world.now >= half.due
+                    self._require(late, "P7", f"{name} was forgotten before its retention was over")
+                    self._world.count("discard forgotten")
+                    half.state = "forgotten"
+                self._require(half.is_finished, "P10", f"the parked entry of {name} was removed, it is {half.state}")
+                parked.pop(offset, None)
+                continue
+            data = parked[offset] = json.loads(stored.value)
+            self._require(data["state"] == half.state, "P10", f"{name} is parked as {data['state']}, is {half.state}")
+            if half.state == "discarded":
+                half.due = data["next"]
+            if half.state == "pending" and "error" in data:
+                self._world.count("parked with why it is not checked")
+                half.due = data["next"]
+            if half.resumed_by is not None and half.state == "pending":
+                # Its age counts from when the owner drafted this: after the command was stored, as far as it knew.
+                half.since, least = data["resumed"], half.resumed_by - _LATE - witness.paused
+                good = least <= half.since <= self._world.now
+                self._require(good, "P7", f"{name} was resumed at {half.since}, the command came at {half.resumed_by}")
+                half.resumed_by = None
+            same = (data["id"], data["group"]) == (half.headers["UNIQ_KEY"], half.headers["PGROUP"])
+            self._require(same and data["checks"] == half.checks, "P10", f"the parked entry of {name} is wrong: {data}")
+
+    def _check_watermark(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
+        model, parked = self.models[number], self._parked[number]
+        for offset in range(before["half"] if before else 0, new["half"]):
+            half = model.half(offset)
+            if half is None:
+                continue
+            good = half.is_finished or offset in parked
+            self._require(
+                good, "P10", f"the watermark {new['half']} passed half {number}:{offset}, {half.state}, not parked"
+            )
+        for offset in range(new["half"], model.half_log.high_watermark):
+            found = model.halves.get(offset)
+            if found is not None and found.op is not None and offset not in parked:
+                text = f"OP is replayed from {new['op']}, half {number}:{offset} is named finished at {found.op}"
+                self._require(found.op >= new["op"], "P10", text)
+
+    def _check_malformed_ends(self, model: PartitionModel, start: int, end: int) -> None:
+        for position in range(start, end):
+            if model.entries(position) is None:
+                self._require(position in model.set_aside, "P8", f"END {position} is malformed and was not set aside")
+
+    # --- once all is quiet ------------------------------------------------------------------------------------------
+
+    def progress_end(self, number: int) -> int:
+        progress = self._progress[number]
+        return progress["end"] if progress else 0
+
+    def unfinished(self, undeliverable: set[str], dead_groups: set[str]) -> list[str]:
+        """What should still happen, once faults have stopped; in words."""
+        waiting = []
+        for number, model in enumerate(self.models):
+            end = model.end_of_decisions()
+            if self.progress_end(number) < end:
+                waiting.append(f"P2: END of {number} is applied up to {self.progress_end(number)}, not to {end}")
+            for offset in range(model.half_log.high_watermark):
+                half = model.half(offset)
+                if half is None:
+                    continue
+                name = f"half {number}:{offset}"
+                if half.is_malformed:
+                    if not half.is_set_aside:
+                        waiting.append(f"P8: {name} is malformed and not set aside")
+                elif half.state == "held":
+                    if not self._is_undeliverable(half, undeliverable):
+                        waiting.append(f"P2: {name} was committed at END {half.decided} and is not delivered")
+                elif half.state == "pending" and half.headers["PGROUP"] not in dead_groups:
+                    if self._times.max_age > _SHORT and self._is_uncheckable(half):
+                        continue
+                    waiting.append(f"P7: {name} is neither decided nor discarded")
+        return waiting
+
+    def _is_uncheckable(self, half: Half) -> bool:
+        """Whether the check topic takes no check of this message. Then it waits for its greatest age."""
+        picky = self._cluster.picky.get(self._names.check(half.headers["PGROUP"]))
+        too_large = picky == TOO_SMALL and len(half.stored.value or b"") > self._world.max_batch
+        return too_large or (picky == WANTS_KEYS and half.stored.key is None)
+
+    def require_checks(self, since: int, now: int, dead_groups: set[str]) -> None:
+        """What was due for its check long ago must have been checked; faults stopped at `since`. Raises Violation."""
+        for number, model in enumerate(self.models):
+            for offset, half in model.halves.items():
+                if half.state != "pending" or half.is_malformed or half.headers["PGROUP"] in dead_groups:
+                    continue
+                if self._is_uncheckable(half):
+                    continue
+                waited = now - max(half.due, since)
+                name = f"half {number}:{offset}"
+                self._require(
+                    waited <= _CHECKED_WITHIN or half.checks >= self._times.max_checks,
+                    "P8",
+                    f"{name} has been due for a check for {waited // 1000} s, its group is alive, and none was sent",
+                )
+
+    def _is_undeliverable(self, half: Half, undeliverable: set[str]) -> bool:
+        return (
+            half.headers["REAL_TOPIC"] in undeliverable
+            or POISON in (half.stored.value or b"")
+            or len(half.stored.value or b"") > self._world.max_batch
+            or half.headers.get("REAL_QID") == "7"
+        )
+
+    def check_readers(self, topics: list[Place]) -> None:
+        """What a read_committed reader of the real topics sees, against what was decided. Raises Violation."""
+        seen: dict[tuple[int, int], int] = {}
+        for place in topics:
+            for stored in self._cluster.logs[place].visible(0, 1_000_000, committed=True)[0]:
+                partition, _, offset_text = text_headers(stored)["TXB_HALF"].partition(":")
+                where = int(partition), int(offset_text)
+                seen[where] = seen.get(where, 0) + 1
+        for number, model in enumerate(self.models):
+            for offset, half in model.halves.items():
+                copies = seen.pop((number, offset), 0)
+                promise = "P3" if copies > 1 else "P2" if half.state == "committed" else "P1"
+                text = f"half {number}:{offset} is {half.state}, readers see it {copies} times"
+                self._require(copies == (1 if half.state == "committed" else 0), promise, text)
+        self._require(not seen, "P1", f"readers see what was never prepared: {sorted(seen)}")
+
+
+def _position(progress: dict[str, Any] | None) -> tuple[int, int]:
+    """Where END goes on: offset and index of the entry there."""
+    return (progress["end"], progress.get("entry", 0)) if progress else (0, 0)
+
+
+def _key_rest(one: tuple[Place, Stored], names: Names) -> bytes:
+    """Of a key of OFFSET, what follows the prefix of all progress keys: `p` or `p/<half offset>`."""
+    return (one[1].key or b"")[len(names.half) + len("@CID_RMQ_SYS_TRANS/") :]

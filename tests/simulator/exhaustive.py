@@ -1,0 +1,247 @@
+"""Every schedule of a small scope: two producers with a transaction each, and one crash of the owner, or one zombie.
+
+At every I/O call of the owner the search tries what can matter to it: the call goes on, a producer takes its next step,
+a transaction marker is written, the owner crashes and a new one comes up; or it is paused, another takes over, and at
+any later moment the former goes on until it waits. Schedules that lead to the same state are followed once: a state is
+what stands in Kafka, how far the producers are, and all that the living owners have seen.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tests.simulator.actors import EFFECT
+from tests.simulator.applications import COMMIT, ROLLBACK
+from tests.simulator.checker import Checker, Violation
+from tests.simulator.model import Times
+from tests.simulator.process import Process
+from tests.simulator.world import World
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Names
+
+_HOUR = 3_600_000
+_REAL = "orders"
+#: More I/O calls than any turn of an owner has: it goes on until it waits.
+_UNTIL_IT_WAITS = 1_000
+
+
+@dataclass(slots=True)
+class Explored:
+    """What a search has done."""
+
+    states: int = 0
+    #: Schedules followed to their end, and those that came upon a state that was known.
+    complete: int = 0
+    merged: int = 0
+    violation: str | None = None
+    #: The choices that led to it: o owner, a and b producers, m marker, t time, x crash, n another owner, z the former.
+    schedule: str = ""
+
+
+class _Scope:
+    """One run under a given schedule."""
+
+    def __init__(self, decisions: Sequence[int], crashes: int, zombies: int) -> None:
+        self.world = world = World(0)
+        world.latency = 0
+        world.histories = {}
+        self.names = Names()
+        # Without refused records and aborts an owner has done all that it knows when it asks for more of END.
+        world.rests_at = self.names.end
+        cluster = world.cluster
+        for topic in (self.names.half, self.names.end, self.names.op, self.names.offset, self.names.discard, _REAL):
+            cluster.create_topic(topic, 1)
+        self.policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR)
+        times = Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR)
+        self.checker = Checker(world, self.names, 1, times)
+        self.decisions = decisions
+        #: Steps taken, and the half offset once it is known.
+        self.done = [0 for _ in decisions]
+        self.offsets = [-1 for _ in decisions]
+        self.crashes_left, self.zombies_left, self.resumes_left = crashes, zombies, zombies
+        self.owners: list[Process] = []
+        self._start()
+
+    def _start(self) -> None:
+        process = Process(self.world, self.names, self.policy, 0, f"w{len(self.owners) + 1}")
+        self.checker.witnesses[process.name] = process.witness
+        self.owners.append(process)
+
+    def options(self) -> str:
+        """The choices there are; the first is the usual one."""
+        actor, zombies = self.owners[-1].actor, self._zombies()
+        mishaps = ("x" if self.crashes_left else "") + ("n" if self.zombies_left else "")
+        if self.is_done:
+            return mishaps + ("z" if zombies else "")
+        found = ""
+        touches = None
+        if actor.is_runnable:
+            found, touches = "o", actor.touches
+        if zombies:
+            # What it does can seldom change places with what another does.
+            found += "z" if touches in {None, EFFECT, self.names.offset, self.names.op} else ""
+        # Two that touch different things may change places: only the order of those that touch the same is tried. A
+        # crash matters before the next effect, not between two reads.
+        # The former owner may read HALF and END as well.
+        if zombies or touches in {None, self.names.half, self.names.end}:
+            found += "".join(name for name, done in zip("ab", self.done, strict=False) if done < 2)
+        due = self.world.cluster.markers_due()
+        if due and (touches in {None, EFFECT} or any(place[0] == touches for _, place in due)):
+            found += "m"
+        if not found:
+            found = "t"
+        return found + (mishaps if touches in {None, EFFECT} else "")
+
+    def _zombies(self) -> list[Process]:
+        """Former owners that were not resumed yet."""
+        return [one for one in self.owners[:-1] if one.actor.is_runnable] if self.resumes_left else []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return (
+            all(done == 2 for done in self.done)
+            and not self.world.cluster.markers_due()
+            and self.owners[-1].owner.status.serving
+            and not self.checker.unfinished(set(), set())
+        )
+
+    def take(self, choice: str) -> None:
+        """Do it. Raises Violation."""
+        world, owner = self.world, self.owners[-1]
+        match choice:
+            case "o":
+                owner.actor.run(1)
+            case "m":
+                world.cluster.write_marker(*world.cluster.markers_due()[0])
+            case "t":
+                world.now = max(world.now + 1, owner.actor.waits_until or 0)
+            case "x":
+                self.crashes_left -= 1
+                owner.actor.crash()
+                self._start()
+            case "n":
+                self.zombies_left -= 1
+                owner.is_assigned = False
+                self._start()
+            case "z":
+                zombie = self._zombies()[0]
+                self.resumes_left -= 1
+                zombie.actor.run(_UNTIL_IT_WAITS)
+            case _:
+                self._client("ab".index(choice))
+        if self.checker.violation is not None:
+            raise self.checker.violation
+
+    def _client(self, number: int) -> None:
+        cluster, transaction_id = self.world.cluster, f"{number:032X}"
+        if self.done[number] == 0:
+            headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", _REAL.encode()), ("PGROUP", b"group")]
+            headers.append(("UNIQ_KEY", transaction_id.encode()))
+            place = (self.names.half, 0)
+            self.offsets[number] = cluster.append_plain(place, (b"key", b"value", headers, 0))
+        else:
+            value = f"{self.offsets[number]},{transaction_id},{self.decisions[number]}".encode()
+            headers = [("TXB_V", b"1"), ("PGROUP", b"group"), ("SOURCE", b"client")]
+            cluster.append_plain((self.names.end, 0), (None, value, headers, 0))
+        self.done[number] += 1
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for states from which the same follows."""
+        world, owner = self.world, self.owners[-1]
+        logs = tuple(
+            (place, tuple((one.kind, one.key, one.value, one.epoch) for one in log.entries), tuple(log.open.items()))
+            for place, log in world.cluster.logs.items()
+            if log.entries
+        )
+        coordinated = tuple(
+            (one.epoch, one.state, tuple(one.places.items())) for one in world.cluster.coordinated.values()
+        )
+        owners = tuple(
+            ((world.histories or {}).get(one.name, 0), one.actor.waits_until, one.actor.touches)
+            for one in self.owners
+            if not one.actor.has_ended
+        )
+        mishaps = self.crashes_left, self.zombies_left, self.resumes_left
+        return logs, coordinated, owners, tuple(self.done), mishaps, owner.name, world.now
+
+    def close(self) -> None:
+        for process in self.owners:
+            process.actor.crash()
+
+
+def explore(
+    decisions: Sequence[int] = (COMMIT, ROLLBACK),
+    *,
+    crashes: int = 1,
+    zombies: int = 0,
+    most_states: int = 1_000_000,
+) -> Explored:
+    """Follow every schedule; stops at the first violation, or when there are too many states."""
+    structlog.configure(processors=[_on_log], cache_logger_on_first_use=False)
+    explored, known = Explored(), set[int]()
+    stack = [""]
+    while stack and explored.states < most_states and explored.violation is None:
+        schedule = stack.pop()
+        scope = _Scope(decisions, crashes, zombies)
+        try:
+            for choice in schedule:
+                scope.take(choice)
+            while True:
+                key = hash(scope.key())
+                if key in known:
+                    explored.merged += 1
+                    break
+                known.add(key)
+                explored.states += 1
+                options = scope.options()
+                if scope.is_done:
+                    scope.checker.check_readers([(_REAL, 0)])
+                    explored.complete += "z" not in options
+                if not options:
+                    break
+                stack.extend(schedule + other for other in options[1:])
+                schedule += options[0]
+                scope.take(options[0])
+        except (Violation, _UnexpectedError) as violation:
+            explored.violation, explored.schedule = str(violation), schedule
+        finally:
+            scope.close()
+    return explored
+
+
+class _UnexpectedError(Exception):
+    """The worker met an error that it does not know."""
+
+
+def _on_log(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    if event["event"] == "unexpected_error":
+        raise _UnexpectedError(f"unexpected error in the worker: {event.get('exc_info')!r}")
+    raise structlog.DropEvent
+
+
+def main() -> int:
+    """Search with both transactions committed, and with one rolled back; 0 when no promise was broken."""
+    for decisions, crashes, zombies in (((COMMIT,), 0, 1), ((COMMIT, ROLLBACK), 1, 0), ((COMMIT, COMMIT), 1, 0)):
+        started = time.process_time()
+        explored = explore(decisions, crashes=crashes, zombies=zombies)
+        print(
+            f"decisions {decisions}, {crashes} crash, {zombies} zombie: "
+            f"{explored.states} states, {explored.complete} complete schedules, "
+            f"{explored.merged} that led to a known state, {time.process_time() - started:.1f} s",
+            flush=True,
+        )
+        if explored.violation is not None:
+            print(f"VIOLATION {explored.violation}\nschedule: {explored.schedule}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Which faults strike in a run, and how often: chosen by the seed, a different handful each time.
+
+A run with every fault at once seldom gets anywhere; one with a few explores far (swarm testing).
+"""
+
+from __future__ import annotations
+
+from tests.simulator.world import World
+
+#: Chance per occasion; mishaps of the scheduler have weights of their own and only need to be here.
+CHANCES = {
+    "offsets not answered": 0.02,
+    "offsets answered late": 0.06,
+    "fetch slow": 0.05,
+    "fetch small": 0.3,
+    "fetch failed": 0.01,
+    "metadata not answered": 0.02,
+    "group not answered": 0.2,
+    "group answered late": 0.3,
+    "group client falls silent": 0.05,
+    "group coordinator remembered": 0.05,
+    "InitProducerId late": 0.05,
+    "EndTxn lost": 0.08,
+    "EndTxn late": 0.1,
+    "EndTxn resent": 0.15,
+    "EndTxn not answered": 0.1,
+    "commit must be aborted": 0.08,
+    "producer's queue full": 0.05,
+    "Produce refused": 0.03,
+    "coordinator moved": 0.1,
+    "records timed out": 0.03,
+    "Produce lost": 0.05,
+    "Produce not answered": 0.05,
+    "acknowledgement lost": 0.15,
+    "half message sent twice": 0.15,
+    "END event skipped": 0.2,
+    "END event out of order": 0.2,
+    "END event repeated": 0.2,
+    "crash": 1.0,
+    "pause": 1.0,
+    "rebalance": 1.0,
+    "clock jump": 1.0,
+    "topic gone": 1.0,
+    "application death": 1.0,
+    "former leader": 1.0,
+}
+
+
+def choose_faults(world: World) -> None:
+    """Some of them, or in a few runs none."""
+    share = world.random.choice((0.0, 0.15, 0.3, 0.3, 0.5, 0.8))
+    world.faults = {name: chance for name, chance in CHANCES.items() if world.random.random() < share}

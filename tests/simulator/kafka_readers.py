@@ -1,0 +1,245 @@
+"""Simulated consumer and admin client, as far as an owner uses them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicCollection, TopicPartition
+
+from tests.simulator.actors import Actor
+from tests.simulator.partition_log import Stored
+from tests.simulator.witness import Witness
+from tests.simulator.world import World
+from txbridge.core.names import Headers
+
+
+def kafka_exception(code: int, text: str, *, fatal: bool = False, abort: bool = False) -> KafkaException:
+    """An error of librdkafka or of a broker."""
+    return KafkaException(KafkaError(code, text, fatal, code == KafkaError._TIMED_OUT, abort))
+
+
+class SimulatedMessage:
+    """What a consumer returns and a delivery report carries."""
+
+    __slots__ = ("_error", "_offset", "_partition", "_stored", "_topic")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        stored: Stored | None = None,
+        error: KafkaError | None = None,
+    ) -> None:
+        self._topic, self._partition, self._offset = topic, partition, offset
+        self._stored, self._error = stored, error
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def key(self) -> bytes | None:
+        return self._stored.key if self._stored else None
+
+    def value(self) -> bytes | None:
+        return self._stored.value if self._stored else None
+
+    def headers(self) -> Headers | None:
+        return self._stored.headers if self._stored else None
+
+    def leader_epoch(self) -> int | None:
+        return self._stored.leader_epoch if self._stored else None
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_LOG_APPEND_TIME, self._stored.timestamp if self._stored else 0
+
+
+class SimulatedConsumer:
+    """A consumer of one assigned partition."""
+
+    def __init__(self, world: World, actor: Actor, config: Mapping[str, Any]) -> None:
+        self._world, self._actor = world, actor
+        self._committed = config["isolation.level"] == "read_committed"
+        self._place: tuple[str, int] | None = None
+        self._offset = 0
+        self._told_end = -1
+        self._fetched: deque[SimulatedMessage] = deque()
+        self._positions = world.positions.setdefault(actor.name, {})
+        self._number = max(self._positions, default=0) + 1
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._place = (places[0].topic, places[0].partition)
+        self._offset, self._told_end = places[0].offset, -1
+        self._fetched.clear()
+
+    def unassign(self) -> None:
+        self._place = None
+        self._fetched.clear()
+
+    def close(self) -> None:
+        self._place = None
+        self._positions.pop(self._number, None)
+
+    def get_watermark_offsets(
+        self, place: TopicPartition, timeout: float = 0.0, *, cached: bool = False
+    ) -> tuple[int, int]:
+        if cached:
+            # What a fetch told once: no I/O, and only for the metrics.
+            return 0, self._world.cluster.logs[place.topic, place.partition].high_watermark
+        self._actor.io(place.topic)
+        if self._world.strikes("offsets not answered"):
+            self._actor.wait(int(timeout * 1000))
+            raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for offsets")
+        end = self._end_of((place.topic, place.partition))
+        if self._world.strikes("offsets answered late"):
+            # The leader stood still, lost its leadership before it was asked, and goes on: it answers as of then.
+            end = max(0, end - self._world.random.randint(0, 3))
+            self._actor.wait(self._world.random.randint(2_500, int(timeout * 1000)))
+        self._world.saw(self._actor.name, "offsets", place.topic, end)
+        return 0, end
+
+    def list_topics(self, _topic: str, timeout: float) -> None:
+        self._actor.io()
+        if self._world.strikes("metadata not answered"):
+            self._actor.wait(int(timeout * 1000))
+            raise kafka_exception(KafkaError._TRANSPORT, "no broker answers")
+
+    def _end_of(self, place: tuple[str, int]) -> int:
+        """Where it ends for this reader, as the broker knows that it takes for the leader."""
+        log = self._world.cluster.logs[place]
+        return self._world.seen_end(place, log.last_stable_offset if self._committed else log.high_watermark)
+
+    def poll(self, timeout: float) -> SimulatedMessage | None:
+        if not self._fetched:
+            self._fetch(timeout)
+        return self._fetched.popleft() if self._fetched else None
+
+    def consume(self, number: int, _timeout: float) -> list[SimulatedMessage]:
+        return [self._fetched.popleft() for _ in range(min(number, len(self._fetched)))]
+
+    def _fetch(self, timeout: float) -> None:
+        self._actor.io(self._place[0] if self._place else "")
+        if self._place is None:
+            return
+        topic, partition = self._place
+        if topic == self._world.rests_at:
+            self._world.rests(self._actor.name, timeout)
+        log = self._world.cluster.logs[self._place]
+        if self._world.strikes("fetch slow"):
+            self._actor.wait(int(timeout * 1000) or 1)
+            return
+        if self._world.strikes("fetch failed"):
+            # The first passes by itself, the second ends the owner's turn.
+            code = self._world.random.choice((KafkaError._TRANSPORT, KafkaError.UNKNOWN))
+            self._fetched.append(
+                SimulatedMessage(topic, partition, self._offset, error=KafkaError(code, "fetch failed"))
+            )
+            return
+        if not self._has_news() and timeout > 0:
+            self._actor.wait(int(timeout * 1000), self._has_news)
+        end = self._end_of(self._place)
+        if self._offset > self._world.seen_end(self._place, log.high_watermark):
+            error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "offset out of range")
+            self._fetched.append(SimulatedMessage(topic, partition, self._offset, error=error))
+            return
+        limit = self._world.random.randint(1, 3) if self._world.strikes("fetch small") else 1_000
+        records, self._offset = log.visible(self._offset, limit, committed=self._committed, end=end)
+        for stored in records:
+            self._fetched.append(SimulatedMessage(topic, partition, stored.offset, stored))
+        if self._offset >= end and self._told_end != self._offset:
+            self._told_end = self._offset
+            error = KafkaError(KafkaError._PARTITION_EOF, "end")
+            self._fetched.append(SimulatedMessage(topic, partition, self._offset, error=error))
+        self._positions[self._number] = self._offset
+        self._world.saw(self._actor.name, "fetch", topic, self._offset, len(self._fetched))
+
+    def _has_news(self) -> bool:
+        if self._place is None:
+            return False
+        end = self._end_of(self._place)
+        return self._offset < end or self._told_end != self._offset
+
+
+@dataclass(slots=True)
+class _Description:
+    """What describe_topics and describe_consumer_groups answer, as far as it is looked at."""
+
+    topic_id: str = ""
+    partitions: tuple[int, ...] = ()
+    authorized_operations: None = None
+    members: tuple[int, ...] = ()
+
+
+class HasActor(Protocol):
+    """A process, which gets its actor after its clients."""
+
+    actor: Actor
+    witness: Witness
+
+
+class SimulatedAdmin:
+    """Answers about topics and groups."""
+
+    def __init__(self, world: World, process: HasActor) -> None:
+        self._world, self._process = world, process
+        #: What it answers about groups from now on, whatever Kafka says: only another client helps.
+        self._group_fault = ""
+
+    def describe_topics(self, topics: TopicCollection, **_options: Any) -> dict[str, Future[_Description]]:
+        self._process.actor.io()
+        if self._world.strikes("metadata not answered"):
+            raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for metadata")
+        self._world.saw(self._process.actor.name, "topics")
+        return {topic: self._topic(topic) for topic in topics.topic_names}
+
+    def _topic(self, topic: str) -> Future[_Description]:
+        answer: Future[_Description] = Future()
+        cluster = self._world.cluster
+        if cluster.exists(topic):
+            partitions = tuple(range(cluster.partitions[topic]))
+            answer.set_result(_Description(topic_id=cluster.topic_ids[topic], partitions=partitions))
+        else:
+            answer.set_exception(kafka_exception(KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown topic"))
+        return answer
+
+    def describe_consumer_groups(self, groups: Iterable[str], **_options: Any) -> dict[str, Future[_Description]]:
+        self._process.actor.io()
+        for fault in ("group client falls silent", "group coordinator remembered"):
+            if not self._group_fault and self._world.strikes(fault):
+                self._group_fault = fault
+        answers = {}
+        for group in groups:
+            answer: Future[_Description] = Future()
+            answers[group] = answer
+            if self._group_fault == "group coordinator remembered":
+                answer.set_exception(kafka_exception(KafkaError.NOT_COORDINATOR, "not the coordinator"))
+            elif self._group_fault:
+                continue
+            elif self._world.strikes("group not answered"):
+                answer.set_exception(kafka_exception(KafkaError.COORDINATOR_NOT_AVAILABLE, "no coordinator"))
+            elif self._world.strikes("group answered late"):
+                answer_late = partial(self._answer, answer, group, late=True)
+                self._world.late_requests.append(("describe group", answer_late))
+            else:
+                self._answer(answer, group, late=False)
+        return answers
+
+    def _answer(self, answer: Future[_Description], group: str, *, late: bool) -> None:
+        if not answer.done():
+            members = self._world.cluster.members.get(group, 0)
+            self._world.trace(f"{self._process.actor.name}: told that {group} has {members} members")
+            self._process.witness.told(group, members, late=late)
+            answer.set_result(_Description(members=tuple(range(members))))

@@ -1,0 +1,176 @@
+"""What docs/protocol.md says about each half message, for the checker: written from that page, sharing no code with the
+worker. It forgets nothing, and it learns only from the logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.simulator.partition_log import PartitionLog, Stored
+
+Where = tuple[int, int]
+_DECISIONS = {"8": "commit", "12": "rollback", "0": "unknown"}
+
+
+@dataclass(slots=True)
+class Half:
+    """A record of HALF and its fate. `state` is one of the names of the transition table."""
+
+    stored: Stored
+    headers: dict[str, str]
+    #: A copy of another half message counts as malformed: it is set aside.
+    is_malformed: bool
+    is_copy: bool = False
+    state: str = "pending"
+    #: END offset of the decision that counts.
+    decided: int | None = None
+    checks: int = 0
+    #: Earliest time of the next check or discard, as far as the records tell (ms).
+    due: int = 0
+    #: When it was resumed last, else its birth (ms).
+    since: int = 0
+    #: When the command was stored that has resumed it in the Kafka transaction at hand (ms).
+    resumed_by: int | None = None
+    is_set_aside: bool = False
+    #: OP offsets that named it finished.
+    op: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in {"committed", "rolled_back", "abandoned", "forgotten"} or self.is_set_aside
+
+
+@dataclass(slots=True)
+class Entry:
+    """One command of END."""
+
+    end: int
+    stored: Stored
+    half: int
+    transaction_id: str
+    event: str
+    group: str
+
+
+@dataclass(slots=True)
+class Times:
+    """The options that say when, in ms, written down again for the checker."""
+
+    timeout: int
+    interval: int
+    max_checks: int
+    max_age: int
+    discard_retention: int
+
+
+def text_headers(stored: Stored) -> dict[str, str]:
+    return {name: (value or b"").decode("utf-8", "replace") for name, value in stored.headers}
+
+
+@dataclass(slots=True)
+class PartitionModel:
+    """One half partition."""
+
+    half_log: PartitionLog
+    end_log: PartitionLog
+    times: Times
+    count: Callable[[str], None]
+    halves: dict[int, Half] = field(default_factory=dict)
+    #: END offsets of malformed records that were set aside.
+    set_aside: set[int] = field(default_factory=set)
+    #: Offset of the first record with a transaction id, of all below `_known_to`.
+    _firsts: dict[str, int] = field(default_factory=dict)
+    _known_to: int = 0
+
+    def first_of(self, offset: int) -> int:
+        """The offset of the half message that this one means: of a copy, that of the first with its id."""
+        while self._known_to < min(offset + 1, self.half_log.high_watermark):
+            transaction_id = text_headers(self.half_log.entries[self._known_to]).get("UNIQ_KEY")
+            if transaction_id is not None:
+                self._firsts.setdefault(transaction_id, self._known_to)
+            self._known_to += 1
+        if not 0 <= offset < self._known_to:
+            return offset
+        return self._firsts.get(text_headers(self.half_log.entries[offset]).get("UNIQ_KEY", ""), offset)
+
+    def half(self, offset: int) -> Half | None:
+        """The record of HALF at this offset, or None."""
+        found = self.halves.get(offset)
+        if found is None and 0 <= offset < self.half_log.high_watermark:
+            stored = self.half_log.entries[offset]
+            if stored.kind != "data":
+                return None
+            # Of an aborted Kafka transaction as well: HALF is read uncommitted.
+            if stored.is_aborted:
+                self.count("stranger's aborted half message known")
+            headers = text_headers(stored)
+            is_copy = self.first_of(offset) != offset
+            malformed = is_copy or "UNIQ_KEY" not in headers
+            found = self.halves[offset] = Half(stored, headers, malformed, is_copy, since=stored.appended)
+            immunity = headers.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
+            wait = int(immunity) * 1000 if immunity.isdigit() else self.times.timeout
+            found.due = stored.appended + wait
+        return found
+
+    def entries(self, end: int) -> list[Entry] | None:
+        """The commands of an END record; None when it is malformed."""
+        stored = self.end_log.entries[end]
+        if stored.kind != "data" or stored.is_aborted:
+            # Markers of Kafka transactions, and what was aborted in one: nobody has decided anything.
+            return []
+        headers = text_headers(stored)
+        if "PGROUP" not in headers:
+            return None
+        entries = []
+        for line in (stored.value or b"").decode().split("\n"):
+            fields = line.split(",")
+            source = headers["SOURCE"]
+            event = source if source in {"resume", "abandon"} else _DECISIONS[fields[2]]
+            half = self.first_of(int(fields[0]))
+            if half != int(fields[0]):
+                self.count("END named a copy")
+            entries.append(Entry(end, stored, half, fields[1], event, headers["PGROUP"]))
+        return entries
+
+    def end_of_decisions(self) -> int:
+        """The END offset behind the last record that may be applied one day."""
+        last = self.end_log.high_watermark
+        while last and (self.end_log.entries[last - 1].kind != "data" or self.end_log.entries[last - 1].is_aborted):
+            last -= 1
+        return last
+
+    def decides(self, entry: Entry, half: Half) -> bool:
+        """Whether this entry may decide about the half message, if it comes first."""
+        return (
+            entry.event in {"commit", "rollback"}
+            and half.headers.get("UNIQ_KEY") == entry.transaction_id
+            and half.headers.get("PGROUP") == entry.group
+        )
+
+    def apply(self, entry: Entry, now: int) -> Half | None:
+        """Apply one command; the half message when it was decided or resumed by it."""
+        half = self.half(entry.half)
+        if half is None or half.is_malformed:
+            return None
+        known = half.headers["UNIQ_KEY"] == entry.transaction_id and half.headers["PGROUP"] == entry.group
+        if half.state == "forgotten" or not known:
+            return None
+        if half.state == "pending" and entry.event in {"commit", "rollback"}:
+            half.decided = entry.end
+            if entry.event == "rollback":
+                self.count("transition pending rollback")
+                half.state = "rolled_back"
+            else:
+                # Decided; whether it is delivered at once or held is seen in the same Kafka transaction.
+                half.state = "held"
+            return half
+        self.count(f"transition {half.state} {entry.event}")
+        if half.state == "discarded" and entry.event == "resume":
+            half.state, half.checks, half.due, half.since = "pending", 0, 0, now
+            half.resumed_by = entry.stored.appended
+            return half
+        if half.state == "held" and entry.event == "abandon":
+            half.state = "abandoned"
+            return half
+        return None

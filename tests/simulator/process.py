@@ -1,0 +1,146 @@
+"""A worker's process in the simulation: the real owner of a partition, in an actor, on simulated clients and time."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.simulator.actors import Actor
+from tests.simulator.kafka_readers import SimulatedAdmin, SimulatedConsumer
+from tests.simulator.kafka_writer import SimulatedProducer
+from tests.simulator.witness import Witness
+from tests.simulator.world import World
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Names
+from txbridge.core.transaction_size import Limits
+from txbridge.kafka.environment import Outside
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.worker.observe.metrics import WorkerMetrics
+from txbridge.worker.owner import PartitionOwner
+from txbridge.worker.partition_state import PartitionContext
+
+#: The protocol's own transaction.timeout.ms.
+COMMIT_TIMEOUT_MS = 10_000
+_KAFKA = {"bootstrap.servers": "simulated:9092"}
+
+
+@functools.cache
+def _metrics() -> WorkerMetrics:
+    """One for all processes: making them takes longer than most schedules of a small scope, and nobody looks here."""
+    return WorkerMetrics()
+
+
+class _SimulatedOutside(Outside):
+    """The world as one process sees it."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+        self._names = 0
+
+    def producer(self, config: Mapping[str, Any]) -> Producer:
+        return cast(Producer, SimulatedProducer(self._world, self._process.actor, config))
+
+    def consumer(self, config: Mapping[str, Any]) -> Consumer:
+        return cast(Consumer, SimulatedConsumer(self._world, self._process.actor, config))
+
+    def monotonic(self) -> float:
+        return self._world.now / 1000
+
+    def now(self) -> int:
+        return self._process.now()
+
+    def wait(self, event: threading.Event, seconds: float) -> None:
+        if not self._process.owner.status.serving:
+            self._world.starts_anew(self._process.name)
+        if not event.is_set():
+            self._process.actor.wait(max(1, int(seconds * 1000)), event.is_set)
+
+    def wait_for_change(self, condition: threading.Condition, seconds: float) -> None:
+        # The scheduler offers events meanwhile.
+        self._process.was_poked = False
+        condition.release()
+        try:
+            self._process.actor.wait(max(1, int(seconds * 1000)), self._process.is_poked)
+        finally:
+            condition.acquire()
+
+    def owner_name(self) -> str:
+        self._names += 1
+        return f"{self._process.name}.{self._names}"
+
+    def uniform(self, least: float, most: float) -> float:
+        return self._world.random.uniform(least, most)
+
+
+class Process:
+    """A worker that owns, or believes to own, one partition."""
+
+    def __init__(
+        self,
+        world: World,
+        names: Names,
+        policy: CheckPolicy,
+        partition: int,
+        name: str,
+        check_rate: int = 1_000,
+        largest: Limits | None = None,
+    ) -> None:
+        self.name = name
+        self.partition = partition
+        #: How far its machine's clock is off (ms).
+        self.skew = 0
+        #: When it was paused last (ms of the world).
+        self.paused_at = 0
+        self.witness = Witness(world.now, lambda: world.now)
+        self.was_poked = False
+        #: Whether the group says that the partition is its own.
+        self.is_assigned = True
+        self._world = world
+        outside = _SimulatedOutside(world, self)
+        # The actor's clients need the actor; nothing runs before the scheduler says so.
+        admin = cast(AdminClient, SimulatedAdmin(world, self))
+        context = PartitionContext(
+            kafka=_KAFKA,
+            admin=admin,
+            membership=GroupMembership(lambda: cast(AdminClient, SimulatedAdmin(world, self)), outside),
+            names=names,
+            policy=policy,
+            commit_timeout_ms=COMMIT_TIMEOUT_MS,
+            payload_memory=300,
+            check_rate=check_rate,
+            largest=largest or Limits(),
+            metrics=_metrics(),
+            outside=outside,
+        )
+        self.owner = PartitionOwner(context, partition, lambda _: self._confirm())
+        self.actor = Actor(name, world, self.owner.run)
+
+    def now(self) -> int:
+        """The time on its machine (ms)."""
+        return self._world.now + self.skew
+
+    def jump(self, milliseconds: int) -> None:
+        """Its machine's clock jumps."""
+        self.skew += milliseconds
+
+    def is_poked(self) -> bool:
+        return self.was_poked
+
+    def poke(self) -> None:
+        """Whoever waits for its inbox should look."""
+        self.was_poked = True
+
+    def stop(self) -> None:
+        """Tell it to end after the Kafka transaction at hand."""
+        self.owner.stop()
+        self.poke()
+
+    def _confirm(self) -> bool:
+        self.actor.io()
+        return self.is_assigned

@@ -1,0 +1,91 @@
+"""Runs a range of seeds on several processes and adds up what they say."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from tests.simulator.simulation import Result, Simulation
+
+#: Seeds that a process runs at a time: about a second's worth.
+_CHUNK = 50
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of a range of seeds."""
+
+    seeds: int = 0
+    seconds: float = 0.0
+    #: Processor time of all processes.
+    cpu_seconds: float = 0.0
+    io_calls: int = 0
+    counters: Counter[str] = field(default_factory=Counter)
+    violations: list[Result] = field(default_factory=list)
+    #: Of each chunk, by its first seed: equal ranges have equal ones.
+    digests: dict[int, str] = field(default_factory=dict)
+
+
+def run_chunk(first_seed: int, seeds: int, steps: int) -> Totals:
+    """Run these seeds here, one after the other."""
+    totals, digest, started = Totals(), hashlib.sha256(), time.process_time()
+    for seed in range(first_seed, first_seed + seeds):
+        result = Simulation(seed, steps).run()
+        digest.update(result.digest.encode())
+        totals.seeds += 1
+        totals.io_calls += result.io_calls
+        totals.counters.update(result.counters)
+        if result.violation is not None:
+            totals.violations.append(result)
+    totals.cpu_seconds = time.process_time() - started
+    totals.digests[first_seed] = digest.hexdigest()
+    return totals
+
+
+def run_range(
+    first_seed: int,
+    seeds: int,
+    steps: int = 200,
+    *,
+    processes: int | None = None,
+    on_progress: Callable[[Totals], None] = lambda _: None,
+) -> Totals:
+    """Run a range of seeds; after a violation no more chunks are begun."""
+    totals, started = Totals(), time.monotonic()
+    chunks = _chunks(first_seed, seeds)
+    workers = processes or os.cpu_count() or 1
+    # Not forked: the parent may have threads, and a log set up otherwise.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running: set[Future[Totals]] = set()
+        while True:
+            while len(running) < 2 * workers and not totals.violations and (chunk := next(chunks, None)):
+                running.add(pool.submit(run_chunk, *chunk, steps))
+            if not running:
+                break
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                _add(totals, future.result())
+                totals.seconds = time.monotonic() - started
+                on_progress(totals)
+    totals.violations.sort(key=lambda result: result.seed)
+    return totals
+
+
+def _chunks(first_seed: int, seeds: int) -> Iterator[tuple[int, int]]:
+    for start in range(first_seed, first_seed + seeds, _CHUNK):
+        yield start, min(_CHUNK, first_seed + seeds - start)
+
+
+def _add(totals: Totals, more: Totals) -> None:
+    totals.seeds += more.seeds
+    totals.cpu_seconds += more.cpu_seconds
+    totals.io_calls += more.io_calls
+    totals.counters.update(more.counters)
+    totals.violations.extend(more.violations)
+    totals.digests.update(more.digests)

@@ -1,0 +1,77 @@
+"""What a large enough range of seeds must have reached: a simulator that never gets there proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.simulator.faults import CHANCES
+from txbridge.core.states import TRANSITIONS, Event, RefusalReason, TransactionState
+
+#: Pairs of the table that the worker never looks up: only of a pending message it asks whether it can be delivered.
+_NEVER_ASKED = {
+    (state, Event.COMMIT_UNDELIVERABLE) for state in TransactionState if state is not TransactionState.PENDING
+}
+
+TRANSITION_COUNTERS = tuple(
+    f"transition {state.value} {event.value}" for state, event in TRANSITIONS if (state, event) not in _NEVER_ASKED
+)
+REFUSAL_COUNTERS = tuple(f"refusal {reason.value}" for reason in RefusalReason)
+FAULT_COUNTERS = (
+    *(f"fault {name}" for name in CHANCES),
+    "fault crash in a take-over",
+    "fault zombie resumed",
+    "fault zombie goes on with its take-over",
+    "fault record refused",
+    "fault clock far off",
+    "fault batch too large",
+    "fault check too large",
+    "fault check without key",
+)
+#: Kinds of late requests, ways of clients and of the worker.
+OTHER_COUNTERS = (
+    "late EndTxn",
+    "late EndTxn ends its own transaction",
+    "late EndTxn refused, its epoch is over",
+    "late InitProducerId",
+    "late describe group",
+    "link too slow",
+    "cut within an END record",
+    "client checked",
+    "client decided again",
+    *(f"client forged {kind}" for kind in range(6)),
+    "stranger committed decisions",
+    "stranger aborted decisions",
+    "stranger hangs with a decision",
+    "stranger's committed decision counted",
+    "stranger's aborted decision passed over",
+    "stranger's aborted half message known",
+    "set aside malformed",
+    "set aside copy",
+    "END named a copy",
+    "abandoned in the transaction that would have held it",
+    "discard EXPIRED",
+    "discard MAX_CHECKS",
+    "discard forgotten",
+    "parked with why it is not checked",
+    "progress settled at the ends of the logs",
+    "log abandoned",
+    "log check_refused",
+    "log clock_agrees",
+    "log clock_differs",
+    "log fenced",
+    "log held",
+    "log internal_topic_refused",
+    "log kafka_unavailable",
+    "log outcome_unknown",
+    "log partition_taken_over",
+    "log resumed",
+    "log transaction_aborted",
+    "log transactional_decisions",
+    "log transactional_half_messages",
+)
+EXPECTED = (*FAULT_COUNTERS, *TRANSITION_COUNTERS, *REFUSAL_COUNTERS, *OTHER_COUNTERS)
+
+
+def not_reached(counters: Mapping[str, int]) -> list[str]:
+    """Expected counters that are still zero."""
+    return [name for name in EXPECTED if not counters.get(name)]

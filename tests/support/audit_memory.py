@@ -1,0 +1,95 @@
+"""A log in memory for the unit tests of the audit: what audit_cases.py writes, as Spark's raw and typed rows."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from collections import Counter
+
+from pyspark.sql import DataFrame, SparkSession
+from txbridge_audit.judge.mentions import Frames
+from txbridge_audit.read import decode, literals
+from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
+from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.kafka_source import RAW_FIELDS
+
+from tests.support.audit_cases import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Log, Record
+from txbridge.core.names import Names
+
+#: Birth of every half message, ms.
+BORN = 1_700_000_000_000
+DAY = 24 * 3_600_000
+
+
+def encoded(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+class Memory(Log):
+    """The log in memory. Kafka transactions are atomic here, so their markers are left out; aborted ones leave gaps."""
+
+    def __init__(self) -> None:
+        super().__init__(Names("unit"))
+        self.records: list[Record] = []
+        self._next: Counter[TopicPartition] = Counter()
+
+    def write(self, record: Record) -> None:
+        key = (record.topic, record.partition)
+        record.at.append(self._next[key])
+        self._next[key] += 1
+        self.records.append(record)
+
+    def transaction(self, *written: Record) -> None:
+        for record in written:
+            self.write(record)
+
+    def aborted(self, *written: Record) -> None:
+        for record in written:
+            self._next[record.topic, record.partition] += 1
+
+    def end_of(self, topic: str, partition: int = 0) -> int:
+        return self._next[topic, partition]
+
+    def frame(self, spark: SparkSession, *topics: str) -> DataFrame:
+        rows = [
+            {
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": dt.datetime.fromtimestamp(BORN / 1000, tz=dt.UTC).isoformat(),
+                "key": encoded(record.key),
+                "value": encoded(record.value),
+                "headers": [{"key": name, "value": encoded(value)} for name, value in record.headers],
+            }
+            for record in self.records
+            if record.topic in topics
+        ]
+        return literals.frame(spark, rows, RAW_FIELDS)
+
+    def frames(self, spark: SparkSession) -> Frames:
+        names = self.names
+        internal = {names.half, names.end, names.op, names.offset, names.discard}
+        real = {record.topic for record in self.records} - internal - {names.check("billing")}
+        ends = decode.end_records(self.frame(spark, names.end))
+        return Frames(
+            halves=decode.halves(self.frame(spark, names.half)),
+            entries=decode.entries(ends),
+            bad_ends=decode.unreadable(ends),
+            outcomes=decode.outcomes(decode.op_records(self.frame(spark, names.op))),
+            parked=decode.parked(self.frame(spark, names.offset), names),
+            discards=decode.discards(self.frame(spark, names.discard)),
+            copies=decode.copies(self.frame(spark, *real)),
+            checks=decode.checks(self.frame(spark, names.check("billing"))),
+        )
+
+    def facts(self, **changed: object) -> Facts:
+        """Everything was applied, nothing removed, and all of the real topics lies below the earlier cut."""
+        partitions = [PartitionFacts(p, half_start=0, applied_to=self.end_position[p], low=0) for p in (PLAIN, PASSED)]
+        before = {(r.topic, r.partition): 1_000_000 for r in self.records}
+        known: dict[str, object] = {
+            "partitions": partitions,
+            "topics": [TopicFacts(ORDERS), TopicFacts(COMPACTED, compacted=True), TopicFacts(FORWARDED)],
+            "before": before,
+            "now": BORN + DAY,
+        }
+        return Facts(**(known | changed))  # type: ignore[arg-type]

@@ -1,0 +1,633 @@
+"""What integration tests share: a namespace with topics, worker processes, raw records in and out of it.
+
+It writes half messages and decisions by docs/protocol.md with plain confluent-kafka, so that a test can do what no
+client would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.names import Headers, Names
+from txbridge.core.transaction_size import Limits
+from txbridge.kafka.admin import Cluster
+from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.testing import workers
+from txbridge.testing.workers import eventually
+from txbridge.topics.plan import Action, PlanOptions
+from txbridge.topics.plan import apply as apply_plan
+from txbridge.worker.owner import PartitionOwner
+from txbridge.worker.partition_state import PartitionContext
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+#: Short times, so that a check is due after 1 s and a discard after a few seconds.
+FAST = {
+    "transaction_timeout": 1_000,
+    "transaction_check_interval": 1_000,
+    "transaction_check_max": 3,
+    "session_timeout": 3_000,
+}
+
+_number = itertools.count(1)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used so far, of the user's and of the system's."""
+    return cpu_seconds_in(Path(f"/proc/{pid}/stat").read_text())
+
+
+def cpu_seconds_in(stat: str) -> float:
+    """The same out of what Linux tells of a process, or of one thread."""
+    # User and system time are the 14th and the 15th field; the 2nd is a name, which may hold anything.
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def quiet(bootstrap_servers: str) -> dict[str, object]:
+    """Settings of a plain client of a test, which says nothing by itself.
+
+    librdkafka complains on stderr from threads of its own, past pytest's capture, of a Kafka that a test has stopped;
+    and a client may outlive its test, because an AdminClient can not be closed. What matters to a test, calls and
+    callbacks tell.
+    """
+    return {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+
+
+def log_start(consumer: Consumer, topic: str, partition: int) -> int:
+    """Where a partition begins; waits out the second in which a broker that was restarted leads nothing yet."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[0])
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A half message that Kafka has acknowledged."""
+
+    partition: int
+    offset: int
+    transaction_id: str
+
+    def entry(self, decision: int, check_times: int | None = None) -> str:
+        text = f"{self.offset},{self.transaction_id},{decision}"
+        return text if check_times is None else f"{text},{check_times}"
+
+
+class WorkerProcess(workers.WorkerProcess):
+    """A `txbridge worker` in a process of its own, as an operator starts it."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+        super().__init__([sys.executable, "-m", "txbridge.cli.main", "worker", *arguments], log, environment)
+
+    def owned(self) -> set[int]:
+        """The partitions that the group has assigned to it last."""
+        assignments = self.events("partitions_assigned")
+        return set(assignments[-1]["partitions"]) if assignments else set()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time it has used so far."""
+        return cpu_seconds(self.pid)
+
+
+class CheckMember:
+    """A live member of a producer group, as far as Kafka's group membership goes, that reads the group's checks."""
+
+    def __init__(self, bootstrap_servers: str, names: Names, group: str) -> None:
+        self._checks: list[Message] = []
+        self._joined, self._left = threading.Event(), threading.Event()
+        self._consumer = Consumer(
+            {
+                **quiet(bootstrap_servers),
+                "group.id": names.check(group),
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 3_000,
+                "heartbeat.interval.ms": 500,
+            },
+        )
+        self._consumer.subscribe([names.check(group)], on_assign=lambda *_: self._joined.set())
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._joined.wait(30), f"nobody could join the group {names.check(group)}"
+
+    def _run(self) -> None:
+        while not self._left.is_set():
+            message = self._consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                self._checks.append(message)
+        self._consumer.close()
+
+    @property
+    def count(self) -> int:
+        """How many checks have come in."""
+        return len(self._checks)
+
+    def requests(self, prepared: Prepared) -> list[Message]:
+        """The checks of this half message that have come in."""
+        where = f"{prepared.partition}:{prepared.offset}".encode()
+        return [one for one in list(self._checks) if dict(one.headers() or ())["TXB_HALF"] == where]
+
+    def checks(self, prepared: Prepared) -> list[dict[str, bytes]]:
+        """Headers of the checks of this half message that have come in."""
+        return [dict(message.headers() or ()) for message in self.requests(prepared)]
+
+    def leave(self) -> None:
+        self._left.set()
+        self._thread.join(20)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+
+class LocalOwner:
+    """The owner of one partition in this process: no Faust, so END events come only from `offer`, if at all."""
+
+    def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
+        self.owner = PartitionOwner(context, partition, confirm)
+        self.owner.start()
+
+    def wait_serving(self, timeout: float = 30.0) -> Self:
+        eventually(lambda: self.owner.status.serving, timeout, f"not serving: {self.owner.status.error}")
+        return self
+
+    def wait_error(self, *texts: str, timeout: float = 60.0) -> str:
+        """Wait until its error names all of these."""
+        eventually(
+            lambda: all(text in (self.owner.status.error or "") for text in texts),
+            timeout,
+            f"no error with {texts}, but {self.owner.status}",
+        )
+        return self.owner.status.error or ""
+
+    def stop(self) -> None:
+        self.owner.stop()
+        self.owner.join(30)
+        assert not self.owner.is_alive()
+
+    def __enter__(self) -> Self:
+        return self.wait_serving()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+_UNDECODABLE = """
+import ast, asyncio, sys
+from aiokafka import AIOKafkaProducer
+
+class Name(str):
+    def encode(self, *_): return b"\\xff\\xfe"
+
+async def main(servers, topic, partition, value, key, headers):
+    producer = AIOKafkaProducer(bootstrap_servers=servers)
+    await producer.start()
+    headers = [*ast.literal_eval(headers), (Name("x"), b"1")]
+    value, key = ast.literal_eval(value), ast.literal_eval(key)
+    stored = await producer.send_and_wait(topic, value, key, partition=int(partition), headers=headers)
+    print(stored.offset)
+    await producer.stop()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@dataclass
+class Bridge:
+    """A namespace on a running Kafka."""
+
+    bootstrap_servers: str
+    test: str
+    partitions: int = 2
+    workers: list[WorkerProcess] = field(default_factory=list)
+    owners: list[LocalOwner] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        short = re.sub(r"[^a-z0-9]+", "-", self.test.lower())[:40].strip("-")
+        self.namespace = f"t{next(_number)}-{short}-{secrets.token_hex(2)}"
+        self.names = Names(self.namespace)
+        self.admin = AdminClient(quiet(self.bootstrap_servers))
+        self._producer = Producer(
+            {**quiet(self.bootstrap_servers), "enable.idempotence": True, "linger.ms": 1},
+        )
+        self._folder = tempfile.TemporaryDirectory(prefix="txbridge-test-")
+        self._log_number = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        plans = apply_plan(
+            Cluster.connect({"bootstrap.servers": self.bootstrap_servers}),
+            self.names,
+            PlanOptions(partitions=self.partitions),
+        )
+        assert all(plan.action is not Action.REFUSED for plan in plans), plans
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Also those that a test has left which failed: they would run on beside the tests that come after it.
+        for owner in self.owners:
+            owner.owner.stop()
+        for worker in self.workers:
+            worker.stop()
+        if error is not None:
+            for number, worker in enumerate(self.workers, 1):
+                print(f"--- log of worker {number} ---\n{worker.log[-6000:]}")
+        for local in self.owners:
+            local.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Forget the logs of the workers, which have ended."""
+        self._producer.close()
+        self._folder.cleanup()
+
+    # --- workers ----------------------------------------------------------------------------------------------------
+
+    def worker(
+        self, fault: str = "", app_id: str | None = None, *, wait: int | None = None, **options: object
+    ) -> WorkerProcess:
+        """Start a worker; `fault` is a fault point at which it dies, `wait` partitions to wait for (default: all).
+
+        Options are those of FAST unless given.
+        """
+        settings: dict[str, object] = {**FAST, **options}
+        if app_id is not None:
+            settings["app_id"] = app_id
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        worker = WorkerProcess(
+            [f"--bootstrap-servers={self.bootstrap_servers}", f"--namespace={self.namespace}", *flags],
+            Path(self._folder.name) / f"worker-{next(self._log_number)}.log",
+            {"TXBRIDGE_FAULT_POINT": fault, "TXBRIDGE_LOG_FORMAT": "json"},
+        )
+        self.workers.append(worker)
+        if wait is None:
+            wait = 0 if fault else self.partitions
+        if wait:
+            worker.wait_serving(wait)
+        return worker
+
+    def local_owner(
+        self,
+        partition: int = 0,
+        confirm: Callable[[int], bool] = lambda _: True,
+        outside: Outside = OUTSIDE,
+        **options: int,
+    ) -> LocalOwner:
+        """An owner in this process; options are those of CheckPolicy, commit_timeout, payload_memory, and entries and
+        bytes of one Kafka transaction.
+        """
+        settings = {name: value for name, value in FAST.items() if name != "session_timeout"} | options
+        context = PartitionContext(
+            kafka={"bootstrap.servers": self.bootstrap_servers},
+            admin=self.admin,
+            membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
+            names=self.names,
+            commit_timeout_ms=settings.pop("commit_timeout", 10_000),
+            payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),
+            check_rate=1_000,
+            largest=Limits(settings.pop("entries", 10_000), settings.pop("bytes", 16 * 1024 * 1024)),
+            policy=CheckPolicy(**settings),
+            outside=outside,
+        )
+        self.owners.append(LocalOwner(context, partition, confirm))
+        return self.owners[-1]
+
+    def member(self, group: str = "group", config: Mapping[str, str] = MappingProxyType({})) -> CheckMember:
+        """Somebody who is alive in a producer group; makes its check topic, with this configuration, if need be."""
+        topic = self.names.check(group)
+        if topic not in self.admin.list_topics(timeout=10).topics:
+            config = {"message.timestamp.type": "LogAppendTime", **config}
+            self.admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+        return CheckMember(self.bootstrap_servers, self.names, group)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, partitions: int = 2, **config: str) -> str:
+        """A real topic; returns its name made unique for this test."""
+        name = f"{self.namespace}.{topic}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(10)
+        eventually(lambda: self._is_readable(name), 20, f"{name} got no leader")
+        return name
+
+    def _is_readable(self, topic: str) -> bool:
+        try:
+            self.read(topic)
+        except KafkaException:
+            return False
+        return True
+
+    def produce(self, topic: str, **arguments: object) -> Message:
+        """Produce one record, whatever it is, and return its acknowledgement."""
+        acknowledged: list[Message] = []
+        failed: list[object] = []
+
+        def report(error: object, message: Message) -> None:
+            (failed if error else acknowledged).append(error or message)  # type: ignore[arg-type]
+
+        self._producer.produce(topic, on_delivery=report, **arguments)  # type: ignore[arg-type]
+        self._producer.flush(20)
+        assert acknowledged, failed
+        return acknowledged[0]
+
+    def produce_undecodable(
+        self,
+        topic: str,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]],
+        partition: int,
+        key: bytes | None = None,
+    ) -> int:
+        """Produce a record with one more header, whose name is not UTF-8: Kafka takes any bytes, our clients do not.
+
+        Returns its offset.
+        """
+        arguments = [self.bootstrap_servers, topic, str(partition), repr(value), repr(key), repr(list(headers))]
+        result = subprocess.run(
+            [sys.executable, "-c", _UNDECODABLE, *arguments],
+            env={**os.environ, "AIOKAFKA_NO_EXTENSIONS": "1"},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return int(result.stdout)
+
+    def half_headers(
+        self, real_topic: str, group: str = "group", transaction_id: str | None = None
+    ) -> list[tuple[str, bytes]]:
+        transaction_id = transaction_id or secrets.token_hex(16).upper()
+        return [
+            ("TXB_V", b"1"),
+            ("TRAN_MSG", b"true"),
+            ("REAL_TOPIC", real_topic.encode()),
+            ("PGROUP", group.encode()),
+            ("UNIQ_KEY", transaction_id.encode()),
+        ]
+
+    def prepare(
+        self,
+        real_topic: str,
+        value: bytes | None = b"value",
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        group: str = "group",
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        extra: Sequence[tuple[str, bytes]] = (),
+    ) -> Prepared:
+        """Prepare one half message; `headers` are the user's, `extra` more of ours."""
+        ours = [*self.half_headers(real_topic, group), *extra]
+        where = {} if partition is None else {"partition": partition}
+        message = self.produce(self.names.half, value=value, key=key, headers=[*headers, *ours], **where)
+        return Prepared(message.partition(), message.offset(), dict(ours)["UNIQ_KEY"].decode())
+
+    def send_again(self, prepared: Prepared, real_topic: str, value: bytes | None = b"value") -> Prepared:
+        """The same half message once more, as a producer whose idempotence was lost sends it."""
+        headers = self.half_headers(real_topic, transaction_id=prepared.transaction_id)
+        message = self.produce(self.names.half, value=value, headers=headers, partition=prepared.partition)
+        return Prepared(message.partition(), message.offset(), prepared.transaction_id)
+
+    def prepare_many(
+        self, real_topic: str, values: Sequence[bytes], *, partition: int | None = None, group: str = "group"
+    ) -> list[Prepared]:
+        """Prepare many at once, in order."""
+        results: list[Prepared | None] = [None] * len(values)
+        for number, value in enumerate(values):
+            headers = self.half_headers(real_topic, group)
+            transaction_id = dict(headers)["UNIQ_KEY"].decode()
+
+            def report(
+                error: object, message: Message, number: int = number, transaction_id: str = transaction_id
+            ) -> None:
+                assert error is None, error
+                results[number] = Prepared(message.partition(), message.offset(), transaction_id)
+
+            where = {} if partition is None else {"partition": partition}
+            self._producer.produce(
+                self.names.half, value=value, key=b"%d" % number, headers=headers, on_delivery=report, **where
+            )
+            self._producer.poll(0)
+        self._producer.flush(30)
+        return [result for result in results if result is not None]
+
+    def produce_together(
+        self, topic: str, records: Sequence[tuple[bytes | None, Headers]], *, partition: int
+    ) -> list[Message]:
+        """Produce values with headers as one batch, so that they are also read together."""
+        acknowledged: list[Message] = []
+
+        def report(error: object, message: Message) -> None:
+            assert error is None, error
+            acknowledged.append(message)
+
+        producer = Producer({**quiet(self.bootstrap_servers), "linger.ms": 10_000})
+        for value, headers in records:
+            producer.produce(topic, value=value, headers=list(headers), partition=partition, on_delivery=report)
+        producer.flush(20)
+        assert len(acknowledged) == len(records)
+        return acknowledged
+
+    def end_headers(self, group: str = "group", source: str = "client") -> list[tuple[str, bytes]]:
+        return [("TXB_V", b"1"), ("PGROUP", group.encode()), ("SOURCE", source.encode())]
+
+    def end(
+        self,
+        entries: Sequence[str],
+        partition: int,
+        *,
+        group: str = "group",
+        source: str = "client",
+    ) -> int:
+        """Write one END record and return its offset."""
+        headers = self.end_headers(group, source)
+        message = self.produce(self.names.end, value="\n".join(entries).encode(), headers=headers, partition=partition)
+        return message.offset()
+
+    def decide(self, prepared: Prepared, decision: int, **arguments: str) -> int:
+        """One decision in an END record of its own."""
+        return self.end([prepared.entry(decision)], prepared.partition, **arguments)
+
+    def decide_many(
+        self, prepared: Sequence[Prepared], decision: int, *, batch: int = 50, group: str = "group"
+    ) -> None:
+        """The same decision for all, in END records of up to `batch` entries."""
+        by_partition: dict[int, list[str]] = {}
+        for one in prepared:
+            by_partition.setdefault(one.partition, []).append(one.entry(decision))
+        headers = self.end_headers(group)
+        for partition, entries in by_partition.items():
+            for start in range(0, len(entries), batch):
+                value = "\n".join(entries[start : start + batch]).encode()
+                self._producer.produce(self.names.end, value=value, headers=headers, partition=partition)
+        self._producer.flush(30)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, topic: str, *, committed: bool = True) -> list[Message]:
+        """Everything that stands in a topic now, as a new reader sees it."""
+        consumer = Consumer(
+            {
+                **quiet(self.bootstrap_servers),
+                "group.id": f"{self.namespace}-reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                # A short read: do not let the broker wait for more at the end of the log.
+                "fetch.wait.max.ms": 10,
+            },
+        )
+        try:
+            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+            starts = [
+                TopicPartition(topic, partition, log_start(consumer, topic, partition)) for partition in partitions
+            ]
+            consumer.assign(starts)
+            found: list[Message] = []
+            ended: set[int] = set()
+            deadline = time.monotonic() + 20
+            while len(ended) < len(starts):
+                assert time.monotonic() < deadline, f"{topic} did not come to an end"
+                message = consumer.poll(0.2)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.name() == "_PARTITION_EOF":
+                    ended.add(message.partition())
+                else:
+                    raise KafkaException(error)
+        finally:
+            consumer.close()
+        return found
+
+    def visible(self, topic: str) -> Counter[bytes]:
+        """Values that a read_committed reader sees, with the number of copies."""
+        return Counter(message.value() for message in self.read(topic))
+
+    def wait_visible(self, topic: str, values: Sequence[bytes], timeout: float = 40.0) -> None:
+        """Wait until all of these values are visible."""
+        wanted = set(values)
+        eventually(
+            lambda: wanted <= set(self.visible(topic)), timeout, f"not all of {len(wanted)} values became visible"
+        )
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Log start and end."""
+        consumer = Consumer({**quiet(self.bootstrap_servers), "group.id": f"{self.namespace}-reader"})
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)
+        finally:
+            consumer.close()
+        return low, high
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Let the log begin at this offset, as retention does."""
+        where = TopicPartition(topic, partition, before)
+        for answer in self.admin.delete_records([where]).values():
+            answer.result(10)
+
+    def recreate(self, topic: str) -> None:
+        """Delete an internal topic and create it anew."""
+        self.admin.delete_topics([topic])[topic].result(10)
+        eventually(lambda: topic not in self.admin.list_topics(timeout=10).topics, 20)
+        self.__enter__()
+        eventually(lambda: self._is_readable(topic), 20)
+
+    def ledger(self, partition: int) -> dict[bytes, dict[str, object]]:
+        """What OFFSET holds for a partition after compaction: progress and parked entries by key."""
+        found: dict[bytes, dict[str, object]] = {}
+        for message in self.read(self.names.offset):
+            if message.partition() != partition:
+                continue
+            if message.value() is None:
+                found.pop(message.key(), None)
+            else:
+                found[message.key()] = json.loads(message.value())
+        return found
+
+    def progress(self, partition: int) -> dict[str, object]:
+        return self.ledger(partition).get(self.names.progress_key(partition), {})
+
+    def parked_states(self, partition: int) -> list[object]:
+        """The states of the parked entries of a partition."""
+        return [entry["state"] for entry in self.ledger(partition).values() if "state" in entry]
+
+    def alter_topic(self, topic: str, **config: str) -> None:
+        """Change a topic's configuration; underscores stand for dots."""
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        for answer in self.admin.incremental_alter_configs([resource]).values():
+            answer.result(10)
+
+    def discarded(self) -> list[dict[str, object]]:
+        """Records of the discard topic as header mappings (last of a name), with key and value."""
+        return [
+            {"key": message.key(), "value": message.value(), **dict(message.headers() or ())}
+            for message in self.read(self.names.discard)
+        ]
+
+    def outcomes(self) -> dict[tuple[int, int], list[str]]:
+        """What OP says, in its order: half coordinates -> outcomes."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for message in self.read(self.names.op):
+            outcome = dict(message.headers())["OUTCOME"].decode()
+            for offset in message.value().split(b","):
+                found.setdefault((message.partition(), int(offset)), []).append(outcome)
+        return found
+
+    def wait_outcome(self, prepared: Prepared, outcome: str, timeout: float = 30.0) -> None:
+        """Wait until OP names this half message with the outcome, as its last one."""
+        where = (prepared.partition, prepared.offset)
+        eventually(
+            lambda: self.outcomes().get(where, [""])[-1] == outcome, timeout, f"{where} did not become {outcome}"
+        )

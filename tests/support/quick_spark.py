@@ -1,0 +1,29 @@
+"""A Spark session for tests of the audit: for their handful of rows, compiling code costs more than it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import txbridge_audit
+from pyspark.sql import SparkSession
+from txbridge_audit.read.spark_session import spark_session
+
+INTERPRETED = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@contextmanager
+def interpreting_session(shuffle_partitions: int = 1) -> Iterator[SparkSession]:
+    """With Kafka's connector. Audits that are given it interpret their queries, too."""
+    settings = {**INTERPRETED, "spark.sql.shuffle.partitions": str(shuffle_partitions)}
+    with pytest.MonkeyPatch.context() as patch, spark_session(None, lambda _: None, small=True) as session:
+        for name, value in settings.items():
+            patch.setitem(txbridge_audit.read.spark_session._SEMANTICS, name, value)
+            session.conf.set(name, value)
+        yield session

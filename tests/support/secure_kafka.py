@@ -1,0 +1,180 @@
+"""A real Kafka with TLS, SASL/SCRAM and ACLs, and the rights that docs/security.md lists.
+
+Users of the listener SECURE have no right that was not granted. The broker itself and the tests' own harness use the
+other listener, as a superuser.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from unittest import mock
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from tests.support.harness import quiet
+from txbridge.embedded import EmbeddedKafka, config
+from txbridge.embedded.java import find_java
+from txbridge.embedded.ports import HOST, free_port
+from txbridge.kafka.acl import Kind, Pattern, Right
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+#: What confluent-kafka calls the cluster.
+_KINDS = {kind: ResourceType.BROKER if kind is Kind.CLUSTER else ResourceType[kind.value] for kind in Kind}
+
+
+@dataclass(frozen=True)
+class SecureKafka:
+    """A running one. `plain` is the superuser's address, `secure` everybody else's."""
+
+    broker: EmbeddedKafka
+    secure: str
+    ca: Path
+
+    @property
+    def plain(self) -> str:
+        return self.broker.bootstrap_servers
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient(quiet(self.plain))
+
+    def user(self, name: str) -> User:
+        """A new user without any right."""
+        found = User(self, f"{name}-{secrets.token_hex(3)}", secrets.token_urlsafe(24))
+        credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion(found.name, credential, found.password.encode())
+        for answer in self.admin.alter_user_scram_credentials([change]).values():
+            answer.result(10)
+        return found
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who connects with TLS and SCRAM."""
+
+    kafka: SecureKafka
+    name: str
+    password: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """librdkafka's, without bootstrap.servers."""
+        return {
+            "security.protocol": "sasl_ssl",
+            "ssl.ca.location": str(self.kafka.ca),
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": self.name,
+            "sasl.password": self.password,
+        }
+
+    def grant(self, *rights: Right) -> None:
+        bindings = [
+            AclBinding(
+                _KINDS[right.kind],
+                right.name,
+                ResourcePatternType[right.pattern.value],
+                f"User:{self.name}",
+                "*",
+                AclOperation[operation],
+                AclPermissionType.ALLOW,
+            )
+            for right in rights
+            for operation in right.operations
+        ]
+        for answer in self.kafka.admin.create_acls(bindings).values():
+            answer.result(10)
+
+    def revoke(self, right: Right, operation: str) -> None:
+        """Take one operation of a right away."""
+        one = AclBindingFilter(
+            _KINDS[right.kind],
+            right.name,
+            ResourcePatternType[right.pattern.value],
+            f"User:{self.name}",
+            "*",
+            AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )
+        for answer in self.kafka.admin.delete_acls([one]).values():
+            assert answer.result(10), f"{self.name} did not have {operation} on {right.name}"
+
+
+def documented(role: str, names: dict[str, str]) -> list[Right]:
+    """The rights of a role as docs/security.md lists them, with the placeholders replaced as `names` says."""
+    found = []
+    for line in DOCUMENT.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 6 or cells[0] != role:
+            continue
+        name = cells[2].strip("`")
+        for placeholder, value in names.items():
+            name = name.replace(placeholder, value)
+        assert "<" not in name, name
+        operations = tuple(operation.strip() for operation in cells[4].split(","))
+        found.append(Right(Kind[cells[1]], name, Pattern[cells[3].upper()], operations))
+    assert found, f"docs/security.md lists no rights of the role {role}"
+    return found
+
+
+@contextmanager
+def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
+    """Start one; its keys are made in `folder`."""
+    store, ca, password = _keys(folder)
+    port, controller, secure = _ports()
+    settings = {
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller},SECURE://{HOST}:{secure}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port},SECURE://{HOST}:{secure}",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+        "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.secure.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        "listener.name.secure.ssl.keystore.type": "PKCS12",
+        "listener.name.secure.ssl.keystore.location": str(store),
+        "listener.name.secure.ssl.keystore.password": password,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # Whoever comes by the other listener: the broker, its controller, and the harness.
+        "super.users": "User:ANONYMOUS",
+    }
+    # Users are not to set listeners, because the ports are chosen at the start; here all of them are known before.
+    with mock.patch.dict(config.RESERVED, clear=True):
+        broker = EmbeddedKafka(port=port, config=settings)
+    with broker:
+        yield SecureKafka(broker, f"{HOST}:{secure}", ca)
+
+
+def _ports() -> set[int]:
+    ports: set[int] = set()
+    while len(ports) < 3:
+        ports.add(free_port())
+    return ports
+
+
+def _keys(folder: Path) -> tuple[Path, Path, str]:
+    """A key with its certificate for the loopback address, and the certificate alone. keytool comes with every Java."""
+    store, ca, password = folder / "broker.p12", folder / "ca.pem", secrets.token_hex(12)
+    keytool = find_java().executable.parent / "keytool"
+    common = ["-keystore", store, "-storepass", password, "-alias", "broker"]
+    make = ["-genkeypair", "-keyalg", "EC", "-storetype", "PKCS12", "-dname", "CN=txbridge test", "-validity", "2"]
+    subprocess.run([keytool, *make, "-ext", f"SAN=IP:{HOST}", *common], check=True, capture_output=True)
+    export = subprocess.run([keytool, "-exportcert", "-rfc", *common], check=True, capture_output=True)
+    ca.write_bytes(export.stdout)
+    return store, ca, password

@@ -1,0 +1,123 @@
+"""An application whose local transactions are in SQL, as a process that dies or stands still at a given point.
+
+    python -m tests.support.sql_application local URL POINT SIGNAL ID...
+    python -m tests.support.sql_application produce URL POINT SIGNAL SERVERS NAMESPACE TOPIC
+
+It sends itself the signal (KILL, STOP) when it reaches the point of its first transaction: before the `insert` of the
+listener's row, in the `function`, before the `commit`, when it has `committed`, or `never`. `local` executes each
+transaction and prints its answer; `produce` sends one message.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, insert
+from txbridge_sqlalchemy import SqlTransactionListener
+
+from txbridge import Message, MessageExt, TransactionListener, TransactionProducer
+
+POINTS = ("insert", "function", "commit", "committed")
+GROUP = "sql"
+
+tables = MetaData()
+orders = Table("orders", tables, Column("id", Integer, primary_key=True), Column("transaction_id", String(32)))
+
+
+def message(transaction_id: str) -> MessageExt:
+    return MessageExt.prepared(Message("orders", b"v"), transaction_id, 0, 1, 2)
+
+
+def number(transaction_id: str) -> int:
+    """An order's id that fits into 32 bits."""
+    return int(transaction_id[-7:], 16)
+
+
+def place(work: Any, placed: MessageExt, arg: Any) -> None:
+    """The local transaction: an order."""
+    work.execute(insert(orders).values(id=arg, transaction_id=placed.transaction_id))
+
+
+class Application(TransactionListener):
+    """A SqlTransactionListener that gets a signal at its point."""
+
+    def __init__(self, engine: Engine, point: str, number: int) -> None:
+        self._point, self._signal = point, number
+        self._listener = SqlTransactionListener(engine, self._place)
+        self._listener.verify()
+
+        def before(_connection, _cursor, statement, *_):
+            if "INSERT INTO txbridge_transactions" in statement:
+                self._reach("insert")
+
+        event.listen(engine, "before_cursor_execute", before)
+        event.listen(engine, "commit", lambda _connection: self._reach("commit"))
+
+    def _reach(self, point: str) -> None:
+        if point == self._point:
+            self._point = "never"
+            os.kill(os.getpid(), self._signal)
+
+    def _place(self, connection, placed, arg):
+        place(connection, placed, arg)
+        self._reach("function")
+
+    def execute_local_transaction(self, message, arg):
+        answer = self._listener.execute_local_transaction(message, arg)
+        self._reach("committed")
+        return answer
+
+    def check_local_transaction(self, message):
+        return self._listener.check_local_transaction(message)
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """This program; its answers come on stdout. It is killed at the end unless it has ended."""
+    with subprocess.Popen([sys.executable, "-m", __name__, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_stopped(process: subprocess.Popen[str]) -> None:
+    """Wait until it has sent itself SIGSTOP."""
+    from tests.support.harness import eventually  # not in the application, which starts faster without it
+
+    def state() -> str:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    eventually(lambda: state() == "T", 30, "the application did not stop")
+
+
+def main() -> None:
+    mode, url, point, name, *more = sys.argv[1:]
+    engine = create_engine(url)
+    listener = Application(engine, point, signal.Signals[f"SIG{name}"])
+    if mode == "local":
+        for transaction_id in more:
+            answer = listener.execute_local_transaction(message(transaction_id), number(transaction_id))
+            print(answer.name, flush=True)
+            # SQLite has no queue: without a gap another process hardly ever gets the lock.
+            time.sleep(0.005)
+    else:
+        servers, namespace, topic = more
+        settings = {"bootstrap.servers": servers, "session.timeout.ms": 6_000}
+        with TransactionProducer(GROUP, listener, settings, namespace=namespace) as producer:
+            result = producer.send_message_in_transaction(Message(topic, b"order"), 1)
+            result.wait(30)
+            print(result.local_transaction_state.name, flush=True)
+    engine.dispose()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""`txbridge acknowledge`: let workers serve a partition again whose log has lost its tail."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txbridge.cli.operations import EXIT_DONE, EXIT_REFUSED, Operator, default_operator
+from txbridge.cli.options import SOURCES, BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.operations.acknowledge_loss import acknowledge
+from txbridge.operations.connection import Connection
+from txbridge.subject import about
+
+
+def acknowledge_command(
+    partition: Annotated[int, typer.Argument(help="Partition of HALF and END that workers refuse.")],
+    reason: Annotated[str, typer.Option(help="Why it is accepted; recorded in the progress.")],
+    operator: Operator = None,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+) -> None:
+    """Acknowledge that HALF or END of a partition has lost its tail; what was lost stays lost, and is told.
+
+    Exit code 0: workers serve the partition again; 1: nothing was lost, nothing has changed; 2: could not be carried
+    out.
+    """
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    with about(settings):
+        connection = Connection.open(settings)
+        found = acknowledge(connection, partition, reason=reason, operator=operator or default_operator())
+    typer.echo(connection.subject)
+    for line in found.lines:
+        typer.echo(line)
+    raise typer.Exit(EXIT_DONE if found.is_written else EXIT_REFUSED)
+
+
+def register(app: typer.Typer) -> None:
+    """Mount the command."""
+    app.command("acknowledge", epilog=SOURCES)(acknowledge_command)

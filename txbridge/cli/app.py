@@ -1,0 +1,47 @@
+"""All commands of `txbridge`, mounted one module per group."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from txbridge.cli import acknowledge, audit, demo, doctor, kafka, operations, topics, worker
+from txbridge.cli.main import hear_interrupts
+from txbridge.cli.options import SOURCES
+
+#: As shells report a command that Ctrl-C ended.
+EXIT_INTERRUPTED = 130
+
+
+class Commands(TyperGroup):
+    """The group of all commands: Ctrl-C ends each of them with one exit code and without a trace."""
+
+    def invoke(self, ctx: Any) -> Any:
+        hear_interrupts()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="txbridge",
+    cls=Commands,
+    help="RocketMQ-style transactional messages on Kafka.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    # Its markup colours the help; without, it is plain text.
+    rich_markup_mode=None if os.environ.get("NO_COLOR") else "rich",
+)
+app.add_typer(kafka.app, name="kafka")
+app.add_typer(topics.app, name="topics")
+app.command("worker")(worker.make_command())
+operations.register(app)
+acknowledge.register(app)
+app.command("doctor", epilog=SOURCES)(doctor.doctor)
+app.command("audit", epilog=SOURCES)(audit.audit)
+app.command("demo")(demo.demo)

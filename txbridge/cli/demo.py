@@ -1,0 +1,38 @@
+"""`txbridge demo`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import typer
+
+from txbridge.cli.extras import needs
+from txbridge.cli.main import as_interrupt
+from txbridge.cli.terminal import console
+
+
+def demo(
+    flights: int | None = typer.Option(None, min=1, help="Only the first so many flights; default: all 336,776."),
+    bootstrap_servers: str | None = typer.Option(
+        None,
+        metavar="HOST:PORT,...",
+        help="A cluster of yours that nobody else uses, with topics and workers. Default: everything is started here.",
+    ),
+    folder: Path = typer.Option(Path("build/demo"), help="Where everything is written; it is emptied first."),
+) -> None:
+    """Real flights through a real Kafka: prepare, decide, check back, kill a worker, deliver once, audit.
+
+    Exit code 0 only when the audit is clean and every count is the expected one.
+    """
+    # PySpark, Faust's settings and the embedded Kafka: not to be loaded for the other commands.
+    with needs("demo", "the demo needs PySpark and its data"):
+        from txbridge.demo.run import print_summary, run_demo  # noqa: PLC0415
+
+        # SIGTERM ends the demo as Ctrl-C does: with every process that it started.
+        signal.signal(signal.SIGTERM, as_interrupt)
+        screen = console()
+        report = run_demo(folder, flights, screen, bootstrap_servers)
+    print_summary(report, folder, screen)
+    sys.exit(0 if report.clean else 1)

@@ -1,0 +1,103 @@
+"""`txbridge doctor`: what is wrong with a namespace and what to do about it, one line each."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.cli.terminal import console
+from txbridge.doctor.finding import Check, Level, Report, unknown
+from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka.acl import Role
+from txbridge.subject import Subject
+from txbridge.text import plain
+
+#: Exit codes: nothing to do; something to do; not everything could be examined.
+EXIT_HEALTHY, EXIT_FOUND, EXIT_INCOMPLETE = 0, 1, 2
+
+_STYLE = {
+    Level.OK: "green",
+    Level.NOTE: "cyan",
+    Level.WARNING: "yellow",
+    Level.PROBLEM: "bold red",
+    Level.UNKNOWN: "magenta",
+}
+#: A finding is one line, however long a cluster's text in it is.
+_LONGEST = 1_000
+
+
+class Format(enum.Enum):
+    """How the findings are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def doctor(
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    app_id: Annotated[str | None, typer.Option(help="The workers' group, if it has a name of its own.")] = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    role: Annotated[Role, typer.Option(help="Whose rights to look at: this user should have them.")] = Role.WORKER,
+    group: Annotated[
+        list[str] | None, typer.Option(help="A producer group whose rights to look at. May be repeated.")
+    ] = None,
+    real_topic: Annotated[
+        list[str] | None, typer.Option(help="A real topic whose rights to look at. May be repeated.")
+    ] = None,
+    output_format: Annotated[Format, typer.Option("--format", help="For people or for programs.")] = Format.TEXT,
+    json_output: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Examine cluster, topics, rights, workers, producers and transactions. Nothing is changed.
+
+    Exit code 0: nothing to do; 1: warnings or problems; 2: not everything could be examined.
+    """
+    # Faust and aiokafka take a second to import: not for --help.
+    from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
+    from txbridge.doctor.run import examine  # noqa: PLC0415
+
+    settings = settings_of(bootstrap_servers, namespace, config, kafka, app_id=app_id)
+    subject = Subject(settings.namespace, settings.bootstrap_servers)
+    try:
+        report = examine(settings, Questions(role, tuple(group or ()), tuple(real_topic or ())))
+    except EnvironmentProblemError as error:
+        do = "correct --bootstrap-servers and --kafka, or mend what the text names"
+        report = Report(subject, [unknown(Check.CONNECTION, str(error), do)])
+    if json_output or output_format is Format.JSON:
+        content = {
+            **report.subject.as_record(),
+            "healthy": report.healthy,
+            "complete": report.complete,
+            "findings": [one.as_record() for one in report.findings],
+        }
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    else:
+        _print(report)
+    raise typer.Exit(exit_code(report))
+
+
+def exit_code(report: Report) -> int:
+    """What was found counts for nothing while something could not be looked at: that may be worse."""
+    if not report.complete:
+        return EXIT_INCOMPLETE
+    return EXIT_HEALTHY if report.healthy else EXIT_FOUND
+
+
+def _print(report: Report) -> None:
+    screen = console(soft_wrap=True)
+    screen.print(str(report.subject))
+    for one in report.findings:
+        line = Text(f"{one.level.value:8}", style=_STYLE[one.level])
+        line.append(f" {one.check.value:12} ", style="default")
+        # Text, not markup: names and errors are other people's.
+        line.append(plain(one.text, _LONGEST), style="default")
+        if one.do:
+            line.append(f" -> {plain(one.do, _LONGEST)}", style="default")
+        screen.print(line)

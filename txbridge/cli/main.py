@@ -1,0 +1,126 @@
+"""The entry point of the command `txbridge`: what every command does about errors, Ctrl-C and a lost output.
+
+Nothing heavy is imported at the top: the commands load for half a second, and Ctrl-C may come meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, TextIO
+
+from txbridge.errors import TxBridgeError
+
+#: Exit code of every command that could not do its work; 1 is left to commands that did it and found something wrong.
+EXIT_COULD_NOT = 2
+#: As shells report a program that SIGPIPE ends. Python ignores that signal, and sees an error where it writes.
+EXIT_NO_READER = 128 + signal.SIGPIPE
+
+
+class OutputLostError(TxBridgeError):
+    """What a command prints can not be written. `code` is the exit code."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the output can not be written: {error.strerror}")
+        self.code = EXIT_NO_READER if isinstance(error, BrokenPipeError) else EXIT_COULD_NOT
+
+
+class Output:
+    """A standard output whose errors are told from all others: libraries that print have opinions of their own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            raise OutputLostError(error) from None
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise OutputLostError(error) from None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def main() -> NoReturn:
+    """Run the command line. A user's mistake prints one line to stderr and exits with 2, never a trace."""
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is signal.default_int_handler:
+        # Until a command runs there is nothing to clean up: Ctrl-C just ends the process.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = with_output(_run)
+    if heard is signal.default_int_handler:
+        # All is done; what Python does at its end is nothing to leave a trace of.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)  # type: ignore[arg-type]
+
+
+def with_output(program: Callable[[], object]) -> object:
+    """Run a program that prints; its exit code, or that of an output which is lost: no trace, and one line at most."""
+    # A closed one is None, and then nothing that is printed is wanted.
+    output = Output(sys.stdout or Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    sys.stdout = output
+    code: object = EXIT_COULD_NOT
+    try:
+        try:
+            code = program()
+        except SystemExit as ended:
+            code = ended.code
+        output.flush()
+    except OutputLostError as error:
+        code = error.code
+        # What is still in the buffer would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # type: ignore[operator]
+        if code != EXIT_NO_READER:
+            _say(str(error))
+    return code
+
+
+def _run() -> object:
+    # Only here: see the top of this module.
+    from txbridge.cli.app import app  # noqa: PLC0415
+
+    try:
+        app()
+    except OutputLostError:
+        raise
+    except TxBridgeError as error:
+        _say("\n".join([str(error), *getattr(error, "__notes__", ())]))
+        return EXIT_COULD_NOT
+    return 0
+
+
+def _say(text: str) -> None:
+    import typer  # noqa: PLC0415
+
+    try:
+        typer.secho(
+            f"error: {text}", fg=typer.colors.RED, err=True, color=False if os.environ.get("NO_COLOR") else None
+        )
+    except OSError:
+        # Nobody hears it; the exit code says it.
+        sys.stderr = None
+
+
+def hear_interrupts() -> None:
+    """From now on Ctrl-C is a KeyboardInterrupt: something has begun that may have to be put in order."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def as_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """A handler for other signals that end a command as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""`txbridge pending | resolve | resume`: operations on stuck transactions."""
+
+from __future__ import annotations
+
+import enum
+import getpass
+import json
+import re
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from txbridge.cli.options import (
+    SOURCES,
+    BootstrapServers,
+    Config,
+    Format,
+    Kafka,
+    Namespace,
+    OutputFormat,
+    settings_of,
+)
+from txbridge.cli.pending import print_listing
+from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
+from txbridge.cli.terminal import complain, warn
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.end_record import Decision
+from txbridge.core.states import TransactionState
+from txbridge.errors import UsageError
+from txbridge.operations import (
+    Answer,
+    Connection,
+    Result,
+    Selection,
+    abandon,
+    list_pending,
+    resolve,
+    resume,
+    resume_group,
+)
+from txbridge.operations.address import FinishedError
+from txbridge.operations.resolve_message import DEFAULT_TIMEOUT_S
+from txbridge.subject import Subject, about
+
+#: Exit codes; cli.py ends with the same 2 for our errors.
+EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
+
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGE = re.compile(r"(\d{1,9})([smhd])\Z")
+
+
+class State(enum.Enum):
+    """Which messages to list."""
+
+    PENDING = "pending"
+    HELD = "held"
+    DISCARDED = "discarded"
+    ALL = "all"
+
+
+class Choice(enum.Enum):
+    """The decision of a person."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    #: Of a held message: no decision, but the end of the attempts to deliver it.
+    ABANDON = "abandon"
+
+
+Reason = Annotated[str, typer.Option(help="Why; it is recorded in END.")]
+Operator = Annotated[
+    str | None,
+    typer.Option(help="Who decides; it is recorded in END. Default: the user at this machine.", show_default=False),
+]
+IdPrefix = Annotated[
+    str | None,
+    typer.Option(
+        "--id", help="The first 8 or more characters of its transaction id: guards against a mistyped offset."
+    ),
+]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait until a worker has applied it.")]
+Message = Annotated[
+    str,
+    typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
+]
+
+
+def pending_command(
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    state: Annotated[
+        list[State] | None,
+        typer.Option(help="May be repeated. Default: pending and held.", show_default=False),
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
+    min_age: Annotated[str, typer.Option(metavar="AGE", help="Only those as old as this: 90s, 10m, 2h, 3d.")] = "0s",
+    limit: Annotated[int, typer.Option(min=1, help="List so many at most, the oldest.")] = 100,
+    show_ids: Annotated[
+        bool,
+        typer.Option("--show-ids", help="Whole transaction ids. Who knows one may decide: do not paste them anywhere."),
+    ] = False,
+    no_errors: Annotated[
+        bool,
+        typer.Option("--no-errors", help="Do not search END for the last error of each; quicker on long logs."),
+    ] = False,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """List open transactions from the topics alone: no worker is needed, none is disturbed, nothing is written.
+
+    Exit code 0: listed, be it none; 2: could not list, or not all partitions.
+    """
+    selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), limit)
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    with about(settings):
+        connection = Connection.open(settings)
+        listing = list_pending(connection, selection, errors=not no_errors)
+    for warning in listing.warnings:
+        warn(f"warning: {warning}")
+    if output_format is Format.JSON:
+        messages = [message_record(one, listing.now, show_ids=show_ids) for one in listing.messages]
+        warnings = list(listing.warnings)
+        content = {
+            "total": listing.total,
+            "causes": dict(listing.causes),
+            "messages": messages,
+            "left_out": {state.value: count for state, count in listing.left_out.items()},
+            "warnings": warnings,
+            "unread": dict(listing.unread),
+        }
+        _print_json(connection.subject, content)
+    else:
+        print_listing(connection.subject, listing, show_ids=show_ids)
+    for unread, why in listing.unread.items():
+        complain(f"error: partition {unread} could not be read: {why}")
+    if listing.unread:
+        raise typer.Exit(EXIT_COULD_NOT)
+
+
+def resolve_command(
+    message: Message,
+    decision: Annotated[Choice, typer.Argument(help="What to decide; abandon gives a held message up.")],
+    reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
+    operator: Operator = None,
+    id_prefix: IdPrefix = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With abandon: only say what would be done.")] = False,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Commit or roll back one transaction by hand; the first decision wins, whoever made it. Or abandon a held one.
+
+    Abandon is for a message that is committed and can never be delivered, because its topic is gone for good or its
+    body is. It is not delivered, and what is left of it goes to the discard topic.
+
+    Exit code 0: done; 1: refused, nothing has changed; 2: could not be carried out; 3: stored, but not done yet: no
+    worker has applied it, or its real topic does not take it.
+    """
+    wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
+    if dry_run and decision is not Choice.ABANDON:
+        raise UsageError("--dry-run belongs to abandon")
+    if not (dry_run or reason.strip()):
+        raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+
+    def work(connection: Connection) -> list[Answer]:
+        who = operator or default_operator()
+        if decision is Choice.ABANDON:
+            given_up = abandon(
+                connection,
+                message,
+                reason=reason,
+                operator=who,
+                id_prefix=id_prefix,
+                dry_run=dry_run,
+                timeout_s=timeout,
+            )
+            return [given_up]
+        answer = resolve(
+            connection, message, wanted, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout
+        )
+        return [answer]
+
+    _answer(work, settings, output_format)
+
+
+def resume_command(
+    message: Annotated[
+        str | None,
+        typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
+    operator: Operator = None,
+    id_prefix: IdPrefix = None,
+    group: Annotated[str | None, typer.Option(help="All discarded messages of this producer group.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --group: only say which they are.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --group: yes, all of them.")] = False,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Resume discarded transactions: pending again, checked from check 1 on. A second resume does nothing.
+
+    Exit code 0: done, also when somebody had resumed it before; 1: refused, nothing has changed; 2: could not be
+    carried out; 3: stored, but no worker has applied it yet.
+    """
+    if (message is None) == (group is None):
+        raise UsageError("say which: one MESSAGE, or --group for all discarded messages of a producer group")
+    if message is not None and (dry_run or yes):
+        raise UsageError("--dry-run and --yes belong to --group")
+    if group is not None and id_prefix is not None:
+        raise UsageError("--id belongs to one MESSAGE, not to --group")
+    if group is not None and dry_run == yes:
+        raise UsageError(f"--group resumes everything of {group!r}: look first with --dry-run, then give --yes")
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+
+    def work(connection: Connection) -> list[Answer]:
+        who = operator or default_operator()
+        if group is not None:
+            return resume_group(connection, group, reason=reason, operator=who, dry_run=dry_run, timeout_s=timeout)
+        assert message is not None
+        answer = resume(connection, message, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)
+        return [answer]
+
+    _answer(work, settings, output_format)
+
+
+def register(app: typer.Typer) -> None:
+    """Mount the three commands."""
+    app.command("pending", epilog=SOURCES)(pending_command)
+    app.command("resolve", epilog=SOURCES)(resolve_command)
+    app.command("resume", epilog=SOURCES)(resume_command)
+
+
+def parse_age(text: str) -> int:
+    """Milliseconds of an age such as 90s, 10m, 2h, 3d. Raises UsageError."""
+    found = _AGE.match(text)
+    if found is None:
+        raise UsageError(f"--min-age takes a number and a unit, as in 90s, 10m, 2h or 3d, not {text[:40]!r}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def default_operator() -> str:
+    """The user at this machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        raise UsageError("this user has no name here: give --operator, who decides is recorded") from None
+    return f"{user}@{socket.gethostname()}"
+
+
+def exit_code(answers: Sequence[Answer]) -> int:
+    """The worst of all answers."""
+    results = {answer.result for answer in answers}
+    if Result.REFUSED in results:
+        return EXIT_REFUSED
+    return EXIT_STORED if results & {Result.STORED, Result.HELD} else EXIT_DONE
+
+
+def _states(chosen: Sequence[State]) -> frozenset[TransactionState]:
+    if State.ALL in chosen:
+        return frozenset(state for state in TransactionState if state.is_open)
+    return frozenset(TransactionState(one.value) for one in chosen) or Selection().states
+
+
+def _answer(work: Callable[[Connection], list[Answer]], settings: WorkerSettings, output_format: Format) -> None:
+    """Carry out a command, print what became of it, and end with its exit code."""
+    with about(settings):
+        connection = Connection.open(settings)
+    subject = connection.subject
+    try:
+        with about(settings):
+            answers = work(connection)
+    except FinishedError as error:
+        if output_format is Format.JSON:
+            _print_json(subject, {"answers": [], "refused": str(error)})
+        else:
+            print_refusal(subject, str(error))
+        raise typer.Exit(EXIT_REFUSED) from None
+    except KeyboardInterrupt:
+        text = "interrupted. A command that was written already will be applied: look with `txbridge pending`"
+        warn(text)
+        raise
+    if output_format is Format.JSON:
+        _print_json(subject, {"answers": [answer_record(answer) for answer in answers]})
+    elif answers:
+        print_answers(subject, answers)
+    else:
+        typer.echo(subject)
+        typer.echo("nothing is discarded in this group")
+    raise typer.Exit(exit_code(answers))
+
+
+def _print_json(subject: Subject, content: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({**subject.as_record(), **content}, indent=2) + "\n")

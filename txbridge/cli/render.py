@@ -1,0 +1,136 @@
+"""How open messages and answers are shown: words for people, records for programs."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from txbridge.cli.terminal import console
+from txbridge.operations import Answer, OpenMessage, Result
+from txbridge.subject import Subject
+from txbridge.text import duration, plain
+
+#: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
+_WIDE = 250
+_GOOD = {Result.COMMITTED, Result.ROLLED_BACK, Result.RESUMED, Result.ABANDONED}
+
+
+def shown_key(key: bytes | None) -> str:
+    """A key as text when it is text, else as hexadecimal digits."""
+    if key is None:
+        return ""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return "0x" + key.hex()
+
+
+def next_step(message: OpenMessage, now: int) -> str:
+    """What the worker will do and when, as `check in 12s`."""
+    if message.stored is not None:
+        return f"{message.stored}, not applied yet"
+    if message.next_due is None:
+        return f"{message.next_step.value} within a minute"
+    if message.next_due > now:
+        return f"{message.next_step.value} in {duration(message.next_due - now)}"
+    return f"{message.next_step.value} due for {duration(now - message.next_due)}"
+
+
+def trouble(message: OpenMessage) -> str:
+    """Reason of a discard and last error, as far as they are known."""
+    gone = "its body is gone from the half topic" if message.gone else None
+    return "; ".join(text for text in (message.reason, gone, message.error) if text)
+
+
+def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[str, Any]:
+    """One open message as JSON shows it."""
+    stored = message.stored
+    return {
+        "partition": message.partition,
+        "half_offset": message.half_offset,
+        "transaction_id": message.transaction_id if show_ids else message.short_id,
+        "group": message.group,
+        "topic": message.real_topic,
+        **_key_record(message.key),
+        "size": message.size,
+        "state": message.state.value,
+        "parked": message.parked,
+        "born": _time(message.born),
+        "age_ms": now - message.born,
+        "checks": message.checks,
+        "next_step": message.next_step.value,
+        "next_due": _time(message.next_due),
+        "error": message.error,
+        "decided_at_end_offset": message.decided,
+        "discard_reason": message.reason,
+        "discarded_at": message.discarded_at and ":".join(map(str, message.discarded_at)),
+        "resumed": _time(message.resumed),
+        "body_gone": message.gone,
+        "stored": stored
+        and {
+            "end_offset": stored.end_offset,
+            "decision": stored.decision.name.lower(),
+            "source": stored.source.value,
+            "client_id": stored.client_id,
+        },
+    }
+
+
+def answer_record(answer: Answer) -> dict[str, Any]:
+    """What became of a command, as JSON shows it."""
+    message = answer.message
+    return {
+        "partition": message.partition,
+        "half_offset": message.half_offset,
+        "transaction_id": message.short_id,
+        "group": message.group,
+        "topic": message.real_topic,
+        "result": answer.result.value,
+        "detail": answer.detail,
+        "end_offset": answer.end_offset,
+    }
+
+
+def print_answers(subject: Subject, answers: Sequence[Answer]) -> None:
+    screen = _console()
+    screen.print(str(subject))
+    for answer in answers:
+        message = answer.message
+        who = f"{message.coordinates} ({message.short_id}, group {message.group}, topic {message.real_topic})"
+        style = "green" if answer.result in _GOOD else "yellow"
+        screen.print(Text(answer.result.value, style=style) + Text(f"  {who}: {plain(answer.detail, 1_000)}"))
+
+
+def print_refusal(subject: Subject, why: str) -> None:
+    screen = _console()
+    screen.print(str(subject))
+    screen.print(Text("refused", style="yellow") + Text(f": {why}"))
+
+
+def _console() -> Console:
+    screen = console()
+    if not sys.stdout.isatty():
+        screen.width = _WIDE
+    return screen
+
+
+def _key_record(key: bytes | None) -> dict[str, str | None]:
+    if key is None:
+        return {"key": None}
+    try:
+        return {"key": key.decode()}
+    except UnicodeDecodeError:
+        return {"key": None, "key_base64": base64.b64encode(key).decode()}
+
+
+def _time(ms: int | None) -> str | None:
+    """ISO 8601 in UTC, with milliseconds."""
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

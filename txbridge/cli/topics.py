@@ -1,0 +1,207 @@
+"""`txbridge topics`: show what the internal topics lack, and make them so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from txbridge.cli.options import (
+    SOURCES,
+    BootstrapServers,
+    Config,
+    Format,
+    Kafka,
+    Namespace,
+    OutputFormat,
+    settings_of,
+)
+from txbridge.cli.terminal import console
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.names import Names
+from txbridge.errors import UsageError
+from txbridge.kafka.admin import Cluster
+from txbridge.subject import Subject, about
+from txbridge.topics.plan import MOST_PARTITIONS, Action, PlanOptions, TopicPlan
+from txbridge.topics.plan import apply as apply_plan
+from txbridge.topics.plan import plan as make_plan
+from txbridge.topics.real import RealTopic
+from txbridge.topics.spec import DEFAULT_MESSAGE
+
+app = typer.Typer(name="topics", help="Create and check the internal topics.", no_args_is_help=True)
+
+#: Exit codes: all as wanted (or made so), something to do (plan only), refused or not possible.
+EXIT_OK, EXIT_CHANGES, EXIT_REFUSED = 0, 1, 2
+
+#: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
+_WIDE = 200
+
+_STYLE = {Action.OK: "green", Action.CREATE: "cyan", Action.CHANGE: "yellow", Action.REFUSED: "bold red"}
+
+
+Partitions = Annotated[
+    int | None,
+    typer.Option(help="Of the half, END, OP and offset topics, for ever. Default: what is there, else 4."),
+]
+ReplicationFactor = Annotated[
+    int | None,
+    typer.Option(help="Copies of new topics. Default: 3, or the number of brokers if that is less."),
+]
+MinInsyncReplicas = Annotated[
+    int | None,
+    typer.Option(help="Copies that must have a record before it counts. Default: one less than there are, at least 1."),
+]
+MaxMessageSize = Annotated[int, typer.Option(help="Largest value of a user's message, in bytes.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", help="Also the check topic of this producer group, if its users may not create it."),
+]
+
+
+RealTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--real-topic",
+        metavar="NAME[:PARTITIONS]",
+        help="Also this real topic, if it is missing, with as many partitions as HALF unless you say; may be repeated.",
+    ),
+]
+
+
+@app.command(epilog=SOURCES)
+def plan(
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    partitions: Partitions = None,
+    replication_factor: ReplicationFactor = None,
+    min_insync_replicas: MinInsyncReplicas = None,
+    max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
+    group: Groups = None,
+    real_topic: RealTopics = None,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show what `apply` would do; nothing is changed.
+
+    Exit code 0: nothing to do; 1: something to do; 2: something is refused, or the plan could not be made.
+    """
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    choices = {
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "min_insync_replicas": min_insync_replicas,
+        "max_message_size": max_message_size,
+        "groups": tuple(group or ()),
+        "real_topics": _real_topics(real_topic, settings),
+    }
+    plans = _run(make_plan, settings, choices, output_format)
+    if any(one.action is Action.REFUSED for one in plans):
+        raise typer.Exit(EXIT_REFUSED)
+    raise typer.Exit(EXIT_OK if all(one.action is Action.OK for one in plans) else EXIT_CHANGES)
+
+
+@app.command(epilog=SOURCES)
+def apply(
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    partitions: Partitions = None,
+    replication_factor: ReplicationFactor = None,
+    min_insync_replicas: MinInsyncReplicas = None,
+    max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
+    group: Groups = None,
+    real_topic: RealTopics = None,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Create missing topics and raise weaker settings; larger ones stay. If anything is refused, nothing is done.
+
+    Exit code 0: all topics are as wanted; 2: something is refused, or could not be done.
+    """
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    choices = {
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "min_insync_replicas": min_insync_replicas,
+        "max_message_size": max_message_size,
+        "groups": tuple(group or ()),
+        "real_topics": _real_topics(real_topic, settings),
+    }
+    plans = _run(apply_plan, settings, choices, output_format)
+    raise typer.Exit(EXIT_REFUSED if any(one.action is Action.REFUSED for one in plans) else EXIT_OK)
+
+
+def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[RealTopic, ...]:
+    names = Names(settings.namespace)
+    found = {one.name: one for one in (RealTopic.parse(text, names, MOST_PARTITIONS) for text in given or ())}
+    if len(found) < len(given or ()):
+        raise UsageError("--real-topic names a topic twice")
+    return tuple(found.values())
+
+
+def _run(
+    work: Callable[[Cluster, Names, PlanOptions], list[TopicPlan]],
+    settings: WorkerSettings,
+    choices: dict[str, Any],
+    output_format: Format,
+) -> list[TopicPlan]:
+    options = PlanOptions(**choices, transaction_max_age=settings.transaction_max_age)
+    with about(settings):
+        cluster = Cluster.connect(settings.librdkafka)
+        names = Names(settings.namespace)
+        subject = Subject(settings.namespace, settings.bootstrap_servers, cluster.greet(names.half).cluster_id)
+        plans = work(cluster, names, options)
+    if output_format is Format.JSON:
+        _print_json(subject, plans)
+    else:
+        _print_table(subject, plans, done=work is apply_plan)
+    return plans
+
+
+def _print_json(subject: Subject, plans: list[TopicPlan]) -> None:
+    topics = [{**asdict(one), "action": one.action.value} for one in plans]
+    print(json.dumps({**subject.as_record(), "topics": topics}, indent=2))
+
+
+def _print_table(subject: Subject, plans: list[TopicPlan], *, done: bool) -> None:
+    screen = console()
+    if not sys.stdout.isatty():
+        screen.width = _WIDE
+    screen.print(str(subject))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("action", "topic", "partitions", "copies"):
+        table.add_column(column, justify="right" if column in {"partitions", "copies"} else "left", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    for one in plans:
+        what = [*one.reasons, *one.notes]
+        if one.action is Action.CREATE:
+            what += [f"{change.name}={change.new}" for change in one.changes]
+        else:
+            what += [f"{change.name}: {change.old} -> {change.new}" for change in one.changes]
+        table.add_row(
+            Text(one.action.value, style=_STYLE[one.action]),
+            one.topic,
+            str(one.partitions),
+            str(one.replication_factor),
+            "\n".join(what),
+        )
+    screen.print(table)
+    screen.print(_summary(plans, done=done))
+
+
+def _summary(plans: list[TopicPlan], *, done: bool) -> str:
+    count = {action: sum(one.action is action for one in plans) for action in Action}
+    to_do = f"{count[Action.CREATE]} to create, {count[Action.CHANGE]} to change"
+    if count[Action.REFUSED]:
+        return f"{count[Action.REFUSED]} refused; {to_do}, which is not done before that is settled"
+    if not count[Action.CREATE] and not count[Action.CHANGE]:
+        return "all topics are as wanted, nothing to do"
+    return f"{count[Action.CREATE]} created, {count[Action.CHANGE]} changed" if done else f"{to_do}: run apply"

@@ -1,0 +1,236 @@
+"""Reading the worker's questions, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as Record
+
+from txbridge.client.checks.offsets import CheckOffsets
+from txbridge.client.checks.request import CheckRequest, parse_check
+from txbridge.client.flow import process
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.client.log import report
+from txbridge.client.prepare.report_poller import join
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.denied import named
+from txbridge.log import librdkafka_logger
+
+#: A request wakes the thread at once; this bounds how late it notices that it shall stop.
+_POLL_S = 0.1
+#: Requests read at a time. One by one, this thread and those of the application would take the interpreter's lock from
+#: each other for each of them.
+_BATCH = 500
+#: What is answered again after a crash is at most what was answered in this time; the worker refuses the repetition.
+_COMMIT_S = 1.0
+#: While the connection is lost or no partition is assigned, ask for a broker this often and this long. librdkafka
+#: connects on its own, too, but never tells that it succeeded, and after a cluster showed no living broker for a moment
+#: its group membership was seen to wait for a connection that nobody opened. While it waits it tries every 50 ms, so
+#: the wait is short.
+_PROBE_EVERY_S = 2.0
+_PROBE_S = 0.25
+#: For a look at a topic while the connection works: milliseconds, unless the broker has much to do.
+_LOOK_S = 1.0
+#: After an unexpected error of this thread: long enough to be no busy loop, short against transaction_check_interval.
+_RECOVERY_S = 1.0
+#: Bytes of messages in unanswered requests: an application with large messages and slow checks must not run out of
+#: memory. RocketMQ bounds only the number.
+_HOLD_BYTES = 64 * 1024 * 1024
+
+#: Answers a request; the second argument is to be called, from any thread, when it is settled.
+Answer = Callable[[CheckRequest, Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Whose checks, and what HALF looks like."""
+
+    name: str
+    names: Names
+    partitions: int
+
+
+class CheckConsumer:
+    """Reads check requests and hands each to `answer`, as long as less than `hold_max` are unanswered.
+
+    confluent-kafka's Consumer must not be used by two threads at once (another thread's call starves while one polls),
+    so everything that touches it happens in this thread.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        connection: Connection,
+        group: Group,
+        answer: Answer,
+        hold_max: int,
+        watch: TopicWatch,
+    ) -> None:
+        self._connection = connection
+        self._group = group
+        self._answer = answer
+        self._hold_max = hold_max
+        self._watch = watch
+        self._topic = group.names.check(group.name)
+        self._offsets = CheckOffsets()
+        self._settled: deque[tuple[object, int, int, int]] = deque()
+        self._held = self._held_bytes = 0
+        self._paused = self._assigned = False
+        self._next_commit = self._next_probe = 0.0
+        self._stopping = threading.Event()
+        settings = {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error}
+        self._consumer = kafka_config.create(Consumer, settings)
+        process.owns_handle(self)
+        self._thread = threading.Thread(target=self._run, name="txbridge-check", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no more requests; returns at once."""
+        self._stopping.set()
+
+    def is_this_thread(self) -> bool:
+        """Whether this code is called by the thread of the checks."""
+        return threading.current_thread() is self._thread
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop and leave the group; `timeout` in seconds, None waits as long as librdkafka tries."""
+        self._stopping.set()
+        join(self._thread, timeout)
+
+    def _run(self) -> None:
+        self._consumer.subscribe(
+            [self._topic],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+        while not self._stopping.is_set():
+            try:
+                self._step()
+            except Exception as error:  # noqa: BLE001  nothing may end this thread: the group would die with it
+                report(logging.ERROR, "check_thread_error", exception=error)
+                self._stopping.wait(_RECOVERY_S)
+        if not self._connection.is_lost:
+            self._watch.end(self._look)
+        self._take_settled()
+        self._commit()
+        self._consumer.close()
+
+    def _step(self) -> None:
+        record = self._consumer.poll(_POLL_S)
+        if record is not None:
+            self._read(record)
+            # And what else is there: consume() alone would wait for a full batch.
+            like_it = (_HOLD_BYTES - self._held_bytes) // max(len(record.value() or b""), 1)
+            more = min(_BATCH, self._hold_max - self._held, like_it)
+            for another in self._consumer.consume(more, 0) if more > 0 else ():
+                self._read(another)
+        self._take_settled()
+        self._pause_or_resume()
+        now = time.monotonic()
+        if now >= self._next_commit:
+            self._next_commit = now + _COMMIT_S
+            self._commit()
+        if (self._connection.is_lost or not self._assigned) and now >= self._next_probe:
+            self._probe()
+            self._next_probe = time.monotonic() + _PROBE_EVERY_S
+        if not self._connection.is_lost:
+            # This thread has a connection and time; who sends has neither.
+            self._watch.step(self._look)
+
+    def _read(self, record: Record) -> None:
+        error = record.error()
+        if error is not None:
+            what = "group" if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else "topic"
+            self._connection.trouble(named(error, "READ", f"{what} {self._topic}"), "checks_can_not_be_read")
+            return
+        self._connection.works()
+        partition, offset = record.partition(), record.offset()
+        assert partition is not None
+        assert offset is not None
+        assigned = self._offsets.take(partition, offset)
+        try:
+            request = parse_check(record, self._group.name, self._group.names, self._group.partitions)
+        except MalformedRecordError as reason:
+            report(
+                logging.WARNING,
+                "check_request_malformed",
+                source=f"{self._topic}:{partition}:{offset}",
+                reason=reason,
+                next="skipped",
+            )
+            self._offsets.finish(assigned, partition, offset)
+            return
+        self._held += 1
+        self._held_bytes += request.size
+        self._answer(request, partial(self._settled.append, (assigned, partition, offset, request.size)))
+
+    def _take_settled(self) -> None:
+        while self._settled:
+            assigned, partition, offset, size = self._settled.popleft()
+            self._held -= 1
+            self._held_bytes -= size
+            self._offsets.finish(assigned, partition, offset)
+
+    def _pause_or_resume(self) -> None:
+        """Keep polling, which membership needs, but fetch nothing while too much is unanswered."""
+        if self._held >= self._hold_max or self._held_bytes >= _HOLD_BYTES:
+            # Also when paused already: a rebalance may have brought partitions that are not.
+            self._consumer.pause(self._consumer.assignment())
+            self._paused = True
+        elif self._paused and self._held <= self._hold_max // 2 and self._held_bytes <= _HOLD_BYTES // 2:
+            self._consumer.resume(self._consumer.assignment())
+            self._paused = False
+
+    def _commit(self) -> None:
+        positions = self._offsets.to_commit()
+        if not positions:
+            return
+        try:
+            self._consumer.commit(
+                offsets=[TopicPartition(self._topic, partition, position) for partition, position in positions.items()],
+                asynchronous=True,
+            )
+        except KafkaException as failure:
+            # Not assigned any more, or no coordinator: what was answered may be asked again, which harms nothing.
+            report(logging.DEBUG, "check_commit_failed", error=failure.args[0].name())
+        else:
+            self._offsets.committed(positions)
+
+    def _probe(self) -> None:
+        try:
+            self._consumer.list_topics(self._topic, timeout=_PROBE_S)
+        except KafkaException:
+            return
+        self._connection.works()
+
+    def _look(self, topic: str) -> int | KafkaError:
+        found = self._consumer.list_topics(topic, timeout=_LOOK_S).topics[topic]
+        return len(found.partitions) if found.error is None else found.error
+
+    def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        # A group with more members than partitions leaves some with none; they have no need to ask either.
+        self._assigned = True
+
+    def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._take_settled()
+        self._commit()
+        self._on_lost(_consumer, partitions)
+
+    def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigned = False
+        for assigned in partitions:
+            self._offsets.drop(assigned.partition)

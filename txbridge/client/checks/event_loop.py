@@ -1,0 +1,88 @@
+"""Running the application's check method on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from txbridge.client.async_listener import ListenerMethod
+from txbridge.client.checks.request import CheckRequest
+from txbridge.client.flow.loop_bridge import HandOver
+from txbridge.client.flow.reentrancy import calling
+from txbridge.client.listener import UNKNOWN, Outcome
+
+#: While close() waits: how late it is noticed that the loop, which would tell that a check is over, is closed.
+_LOOK_S = 0.1
+
+_Asked = tuple[CheckRequest, Callable[[Outcome | None], None]]
+
+
+class AsyncChecks:
+    """Asks `check_local_transaction` on a loop; what CheckPool is for threads."""
+
+    def __init__(self, method: ListenerMethod, owner: object, concurrency: int) -> None:
+        self._method = method
+        self._owner = owner
+        self._concurrency = concurrency
+        self._condition = threading.Condition()
+        self._asked = 0
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # The rest belongs to the loop.
+        self._waiting: deque[_Asked] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, hand_over: HandOver, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+        """Ask the application and pass its answer on; called by the thread of the checks.
+
+        After close nothing is answered, so that the request stays in Kafka for another member of the group.
+        """
+        with self._condition:
+            if self._closed:
+                return
+            self._asked += 1
+        self._loop = hand_over.loop
+        hand_over.call(self._arrived, (request, answer))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ask no more and wait for those that run (s, None: no limit); not to be called on the loop."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._condition:
+            self._closed = True
+            while self._asked and not (self._loop is not None and self._loop.is_closed()):
+                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                if left <= 0:
+                    return
+                self._condition.wait(left)
+
+    def _arrived(self, asked: _Asked) -> None:
+        self._waiting.append(asked)
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._tasks) < self._concurrency:
+            task = asyncio.get_running_loop().create_task(self._check(*self._waiting.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        with self._condition:
+            self._asked -= 1
+            self._condition.notify_all()
+        self._begin()
+
+    async def _check(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+        if self._closed:
+            return
+        try:
+            with calling(self._owner):
+                outcome = await self._method.outcome(request.message, left_running=lambda _: None)
+        except BaseException:
+            # The application ends its loop; the worker learns that nothing is known.
+            answer(UNKNOWN)
+            raise
+        answer(outcome)

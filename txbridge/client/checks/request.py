@@ -1,0 +1,43 @@
+"""Reading a check request: whoever can write to the topic may write anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from confluent_kafka import Message as Record
+
+from txbridge.client.message import MessageExt
+from txbridge.core import names
+from txbridge.core.half_message import parse_coordinates, parse_half
+from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.names import Names, is_reserved_header
+from txbridge.kafka.headers import headers_of
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """The worker asks what became of a transaction."""
+
+    message: MessageExt
+    #: Bytes of the half message, as the record of the answer counts it.
+    size: int
+
+
+def parse_check(record: Record, group: str, topic_names: Names, partitions: int) -> CheckRequest:
+    """Read a record of the group's check topic; `partitions` is the number of those of HALF.
+
+    Raises MalformedRecordError with the rule that it breaks.
+    """
+    headers = headers_of(record)
+    ours = OurHeaders(headers)
+    partition, offset = parse_coordinates(ours.required(names.HALF_COORDINATES))
+    if partition >= partitions:
+        raise MalformedRecordError(f"{names.HALF_COORDINATES} names partition {partition}, there are {partitions}")
+    # The half message's own. What is ours beyond these belongs to the request, or to a later version of it.
+    copied = [header for header in headers if header[0] in names.HALF_HEADERS or not is_reserved_header(header[0])]
+    half = parse_half(offset, record.timestamp()[1], record.key(), record.value(), copied, topic_names)
+    if half.group != group:
+        raise MalformedRecordError(f"it is for group {half.group!r}")
+    check_times = whole_number(ours.required(names.CHECK_TIMES), names.CHECK_TIMES)
+    born = ours.optional_number(names.BORN)
+    return CheckRequest(MessageExt.checked(half, partition, check_times, born), half.size)

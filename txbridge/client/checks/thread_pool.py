@@ -1,0 +1,87 @@
+"""Running the application's check method in threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+
+from txbridge.client.checks.request import CheckRequest
+from txbridge.client.flow.reentrancy import calling, is_called_by
+from txbridge.client.listener import UNKNOWN, Outcome, TransactionListener, check
+from txbridge.client.log import report
+from txbridge.core.names import short_id
+
+
+class CheckPool:
+    """Asks `check_local_transaction`, in the user's executor or in a pool of ours (RocketMQ's checkExecutor)."""
+
+    def __init__(self, listener: TransactionListener, executor: Executor | None, max_size: int) -> None:
+        self._listener = listener
+        self._is_ours = executor is None
+        # A pool starts its threads when it is used, so this costs nothing yet.
+        self._executor = executor or ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-check-pool")
+        self._condition = threading.Condition()
+        self._asked = 0
+        self._closed = False
+
+    def ask(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+        """Ask the application and pass its answer on; None if its executor refuses.
+
+        After close nothing is answered, so that the request stays in Kafka for another member of the group.
+        """
+        with self._condition:
+            if self._closed:
+                return
+            self._asked += 1
+        try:
+            future = self._executor.submit(self._run, request, answer)
+        except Exception as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
+            report(
+                logging.ERROR,
+                "check_not_asked",
+                exception=error,
+                transaction=short_id(request.message.transaction_id),
+                next="the worker will ask again",
+            )
+            answer(None)
+            self._done()
+        else:
+            future.add_done_callback(partial(self._finished, answer))
+
+    def is_called_by_it(self) -> bool:
+        """Whether this code runs in a check method."""
+        return is_called_by(self)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ask no more and wait for those that run (s, None: no limit). Those not begun are left unanswered."""
+        with self._condition:
+            self._closed = True
+            self._condition.wait_for(lambda: not self._asked, timeout)
+        if self._is_ours:
+            self._executor.shutdown(wait=False)
+
+    def _run(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
+        if self._closed:
+            return
+        try:
+            with calling(self):
+                outcome = check(self._listener, request.message)
+        except BaseException:
+            # SystemExit in a thread of a pool ends nothing; the worker learns that nothing is known.
+            answer(UNKNOWN)
+            raise
+        answer(outcome)
+
+    def _finished(self, answer: Callable[[Outcome | None], None], future: Future[None]) -> None:
+        if future.cancelled():
+            # The user has shut down the executor.
+            answer(None)
+        self._done()
+
+    def _done(self) -> None:
+        with self._condition:
+            self._asked -= 1
+            self._condition.notify_all()

@@ -1,0 +1,243 @@
+"""Which END commands share a record: bookkeeping, without Kafka."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from math import inf
+
+from txbridge.client.errors import EndTransactionError
+from txbridge.client.flow import process
+from txbridge.core.end_record import MAX_ENTRIES, MAX_REMARK, EndEntry, Source
+
+#: Encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB; half of it leaves room for other producers'
+#: settings and makes a thousand entries without remarks (about 60 KB) always fit.
+MAX_RECORD_BYTES = 500_000
+#: Bytes of the half messages that a record names: about what the worker delivers in one Kafka transaction. A record
+#: that names more is delivered in several, and nothing is won by it.
+MAX_NAMED_BYTES = 16 * 1024 * 1024
+
+#: Records of one lane leave at least so far apart (s), as with a linger of 5 ms, the default of Kafka's own producer
+#: (KIP-1030), but a command that comes after a quiet time waits for nobody. Each record costs Kafka and the worker the
+#: same, however many commands are in it, and makes the worker begin a Kafka transaction; a single blocking caller sent
+#: nearly a record for each of its messages, and these took the processors from it.
+APART_S = 0.005
+#: And so far apart (s) while commands come faster than `BUSY_AFTER` a second: then the records are what the processors
+#: of client, worker and Kafka are busy with, and a decision that is seen 10 ms later is the smaller price.
+APART_WHEN_BUSY_S = 0.015
+#: Commands a second of one lane, measured from record to record. Well above what is asked for with pauses between, and
+#: below what one thread does that sends one message after the other (more than 2,000 a second).
+BUSY_AFTER = 1_600
+#: So many commands are worth a record of their own at once: waiting for more would save little, and makes everything
+#: behind it work in bursts.
+ENOUGH = 48
+
+#: An entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
+_ENTRY_BYTES = 80
+
+
+def _do_nothing() -> None:
+    """Nobody can send it any sooner."""
+
+
+class Ticket:
+    """An END command on its way. `size` is that of its half message in bytes.
+
+    A Future costs more than everything else that is done for a command, and hardly anybody wants to have one: it is
+    made for whoever asks. Thread-safe.
+    """
+
+    __slots__ = ("_error", "_future", "_hurry", "_process", "_settled", "entry", "size")
+
+    def __init__(self, entry: EndEntry, size: int, hurry: Callable[[], object] = _do_nothing) -> None:
+        self.entry = entry
+        self.size = size
+        self._hurry = hurry
+        self._settled = False
+        self._process = process.generation()
+        self._error: EndTransactionError | None = None
+        self._future: Future[None] | None = None
+
+    def future(self) -> Future[None]:
+        """Resolved when the command is settled; it can not be cancelled, as the command will be sent."""
+        if not self._settled and self._process != process.generation():
+            self.settle(
+                EndTransactionError("the END is sent by the parent of this forked process: only the parent knows")
+            )
+        with _FUTURES:
+            if self._future is None:
+                self._future = Future()
+                self._future.set_running_or_notify_cancel()
+                if self._settled:
+                    _resolve(self._future, self._error)
+            return self._future
+
+    def hurry(self) -> None:
+        """Somebody is about to wait: it shall not wait for company."""
+        if not self._settled:
+            self._hurry()
+
+    def settle(self, error: EndTransactionError | None = None) -> None:
+        """Kafka has it, or it was given up; to be called once."""
+        with _FUTURES:
+            self._settled, self._error = True, error
+            future = self._future
+        # Not under the lock: callbacks are the application's.
+        if future is not None:
+            _resolve(future, error)
+
+
+#: Of all tickets: it is held for a moment.
+_FUTURES = process.lock()
+
+
+def _resolve(future: Future[None], error: EndTransactionError | None) -> None:
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """Commands that may share records: of one half partition and one source. One record at a time is in flight.
+
+    So the next record gathers while the last one travels: records grow with the load, and nothing waits when there is
+    none. It also makes the order of the commands in END the order in which they were given, whatever is retried.
+    """
+
+    partition: int
+    source: Source
+    waiting: deque[Ticket] = field(default_factory=deque)
+    in_flight: bool = False
+    #: The next record leaves at this time at the earliest, unless somebody waits for it, or enough commands do.
+    not_before: float = 0.0
+    #: When the last record left.
+    left: float = -inf
+    given: int = 0
+    settled: int = 0
+
+    @property
+    def due(self) -> float:
+        """When the next record leaves, if nothing is in flight."""
+        return self.not_before if len(self.waiting) < ENOUGH else 0.0
+
+    def take(self, now: float) -> list[Ticket]:
+        """The commands of the next record, which leaves now."""
+        tickets = _first_of(self.waiting)
+        is_busy = len(tickets) > BUSY_AFTER * (now - self.left)
+        self.not_before = now + (APART_WHEN_BUSY_S if is_busy else APART_S)
+        self.left = now
+        self.in_flight = True
+        return tickets
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What goes into one END record."""
+
+    lane: Lane
+    tickets: list[Ticket]
+
+
+class EndQueue:
+    """All lanes. Not thread-safe. Times are seconds of one clock, which is the caller's.
+
+    `hurry` is what a ticket calls when somebody is about to wait for it.
+    """
+
+    def __init__(self, hurry: Callable[[], object] = _do_nothing) -> None:
+        self._hurry = hurry
+        self._lanes: dict[tuple[int, Source], Lane] = {}
+        self._ready: deque[Lane] = deque()
+        #: Commands that are neither acknowledged nor given up.
+        self.unsettled = 0
+        #: Whether the last command that was added makes something due that was not, or sooner.
+        self.has_news = False
+
+    def add(self, partition: int, source: Source, entry: EndEntry, size: int) -> Ticket:
+        """Queue a command. Settling the tickets of its batch is the caller's."""
+        lane = self._lanes.get((partition, source))
+        if lane is None:
+            lane = self._lanes[partition, source] = Lane(partition, source)
+        ticket = Ticket(entry, size, self._hurry)
+        is_ready = not lane.waiting and not lane.in_flight
+        # A signal may interrupt this at any call, and what is counted must be there: else nobody would ever find that
+        # nothing is left.
+        lane.given += 1
+        self.unsettled += 1
+        try:
+            if is_ready:
+                self._ready.append(lane)
+            lane.waiting.append(ticket)
+        except BaseException:
+            if not lane.waiting or lane.waiting[-1] is not ticket:
+                lane.waiting.append(ticket)
+            raise
+        self.has_news = not lane.in_flight and len(lane.waiting) in {1, ENOUGH}
+        return ticket
+
+    @property
+    def next_due(self) -> float | None:
+        """When `take` has something to return; None while every lane is empty or has something in flight."""
+        return min((lane.due for lane in self._ready), default=None)
+
+    def take(self, now: float) -> Batch | None:
+        """The next batch of a lane that has nothing in flight and may send. It must be settled."""
+        for _ in range(len(self._ready)):
+            lane = self._ready.popleft()
+            if lane.due <= now:
+                return Batch(lane, lane.take(now))
+            self._ready.append(lane)
+        return None
+
+    def hurry(self) -> None:
+        """What was given by now shall not wait for company."""
+        for lane in self._lanes.values():
+            if lane.waiting:
+                lane.not_before = 0.0
+
+    def settle(self, batch: Batch) -> None:
+        """The batch was acknowledged or given up; its lane may go on. Settling the tickets is the caller's."""
+        lane = batch.lane
+        lane.in_flight = False
+        lane.settled += len(batch.tickets)
+        self.unsettled -= len(batch.tickets)
+        if lane.waiting:
+            self._ready.append(lane)
+
+    def abandon(self) -> list[Ticket]:
+        """Give up everything that waits; what is in flight still has to be settled."""
+        given_up: list[Ticket] = []
+        for lane in self._lanes.values():
+            given_up += lane.waiting
+            lane.settled += len(lane.waiting)
+            lane.waiting.clear()
+        self._ready.clear()
+        self.unsettled -= len(given_up)
+        return given_up
+
+    def mark(self) -> list[tuple[Lane, int]]:
+        """Everything given so far, for `left_of`."""
+        return [(lane, lane.given) for lane in self._lanes.values()]
+
+    @staticmethod
+    def left_of(mark: list[tuple[Lane, int]]) -> int:
+        """How many of the commands given before the mark are not settled; lanes settle in order."""
+        return sum(max(0, given - lane.settled) for lane, given in mark)
+
+
+def _first_of(waiting: deque[Ticket]) -> list[Ticket]:
+    """Take the first tickets that fit into one record; at least one, however large its message."""
+    taken: list[Ticket] = []
+    record_bytes = named_bytes = 0
+    while waiting and len(taken) < MAX_ENTRIES:
+        ticket = waiting[0]
+        record_bytes += _ENTRY_BYTES if ticket.entry.remark is None else _ENTRY_BYTES + MAX_REMARK
+        named_bytes += ticket.size
+        if taken and (record_bytes > MAX_RECORD_BYTES or named_bytes > MAX_NAMED_BYTES):
+            break
+        taken.append(waiting.popleft())
+    return taken

@@ -1,0 +1,225 @@
+"""END commands to Kafka: gathered, sent and acknowledged in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as Record
+
+from txbridge.client.decide.end_batcher import Batch, EndQueue, Ticket
+from txbridge.client.errors import EndTransactionError, explain
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.producer import Wire
+from txbridge.client.log import report
+from txbridge.client.prepare.report_poller import join
+from txbridge.core.end_record import EndEntry, Source, encode_end
+from txbridge.core.names import Names, short_id
+
+#: Commands that may wait before new transactions are held back: 36 MB, if somebody has a future of each. More than a
+#: few thousand wait only while Kafka takes half messages but no ENDs.
+MAX_UNSETTLED = 20_000
+#: While something is in flight an acknowledgement wakes the thread at once; this bounds how long a command of another
+#: partition waits behind it when that partition's broker does not answer.
+_SERVE_S = 0.01
+#: While nothing is in flight a command wakes the thread; this only bounds how late librdkafka's errors are seen.
+_IDLE_S = 1.0
+_NOT_LOST = "nothing is lost: the worker will ask check_local_transaction"
+
+
+class EndSender:
+    """Sends END commands; thread-safe."""
+
+    def __init__(self, wire: Wire, connection: Connection, names: Names, group: str, client_id: str) -> None:
+        self._wire = wire
+        self._connection = connection
+        self._topic = names.end
+        self._group = group
+        self._client_id = client_id
+        self._queue = EndQueue(self._hurry)
+        self._lock = threading.Lock()
+        #: For the thread: there is something to do.
+        self._work = threading.Condition(self._lock)
+        #: For those who wait for room or for a flush: something was settled.
+        self._progress = threading.Condition(self._lock)
+        self._in_flight = 0
+        self._closing = False
+        self._give_up = False
+        self._thread = threading.Thread(target=self._run, name="txbridge-end", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, partition: int, entry: EndEntry, source: Source, size: int) -> Ticket:
+        """Queue a command about a half message of `size` bytes; never blocks. After close it has failed already."""
+        with self._lock:
+            if not self._give_up:
+                ticket = self._queue.add(partition, source, entry, size)
+                # Most commands join others that wait: the thread knows of those.
+                if self._queue.has_news:
+                    self._work.notify()
+                return ticket
+        late = Ticket(entry, size)
+        late.settle(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
+        return late
+
+    def wait_for_room(self, timeout: float) -> bool:
+        """Whether the queue has room for new transactions; waits up to `timeout` seconds for it."""
+        if self._queue.unsettled < MAX_UNSETTLED:
+            return True
+        with self._lock:
+            return self._progress.wait_for(lambda: self._queue.unsettled < MAX_UNSETTLED, timeout)
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Wait until all commands given before are settled; returns how many are not (s, None: no limit)."""
+        with self._lock:
+            mark = self._queue.mark()
+            self._queue.hurry()
+            self._work.notify()
+            self._progress.wait_for(lambda: not EndQueue.left_of(mark), timeout)
+            return EndQueue.left_of(mark)
+
+    def close(self, timeout: float | None = None) -> int:
+        """Flush, and end the thread. Returns how many commands were given up for want of time (s, None: no limit)."""
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+        join(self._thread, timeout)
+        with self._lock:
+            self._give_up = True
+            left = self._queue.unsettled
+            self._work.notify()
+        join(self._thread)
+        return left
+
+    def is_this_thread(self) -> bool:
+        """Whether this code is called by the thread of the ENDs, in a callback of a result's `end`, say."""
+        return threading.current_thread() is self._thread
+
+    def _hurry(self) -> None:
+        with self._lock:
+            self._queue.hurry()
+            self._work.notify()
+
+    def _run(self) -> None:
+        self._wire.connect(self._topic)
+        while self._await_work():
+            while (batch := self._next_batch()) is not None:
+                try:
+                    self._send(batch)
+                except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
+                    report(logging.ERROR, "end_can_not_be_sent", exception=error)
+                    self._settle(batch, EndTransactionError(f"the END can not be sent: {error}. {_NOT_LOST}"))
+            self._rest()
+        with self._lock:
+            self._give_up = True
+            given_up = self._queue.abandon()
+        # Reports what is in flight as failed.
+        self._wire.close()
+        self._fail(given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}"))
+
+    def _rest(self) -> None:
+        """Until something is acknowledged or may be sent."""
+        with self._lock:
+            due = None if self._closing else self._queue.next_due
+            pause = 0.0 if due is None else max(0.0, due - time.monotonic())
+            if pause and not self._in_flight:
+                self._work.wait(pause)
+        if not self._in_flight:
+            self._serve(0)
+        else:
+            self._serve(_SERVE_S if due is None else min(_SERVE_S, pause))
+
+    def _serve(self, timeout: float) -> None:
+        try:
+            self._wire.serve(timeout)
+        except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
+            report(logging.ERROR, "kafka_callback_raised", exception=error)
+
+    def _await_work(self) -> bool:
+        """Wait for something to do; False when this is the end."""
+        with self._lock:
+            if not self._queue.unsettled and not self._closing:
+                self._work.wait(_IDLE_S)
+            return not self._give_up and not (self._closing and not self._queue.unsettled)
+
+    def _next_batch(self) -> Batch | None:
+        with self._lock:
+            return self._queue.take(math.inf if self._closing else time.monotonic())
+
+    def _send(self, batch: Batch) -> None:
+        """Produce the batch's record; it is settled by its delivery report, or here if it can not be sent."""
+        value, headers = encode_end(
+            [ticket.entry for ticket in batch.tickets],
+            self._group,
+            batch.lane.source,
+            self._client_id,
+        )
+        while True:
+            try:
+                self._wire.produce(
+                    self._topic,
+                    value,
+                    None,
+                    headers,
+                    partial(self._delivered, batch),
+                    batch.lane.partition,
+                )
+            except BufferError:
+                # Only with a tiny queue.buffering.max.messages of the user's: each lane has one record there.
+                self._serve(_SERVE_S)
+                if not self._give_up:
+                    continue
+                self._settle(
+                    batch, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
+                )
+            except KafkaException as failure:
+                self._settle(batch, self._failed(batch, failure.args[0]))
+            else:
+                self._in_flight += 1
+            return
+
+    def _delivered(self, batch: Batch, error: KafkaError | None, record: Record) -> None:
+        self._in_flight -= 1
+        if error is None:
+            self._connection.works()
+            self._settle(batch, None)
+        else:
+            if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  its public name
+                self._connection.gave_up("ENDs", record.latency() or 0.0)
+            self._settle(batch, self._failed(batch, error))
+
+    def _settle(self, batch: Batch, error: EndTransactionError | None) -> None:
+        with self._lock:
+            self._queue.settle(batch)
+            self._progress.notify_all()
+        if error is None:
+            for ticket in batch.tickets:
+                ticket.settle()
+        else:
+            self._fail(batch.tickets, error)
+
+    def _failed(self, batch: Batch, error: KafkaError) -> EndTransactionError:
+        report(
+            logging.ERROR,
+            "end_not_acknowledged",
+            transactions=len(batch.tickets),
+            first=short_id(batch.tickets[0].entry.transaction_id),
+            partition=batch.lane.partition,
+            error=error.name(),
+            next="the worker will ask check_local_transaction",
+        )
+        return EndTransactionError(
+            f"the END was not acknowledged by Kafka (topic {self._topic}): {explain(error)}. {_NOT_LOST}", error
+        )
+
+    @staticmethod
+    def _fail(tickets: Sequence[Ticket], error: EndTransactionError) -> None:
+        for ticket in tickets:
+            # One each: an exception that several threads raise collects the traces of all of them.
+            ticket.settle(EndTransactionError(str(error), error.cause))

@@ -1,0 +1,77 @@
+"""A Future of which ten thousand may be in flight."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from txbridge.client.flow import process
+from txbridge.errors import UsageError
+
+_FINISHED = "FINISHED"
+
+_T = TypeVar("_T")
+_Read = TypeVar("_Read")
+
+
+class SharedCondition(threading.Condition):
+    """For futures that are mostly not waited for: then to notify costs nothing."""
+
+    # `with` looks for these on the class, and finds the lock's own in the instance. A Condition's are functions that
+    # call the lock's, twice for each of the five times that a transaction needs it.
+    __slots__ = ("__enter__", "__exit__", "process")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.process = process.generation()
+        self.__enter__ = self._lock.__enter__  # type: ignore[attr-defined, method-assign]  # the standard library's own
+        self.__exit__ = self._lock.__exit__  # type: ignore[attr-defined, method-assign]
+
+    def notify_all(self) -> None:
+        """As any Condition's; its lock must be held."""
+        if self._waiters:  # type: ignore[attr-defined]  # the standard library's own
+            super().notify_all()
+
+
+class LightFuture(Future[_T]):
+    """A Future that shares its condition with others.
+
+    A condition of its own is ten objects, and what the garbage collector has to do for them costs more than anything
+    else in a transaction. In turn, whoever waits for one future is woken by all of them and looks again.
+    """
+
+    def __init__(self, condition: SharedCondition) -> None:
+        # Not super().__init__, which makes the condition: the rest of what it sets are constants, and of the class.
+        self._condition: SharedCondition = condition
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+
+    def result(self, timeout: float | None = None) -> _T:
+        """As any Future's."""
+        return self._looking_again(super().result, timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As any Future's."""
+        return self._looking_again(super().exception, timeout)
+
+    def _looking_again(self, read: Callable[[float | None], _Read], timeout: float | None) -> _Read:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._condition.process != process.generation() and self._state != _FINISHED:
+            raise UsageError("this future belongs to a producer that was started before a fork: only the parent knows")
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                return read(left)
+            except TimeoutError:
+                # What is done and has failed with a TimeoutError raises the same again; else it was woken too early.
+                if self.done() or (deadline is not None and time.monotonic() >= deadline):
+                    return read(0)
+
+
+# Its own initial values: what they are is the standard library's business.
+for _name, _value in Future().__dict__.items():
+    if _name not in {"_condition", "_waiters", "_done_callbacks"}:
+        setattr(LightFuture, _name, _value)

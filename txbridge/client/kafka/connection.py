@@ -1,0 +1,106 @@
+"""One line when the connection to Kafka goes and one when it is back, whichever of our Kafka clients notices it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError
+
+from txbridge.client.kafka.callbacks import guarded
+from txbridge.client.log import report
+
+#: Errors of single brokers and requests, which librdkafka repairs by itself while another broker answers.
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT})  # noqa: SLF001  their public names
+#: librdkafka repeats an error with every attempt; a line a minute reminds without drowning the rest.
+_REPEAT_S = 60.0
+#: A broker that comes back answers some requests before others (its partitions have no leaders yet), and our clients
+#: reconnect one after the other: less than this is still the same outage.
+_STABLE_S = 1.5
+
+
+class Connection:
+    """What is known of the connection; thread-safe.
+
+    librdkafka reconnects by itself and reports every attempt of every client; `on_error` is the error_cb of all of
+    them. It never reports success: `works` is called when Kafka has answered something.
+    """
+
+    def __init__(self, bootstrap_servers: str, also: Callable[[KafkaError], None] | None = None) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._also = None if also is None else guarded(also)
+        self._lock = threading.Lock()
+        self._last_transport_error = ""
+        self._reported: dict[int, float] = {}
+        self._lost_at: float | None = None
+        self._stable_from = 0.0
+        self._worked_at = time.monotonic()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether Kafka has answered nothing since the connection went."""
+        return self._lost_at is not None
+
+    def on_error(self, error: KafkaError) -> None:
+        """Take note; this is the error_cb of every client."""
+        code = error.code()
+        if code == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+            # Its own text only counts brokers.
+            self.lost(self._last_transport_error or "no broker can be reached")
+        elif code in _PASSING:
+            self._last_transport_error = error.str()
+        else:
+            self.trouble(error, "kafka_error")
+        if self._also is not None:
+            self._also(error)
+
+    def lost(self, reason: str) -> None:
+        """No broker answers."""
+        now = time.monotonic()
+        with self._lock:
+            self._stable_from = 0.0
+            if self._lost_at is not None:
+                return
+            self._lost_at = now
+        report(
+            logging.WARNING,
+            "kafka_connection_lost",
+            bootstrap_servers=self._bootstrap_servers,
+            reason=reason,
+            next="retrying with back-off",
+        )
+
+    def gave_up(self, what: str, seconds: float) -> None:
+        """A record was given up after `seconds`; nothing else may tell that a broker is there but does not answer."""
+        if time.monotonic() - self._worked_at >= seconds:
+            self.lost(f"{what} are not acknowledged in time")
+
+    def trouble(self, error: KafkaError, event: str) -> None:
+        """Something other than the connection is wrong (a right, a certificate); told once a minute."""
+        now = time.monotonic()
+        with self._lock:
+            if now < self._reported.get(error.code(), now):
+                return
+            self._reported[error.code()] = now + _REPEAT_S
+        report(logging.ERROR, event, error=error.name(), reason=error.str())
+
+    def works(self) -> None:
+        """Kafka has answered. It is back once it does so for a while without trouble."""
+        self._worked_at = now = time.monotonic()
+        if self._lost_at is None:
+            return
+        with self._lock:
+            if not self._stable_from:
+                self._stable_from = now
+            if self._lost_at is None or now - self._stable_from < _STABLE_S:
+                return
+            after, self._lost_at = self._stable_from - self._lost_at, None
+            self._last_transport_error = ""
+        report(
+            logging.WARNING,
+            "kafka_connection_back",
+            bootstrap_servers=self._bootstrap_servers,
+            after_seconds=round(after, 1),
+        )

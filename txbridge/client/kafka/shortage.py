@@ -1,0 +1,107 @@
+"""Why a topic takes no records: librdkafka keeps the broker's answer to itself, and only says that time is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+
+from txbridge.client.flow import process
+from txbridge.client.prepare.report_poller import join
+from txbridge.kafka import config as kafka_config
+from txbridge.log import librdkafka_logger
+
+#: For each of the two requests of a look. A broker that is there answers in milliseconds; close() may wait for them.
+_REQUEST_S = 1.0
+#: Another look is not made before.
+_EVERY_S = 2.0
+#: A look is good for so long: the next one has been made by then, if acknowledgements are still missed.
+_FRESH_S = 6.0
+#: The text of an error names so many partitions.
+_SHOWN = 5
+
+
+class Shortage:
+    """Looks at a topic in a thread of its own, when somebody begins to miss acknowledgements; thread-safe."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], topic: str, factory: Callable[[dict[str, Any]], Any] = AdminClient
+    ) -> None:
+        self._config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
+        self._config.pop("error_cb", None)  # the other clients of this producer tell the application of the connection
+        self._topic = topic
+        self._factory = factory
+        self._admin: Any = None
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._next = 0.0
+        self._reason, self._until = "", 0.0
+        process.owns_handle(self)
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with the topic and what to do, if a fresh look has found something."""
+        return self._reason if time.monotonic() < self._until else ""
+
+    def look(self) -> None:
+        """Look soon, unless that was done a moment ago; returns at once."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        with self._lock:
+            if now < self._next or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._next = now + _EVERY_S
+            self._thread = threading.Thread(target=self._look, name="txbridge-half-look", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._next = float("inf")
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            join(thread)
+
+    def _look(self) -> None:
+        # Without an answer there is nothing to tell: the text that is there already speaks of the connection.
+        with suppress(KafkaException, TimeoutError):
+            if self._admin is None:
+                self._admin = kafka_config.create(self._factory, self._config)
+            topics = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_REQUEST_S)
+            partitions = topics[self._topic].result(2 * _REQUEST_S).partitions
+            resource = ConfigResource(ResourceType.TOPIC, self._topic)
+            [config] = self._admin.describe_configs([resource], request_timeout=_REQUEST_S).values()
+            wanted = int(config.result(2 * _REQUEST_S)["min.insync.replicas"].value)
+            self._reason = "; ".join(_wrong(partitions, wanted))
+            self._until = time.monotonic() + _FRESH_S
+
+
+def _wrong(partitions: list[Any], wanted: int) -> Iterator[str]:
+    leaderless = [one.id for one in partitions if one.leader is None]
+    if leaderless:
+        yield f"{_named(leaderless)} without a leader: bring the brokers back"
+    # Kafka never asks for more than there are.
+    short = [one for one in partitions if one.leader is not None and len(one.isr) < min(wanted, len(one.replicas))]
+    if short:
+        fewest = min(len(one.isr) for one in short)
+        where = _named([one.id for one in short])
+        yield (
+            f"too few replicas are in sync (NOT_ENOUGH_REPLICAS): {fewest} where min.insync.replicas asks for "
+            f"{wanted}, in {where}: bring the brokers back"
+        )
+
+
+def _named(partitions: list[int]) -> str:
+    shown = ", ".join(str(partition) for partition in partitions[:_SHOWN])
+    more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
+    return f"partition{'s' if len(partitions) > 1 else ''} {shown}{more}"

@@ -1,0 +1,247 @@
+"""Where the worker's options come from.
+
+Flags win over the environment, that over the configuration file, that over the defaults. An option that does not exist
+is refused wherever it was given: a misspelt time-out that silently keeps its default costs more than a failed start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, InitSettingsSource
+
+from txbridge.config.file import flat, read_config_file
+from txbridge.config.worker import ENVIRONMENT_PREFIX, OPTIONS, WorkerSettings
+from txbridge.errors import UsageError
+from txbridge.kafka import config as kafka_config
+
+CONFIG_FILE_VARIABLE = "TXBRIDGE_CONFIG"
+#: Variables with our prefix that are not options of the worker.
+OTHER_VARIABLES = frozenset(
+    {CONFIG_FILE_VARIABLE, "TXBRIDGE_CACHE_DIR", "TXBRIDGE_IVY_SETTINGS", "TXBRIDGE_FAULT_POINT"},
+)
+
+#: What Kubernetes sets in every pod for a Service, after the Service's name and "_".
+_SERVICE_LINK = re.compile(
+    r"SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?", re.ASCII
+)
+_LINKED_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:[0-9]+", re.ASCII)
+
+#: RocketMQ's spellings, as in its broker.conf; its documentation often writes transactionTimeout.
+ROCKETMQ_NAMES = {
+    "transactionTimeOut": "transaction_timeout",
+    "transactionTimeout": "transaction_timeout",
+    "transactionCheckInterval": "transaction_check_interval",
+    "transactionCheckMax": "transaction_check_max",
+}
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where options can be given: how they are spelled there, and what to add in a message."""
+
+    spell: Callable[[str], str]
+    where: str = ""
+
+    def label(self, name: str) -> str:
+        return self.spell(name) + self.where
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What one source gave, by option name."""
+
+    source: _Source
+    values: dict[str, Any]
+
+
+_FLAGS = _Source(lambda name: _BY_NAME[name].flag if name in _BY_NAME else f"--{name.replace('_', '-')}")
+_ENVIRONMENT = _Source(lambda name: ENVIRONMENT_PREFIX + name.upper())
+
+
+def load_settings(
+    flags: Mapping[str, Any],
+    config_file: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> WorkerSettings:
+    """The settings from flags (by option name, None = not given), environment, file and defaults, in this order.
+
+    `flags["kafka"]` is a mapping or a sequence of `name=value`. Without `config_file` the variable TXBRIDGE_CONFIG
+    names the file, or there is none. Raises UsageError with one line per problem: unknown options (with the nearest
+    name), values that can not be, a file that can not be read.
+    """
+    problems: list[str] = []
+    if config_file is None and environ.get(CONFIG_FILE_VARIABLE):
+        config_file = Path(environ[CONFIG_FILE_VARIABLE])
+    layers = [
+        _layer(_FLAGS, {name: value for name, value in flags.items() if value is not None}, problems),
+        _layer(_ENVIRONMENT, _environment(environ, problems), problems),
+    ]
+    if config_file is not None:
+        source = _Source(str, f" ({config_file})")
+        layers.append(_layer(source, read_config_file(config_file), problems, ROCKETMQ_NAMES))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+    class _Loaded(WorkerSettings):
+        @classmethod
+        def settings_customise_sources(cls, settings_cls: type[BaseSettings], *_: Any, **__: Any) -> Any:
+            # Earlier sources win; the kafka properties of all of them are merged name by name.
+            return tuple(InitSettingsSource(settings_cls, layer.values) for layer in layers)
+
+    try:
+        loaded = _Loaded()
+    except ValidationError as error:
+        # An app id that waits for a namespace which is wrong itself is no problem of its own, and a property of no
+        # possible type is one problem, not one for each type.
+        details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
+        raise UsageError("\n".join(dict.fromkeys(_explain(detail, layers) for detail in details))) from None
+    return WorkerSettings(**loaded.model_dump())
+
+
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which no option is given: for a worker that is told all of them by flags."""
+    options = {CONFIG_FILE_VARIABLE, *(option.variable for option in OPTIONS)}
+    return {name: value for name, value in environ.items() if name not in options}
+
+
+def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
+    """An empty variable counts as absent: that is what an unset one becomes in a compose file."""
+    links = _service_links(environ)
+    values: dict[str, Any] = {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
+        for name, value in environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_VARIABLES and name not in links and value != ""
+    }
+    if "kafka" in values:
+        try:
+            values["kafka"] = json.loads(values["kafka"])
+        except json.JSONDecodeError as error:
+            problems.append(f'TXBRIDGE_KAFKA: must be JSON like {{"security.protocol": "ssl"}}: {error}')
+            del values["kafka"]
+    return values
+
+
+def _service_links(environ: Mapping[str, str]) -> set[str]:
+    """Variables that Kubernetes sets for Services named txbridge or txbridge-..., except where an option has the name.
+
+    A Service always comes with its host and its port: without these two it is none.
+    """
+    own = ENVIRONMENT_PREFIX.rstrip("_")
+    services = [
+        name.removesuffix("_SERVICE_HOST")
+        for name in environ
+        if name.startswith(ENVIRONMENT_PREFIX) and name.endswith("_SERVICE_HOST")
+    ]
+    links = {
+        name
+        for service in services
+        if (service == own or service.startswith(ENVIRONMENT_PREFIX))
+        and environ.get(f"{service}_SERVICE_PORT", "").isdecimal()
+        for name in environ
+        if name.startswith(f"{service}_")
+        and _SERVICE_LINK.fullmatch(name.removeprefix(f"{service}_"))
+        # A number here was meant for us, whatever it was meant to be.
+        and (name != f"{service}_PORT" or _LINKED_ADDRESS.fullmatch(environ[name]))
+    }
+    return links - {option.variable for option in OPTIONS}
+
+
+def _layer(
+    source: _Source,
+    given: Mapping[str, Any],
+    problems: list[str],
+    aliases: Mapping[str, str] | None = None,
+) -> _Layer:
+    """Bring the values of one source to our names; what can not be is added to the problems."""
+    aliases = aliases or {}
+    values: dict[str, Any] = {}
+    for spelling, value in given.items():
+        name = aliases.get(spelling, spelling)
+        if name not in _BY_NAME:
+            known = {source.spell(known) for known in (*_BY_NAME, *aliases)}
+            wrong = source.spell(spelling)
+            problems.append(f"unknown option {wrong!r}{source.where}{kafka_config.nearest(wrong, known)}")
+        elif name in values:
+            problems.append(f"{source.label(spelling)}: {name} is given twice")
+        else:
+            values[name] = value
+    if "kafka" in values:
+        _kafka(source.label("kafka"), values, problems)
+    return _Layer(source, values)
+
+
+def _kafka(label: str, values: dict[str, Any], problems: list[str]) -> None:
+    """Name the properties canonically, so that sources overrule each other, and lift bootstrap.servers out."""
+    kafka: dict[str, Any] = {}
+    for name, value in _pairs(label, values.pop("kafka"), problems):
+        canonical = kafka_config.canonical_name(name)
+        if canonical in kafka or (canonical == kafka_config.BOOTSTRAP_SERVERS and "bootstrap_servers" in values):
+            problems.append(f"{label}: {name} is given twice")
+        kafka[canonical] = value
+    if kafka_config.BOOTSTRAP_SERVERS in kafka:
+        values["bootstrap_servers"] = kafka.pop(kafka_config.BOOTSTRAP_SERVERS)
+    if kafka:
+        values["kafka"] = kafka
+
+
+def _pairs(label: str, given: Any, problems: list[str]) -> Iterator[tuple[str, Any]]:
+    """Properties of a mapping (in TOML, unquoted dotted names make nested ones) or of texts `name=value`."""
+    if isinstance(given, Mapping):
+        yield from flat(given)
+    elif isinstance(given, (list, tuple)) and all(isinstance(pair, str) for pair in given):
+        for number, pair in enumerate(given, 1):
+            name, equals, value = pair.partition("=")
+            if equals and name:
+                yield name.strip(), value
+            else:
+                # Not repeated: it may be a password.
+                problems.append(f"{label}: must be name=value (number {number} of them)")
+    else:
+        problems.append(f"{label}: must be a table of librdkafka properties")
+
+
+def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
+    """One line for one of pydantic's errors: where the value was given, and what it must be."""
+    context = detail.get("ctx", {})
+    if not detail["loc"]:
+        return str(context["error"])
+    name = str(detail["loc"][0])
+    option = _BY_NAME[name]
+    if detail["type"] == "missing":
+        return f"{name} is missing: give {option.flag}, {option.variable} or {name} in the configuration file"
+    label = next((layer.source.label(name) for layer in layers if name in layer.values), name)
+    if name == "kafka":
+        prop = str(detail["loc"][1]) if len(detail["loc"]) > 1 else ""
+        return f"{label}: {prop} must be text, a number, true or false"
+    unit = f" {option.unit}" if option.unit else ""
+    match detail["type"]:
+        case "greater_than_equal":
+            must = f"must be at least {context['ge']}{unit}"
+        case "less_than_equal":
+            must = f"must be at most {context['le']}{unit}"
+        case "literal_error":
+            must = f"must be one of {', '.join(option.choices)}"
+        case "value_error":
+            must = str(context["error"])
+        case "string_too_short":
+            must = "must not be empty"
+        case "string_type":
+            must = "must be text"
+        case _:
+            must = f"must be a whole number{unit and ' of'}{unit}"
+            if _LINKED_ADDRESS.fullmatch(str(detail["input"])):
+                must += " (if Kubernetes set it for a Service of that name, give the pod enableServiceLinks: false)"
+    # A secret is not to be repeated, however wrong it is.
+    given = "" if name == "status_token" else f", not {detail['input']!r}"
+    return f"{label}: {must}{given}"

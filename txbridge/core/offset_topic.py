@@ -1,0 +1,112 @@
+"""What OFFSET says of one partition: the progress and the parked entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from txbridge.core.checkpoint import ParkedEntry, Progress, offset_headers, parse_parked
+from txbridge.core.headers import MalformedRecordError, NewerVersionError, OurHeaders, whole_number
+from txbridge.core.names import Headers, Names
+from txbridge.core.parked_table import ParkedRow, ParkedTable
+
+#: What a worker writes: a million records need not be looked at header by header.
+_OURS = offset_headers()
+
+
+class ParkedEntries(Mapping[int, ParkedEntry]):
+    """Parked entries by half offset, those that are pending and nothing else in columns."""
+
+    def __init__(self, entries: Iterable[ParkedEntry] = ()) -> None:
+        self._plain = ParkedTable()
+        self._others: dict[int, ParkedEntry] = {}
+        for entry in entries:
+            self.take(entry.half_offset, entry.encode())
+
+    def __getitem__(self, half_offset: int) -> ParkedEntry:
+        row = self._plain.get(half_offset)
+        return self._others[half_offset] if row is None else ParkedEntry.from_row(row)
+
+    def __contains__(self, half_offset: object) -> bool:
+        return half_offset in self._others or (isinstance(half_offset, int) and half_offset in self._plain)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._plain.offsets()
+        yield from self._others
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._others)
+
+    def take(self, half_offset: int, value: bytes | None) -> None:
+        """Fold one record; None is a tombstone. Raises MalformedRecordError."""
+        parsed = None if value is None else parse_parked(half_offset, value)
+        if isinstance(parsed, ParkedRow):
+            self._others.pop(half_offset, None)
+            self._plain.put(parsed)
+            return
+        self._plain.remove(half_offset)
+        if parsed is None:
+            self._others.pop(half_offset, None)
+        else:
+            self._others[half_offset] = parsed
+
+    def release(self) -> tuple[ParkedTable, list[ParkedEntry]]:
+        """Hand over what is here, the pending ones as a sorted table: a million need not be there twice."""
+        plain, others = self._plain, self._others
+        self._plain, self._others = ParkedTable(), {}
+        plain.sort()
+        return plain, list(others.values())
+
+
+class OffsetLedger:
+    """What OFFSET says of one partition, folded record by record."""
+
+    def __init__(self, topic_names: Names, partition: int) -> None:
+        self.partition = partition
+        self._progress_key = topic_names.progress_key(partition)
+        self._parked_prefix = self._progress_key + b"/"
+        self.progress: Progress | None = None
+        #: Where the last progress stands in OFFSET, if `take` was told.
+        self.progress_offset = -1
+        self.parked = ParkedEntries()
+        #: OFFSET offset up to which it is folded; kept by whoever reads.
+        self.position = 0
+        #: By key, offset and text of the last record when that one speaks a later version.
+        self._newer: dict[bytes, tuple[int, str]] = {}
+
+    @property
+    def newer(self) -> tuple[int, str] | None:
+        """OFFSET offset of, and what is wrong with, the first record of a later version that still counts."""
+        return min(self._newer.values(), default=None)
+
+    def take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int = -1) -> None:
+        """Fold one record. Raises MalformedRecordError, and folds nothing, for one that no worker of ours writes.
+
+        Of a later version (NewerVersionError) it is remembered as such, until a record that can be read has its key.
+        """
+        try:
+            self._take(key, value, headers, offset)
+        except NewerVersionError as error:
+            self._newer[key or b""] = (offset, str(error))
+            raise
+        if self._newer:
+            self._newer.pop(key or b"", None)
+
+    def _take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int) -> None:
+        if key == self._progress_key:
+            OurHeaders(headers).require_version("progress record")
+            if value is None:
+                raise MalformedRecordError("a progress without a value")
+            self.progress, self.progress_offset = Progress.decode(value), offset
+            return
+        half_offset = self._half_offset(key or b"")
+        if headers != _OURS:
+            OurHeaders(headers).require_version("parked entry")
+        self.parked.take(half_offset, value)
+
+    def _half_offset(self, key: bytes) -> int:
+        """Which half message the key of a parked entry names."""
+        digits = key.removeprefix(self._parked_prefix)
+        if len(digits) == len(key) or not digits.isdigit():
+            raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
+        # Bounded before int(), which refuses thousands of digits with another exception.
+        return whole_number(digits.decode(), "half offset of the key")

@@ -1,0 +1,153 @@
+"""DueTimes: which open messages of a partition are due for what, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbridge.core.check_groups import CheckGroups
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.open_messages import HalfEntry, OpenEntries
+from txbridge.core.parked_table import ParkedTable
+from txbridge.core.states import TransactionState
+from txbridge.core.timer_queue import Schedule
+
+#: First checks within so many ms of the birth wait without being looked at, decided or not: 16 bytes each, 40 MB for a
+#: partition with 40,000 messages a second.
+_SOON = 60_000
+
+
+class DueTimes:
+    """The schedules of the open messages. Who takes from one must apply the draft or put back."""
+
+    def __init__(self, policy: CheckPolicy, entries: OpenEntries) -> None:
+        self._policy = policy
+        self._entries = entries
+        self._checks = CheckGroups(self._awaits_check)
+        # The first check of each message that was just read, until it is due: nearly all are decided by then.
+        self._first_checks = Schedule(self._awaits_first_check, cleaned=False)
+        self._exhausted = Schedule(self._is_exhausted)
+        self._timers = Schedule(self._is_timer)
+        self._by_age = Schedule(self._is_aging)
+
+    def heads(self, until: int | None) -> list[int]:
+        """When the first of each schedule is due; with `until`, those may be missing that are not due by then."""
+        schedules = (self._first_checks, self._checks, self._exhausted, self._timers, self._by_age)
+        return [due for schedule in schedules if (due := schedule.next_due(until)) is not None]
+
+    def schedule(self, entry: HalfEntry) -> None:
+        """By what comes next: a check, the discard after the last, another delivery, the end of a discarded one."""
+        if entry.state is not TransactionState.PENDING:
+            self._timers.push(entry.next_due, entry.offset)
+        elif self._policy.is_exhausted(entry.checks):
+            self._exhausted.push(entry.next_due, entry.offset)
+        else:
+            self._checks.push(entry.group, entry.next_due, entry.offset)
+
+    def schedule_first(self, entry: HalfEntry) -> None:
+        """One that was just read, by its first check."""
+        if entry.next_due - entry.born <= _SOON:
+            self._first_checks.push(entry.next_due, entry.offset)
+        else:
+            self.schedule(entry)
+
+    def _ripen(self, now: int) -> None:
+        """First checks that are due go where all checks go."""
+        for offset in self._first_checks.take(now, len(self._first_checks)):
+            self.schedule(self._entries.known(offset))
+
+    def schedule_expiry(self, entry: HalfEntry) -> None:
+        """By its age."""
+        # Parked entries only: what grows old is parked long before, and what is finished young costs nothing.
+        if entry.state is TransactionState.PENDING:
+            self._by_age.push(self._policy.expires(entry.since), entry.offset)
+
+    def load(self, rows: ParkedTable) -> None:
+        """Schedule all the rows of a take-over, by both."""
+        policy = self._policy
+        for offset, group, next_due, checks, born in rows.schedules():
+            if policy.is_exhausted(checks):
+                self._exhausted.load(next_due, offset)
+            else:
+                self._checks.load(group, next_due, offset)
+            self._by_age.load(policy.expires(born), offset)
+
+    # What makes an item of each schedule current.
+
+    def _awaits_first_check(self, due: int, offset: int) -> bool:
+        entry = self._entries.get_object(offset)
+        return entry is not None and entry.next_due == due
+
+    def _awaits_check(self, due: int, offset: int) -> bool:
+        found = self._entries.schedule_of(offset)
+        return found is not None and found[0] == due and not self._policy.is_exhausted(found[1])
+
+    def _is_exhausted(self, due: int, offset: int) -> bool:
+        found = self._entries.schedule_of(offset)
+        return found is not None and found[0] == due and self._policy.is_exhausted(found[1])
+
+    def _is_timer(self, due: int, offset: int) -> bool:
+        entry = self._entries.get(offset)
+        return entry is not None and entry.next_due == due and entry.state is not TransactionState.PENDING
+
+    def _is_aging(self, expires: int, offset: int) -> bool:
+        found = self._entries.schedule_of(offset)
+        return found is not None and self._policy.expires(found[2]) == expires
+
+    def groups_with_checks_due(self, now: int, limit: int | None = None) -> list[str]:
+        """Producer groups of which a check is due, at most so many; the others come the next times."""
+        self._ripen(now)
+        return self._checks.due(now, limit)
+
+    def has_checks_due(self, group: str, now: int) -> bool:
+        """Whether a check of this group is due."""
+        self._ripen(now)
+        return self._checks.is_due(group, now)
+
+    def in_turn(self, groups: Iterable[str]) -> list[str]:
+        """The group that was served last comes last."""
+        return self._checks.in_turn(groups)
+
+    def take_checks_due(self, group: str, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` messages of a group whose check is due."""
+        return [self._entries.known(offset) for offset in self._checks.take(group, now, limit)]
+
+    def take_exhausted(self, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` messages undecided a full interval after their last check."""
+        self._ripen(now)
+        return self._taken(self._exhausted, now, limit)
+
+    def take_timers_due(self, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` held messages to retry, or discarded ones to forget."""
+        return self._taken(self._timers, now, limit)
+
+    def take_expired(self, now: int, limit: int) -> list[HalfEntry]:
+        """Remove up to `limit` pending messages that have reached their greatest age, oldest first."""
+        return self._taken(self._by_age, now, limit)
+
+    def _taken(self, schedule: Schedule, now: int, limit: int) -> list[HalfEntry]:
+        return [self._entries.known(offset) for offset in schedule.take(now, limit)]
+
+    def put_back(self, entries: Iterable[HalfEntry]) -> None:
+        """Schedule again what was taken (but for its age) and not applied."""
+        for entry in entries:
+            self.schedule(entry)
+
+    def put_back_expired(self, entries: Iterable[HalfEntry]) -> None:
+        """Schedule again what was taken for its age and not applied."""
+        for entry in entries:
+            self.schedule_expiry(entry)
+
+    def topics_of_due_retries(self, now: int, limit: int) -> set[str]:
+        """Real topics of the held messages that `take_timers_due` would yield."""
+        entries = map(self._entries.known, self._timers.peek(now, limit))
+        return {entry.real_topic for entry in entries if entry.state is TransactionState.HELD}
+
+    def postpone(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
+        """Its real topic, or check topic, still does not take it: try later, after so many attempts (1 or more).
+
+        Only this process needs to know; nothing is written.
+        """
+        due = self._policy.retry_refused(now, attempts)
+        changed = entry._replace(attempts=attempts, error=error, next_due=due)
+        self._entries.put(changed)
+        self.schedule(changed)

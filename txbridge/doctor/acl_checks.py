@@ -1,0 +1,118 @@
+"""Findings about the rights of the user of this connection, as Kafka itself tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from txbridge.doctor.admin_requests import Answers
+from txbridge.doctor.cluster_view import Patient
+from txbridge.doctor.finding import Check, Finding, ok, problem, unknown
+from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights
+
+_SEE = "docs/security.md lists the rights of each role"
+
+
+def granted(patient: Patient, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the role lacks. `groups` are Kafka's descriptions of consumer groups."""
+    wanted = _wanted(patient)
+    fine = True
+    for right in wanted:
+        for finding in _of_right(patient, answers, groups, right):
+            fine = False
+            yield finding
+    # Of what is not there nobody knows whether this user may use it.
+    if fine and None not in patient.seen.values():
+        yield ok(Check.RIGHTS, f"this user has the rights of the role {patient.questions.role.value}{_what(patient)}")
+
+
+def _wanted(patient: Patient) -> list[Right]:
+    questions, app_id = patient.questions, patient.settings.app_id
+    found: dict[Right, None] = {}
+    for group in questions.groups or ("",):
+        for topic in questions.real_topics or ("",):
+            for right in rights(questions.role, patient.names, app_id=app_id, group=group, real_topic=topic):
+                found[right] = None
+    # What no name was given for can not be looked at.
+    nameless = {"", patient.names.check("")}
+    return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
+
+
+def _what(patient: Patient) -> str:
+    questions = patient.questions
+    parts = []
+    if questions.role in {Role.WORKER, Role.AUDIT} and not questions.real_topics:
+        parts.append("the real topics were not named (--real-topic)")
+    if questions.role is Role.CLIENT and not questions.groups:
+        parts.append("no producer group was named (--group)")
+    return f"; {' and '.join(parts)}" if parts else ""
+
+
+def _of_right(patient: Patient, answers: Answers, groups: Mapping[str, Any], right: Right) -> Iterator[Finding]:
+    """One line for a right, however many resources it is for."""
+    unasked: list[str] = []
+    lacking: dict[str, list[str]] = {}
+    for name in _names(patient, right):
+        has = _has(patient, answers, groups, right, name)
+        if has is None:
+            unasked.append(name)
+        elif missing := ", ".join(operation for operation in right.operations if operation not in has):
+            lacking.setdefault(missing, []).append(name)
+    kind = right.kind.value.lower().replace("_", " ")
+    if unasked:
+        wanted = ", ".join(right.operations)
+        yield unknown(Check.RIGHTS, f"whether this user has {wanted} on {kind} {_some(unasked)} can not be told", _SEE)
+    for missing, names in lacking.items():
+        yield problem(
+            Check.RIGHTS,
+            f"missing right {missing} on {kind} {_some(names)}",
+            f"grant it to the user of this connection; {_SEE}",
+        )
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _names(patient: Patient, right: Right) -> list[str]:
+    """The resources there are of those that a right is for."""
+    if right.pattern is Pattern.LITERAL:
+        # The rights on what is not there can not be told, and the findings about topics name it.
+        missing = right.kind is Kind.TOPIC and right.name in patient.seen and patient.seen[right.name] is None
+        return [] if missing else [right.name]
+    match right.kind:
+        case Kind.TOPIC:
+            return [topic for topic in patient.seen if topic.startswith(right.name)]
+        case Kind.TRANSACTIONAL_ID:
+            if not right.name.startswith(patient.names.half):
+                # Which ones there are, only the ledgers of the audits tell; asked about none, it is `unknown`.
+                return [f"{right.name}*"]
+            return [patient.names.transactional_id(partition) for partition in range(patient.partitions)]
+        case _:
+            checks = map(patient.names.check, patient.groups)
+            return [group for group in checks if group.startswith(right.name)]
+
+
+def _has(
+    patient: Patient, answers: Answers, groups: Mapping[str, Any], right: Right, name: str
+) -> frozenset[str] | None:
+    """The operations that are granted; None when that can not be known."""
+    match right.kind:
+        case Kind.CLUSTER:
+            return patient.operations
+        case Kind.TOPIC:
+            described = patient.described.get(name)
+            return (frozenset() if name in patient.seen else None) if described is None else described.operations
+        case Kind.GROUP:
+            answer = groups.get(name)
+            if isinstance(answer, KafkaError):
+                return frozenset() if answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+            return None if answer is None else frozenset(one.name for one in answer.authorized_operations or ())
+        case Kind.TRANSACTIONAL_ID:
+            may_write = answers.may_write.get(name)
+            if may_write is None:
+                return None
+            hidden = answers.transactions[name].error == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+            return frozenset(["DESCRIBE"] * (not hidden) + ["WRITE"] * may_write)

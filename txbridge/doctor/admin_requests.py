@@ -1,0 +1,247 @@
+"""Requests that librdkafka does not have: the state of transactions, the quorum's clock, what each broker can do.
+
+They go through aiokafka, which the worker needs anyway. Nothing here changes anything on the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.protocol.admin import ApiVersionRequest
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
+from confluent_kafka import KafkaError
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
+from txbridge.doctor.admin_schemas import ApiKey, DescribeProducers, DescribeQuorum, DescribeTransactions
+from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
+from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S
+from txbridge.kafka.aiokafka_security import credentials
+
+_Result = TypeVar("_Result")
+
+#: What tells the release: DescribeTransactions came with Kafka 3.0, and 4.0 ended Fetch before version 4.
+_FETCH_OF_4 = 4
+#: The one answer that neither of our clients has a name for: nobody has used the id, or not for a week.
+ID_NOT_FOUND = "TRANSACTIONAL_ID_NOT_FOUND"
+_NAMES = {105: ID_NOT_FOUND}
+#: AddPartitionsToTxn asks for the right first and for everything else later. No producer has this id, and no topic this
+#: partition, so that nothing can come of it.
+_NO_PRODUCER, _NO_PARTITION = -1, 2**31 - 1
+#: Why a question has no answer; the last is aiokafka's word for a broker that does not know the request.
+_NO_ANSWER = (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What the coordinator knows of a transactional id. Times in ms."""
+
+    #: Empty when the user may not see it, or the coordinator does not know the id.
+    state: str
+    error: str = ""
+    timeout: int = 0
+    #: When the transaction at hand began; -1 when there is none.
+    since: int = -1
+    producer_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalProducer:
+    """A producer that writes to a partition in Kafka transactions, as far as its leader remembers producers."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    #: Where the Kafka transaction begins that it has open; -1 when it has none.
+    start_offset: int
+    #: ms; of its last record.
+    last_record: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was asked beyond librdkafka; an entry that could not be had is an error text instead."""
+
+    #: By broker: "4.x", "3.x", "older than 3.0", or why the broker did not answer.
+    releases: Mapping[int, str]
+    unreachable: Mapping[int, str]
+    #: The controller's clock less ours, ms, and how much that may be wrong; or the error.
+    clock: tuple[float, float] | str
+    #: By transactional id.
+    transactions: Mapping[str, Transaction]
+    #: Whether WRITE is granted on each transactional id; None when it could not be asked.
+    may_write: Mapping[str, bool | None]
+    transactional: Sequence[TransactionalProducer] | str
+
+
+def ask(
+    kafka: Mapping[str, Any],
+    bootstrap_servers: str,
+    transactional_ids: Sequence[str],
+    leaders: Mapping[int, Mapping[str, Sequence[int]]],
+) -> Answers:
+    """Everything at once, over connections of its own. `leaders` are partitions to look at, by the broker that leads.
+
+    Raises EnvironmentProblemError when no connection can be made, UsageError for settings that aiokafka can not use.
+    """
+    # Its own lines would stand between ours; what went wrong is in the answers.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    client = _Client(kafka, bootstrap_servers)
+    try:
+        return asyncio.run(client.ask(transactional_ids, leaders))
+    except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+        raise EnvironmentProblemError(
+            f"a worker's second Kafka client, aiokafka, can not connect with these settings: {_text(error)}"
+        ) from None
+
+
+class _Client:
+    def __init__(self, kafka: Mapping[str, Any], bootstrap_servers: str) -> None:
+        self._security = _security(kafka)
+        self._servers = bootstrap_servers
+        self._kafka: Any = None
+
+    async def ask(
+        self, transactional_ids: Sequence[str], leaders: Mapping[int, Mapping[str, Sequence[int]]]
+    ) -> Answers:
+        self._kafka = AIOKafkaClient(
+            bootstrap_servers=self._servers.split(","),
+            client_id="txbridge-doctor",
+            request_timeout_ms=round(REQUEST_TIMEOUT_S * 1000),
+            **self._security,
+        )
+        try:
+            await self._kafka.bootstrap()
+            releases, unreachable = await self._releases()
+            clock = await self._told(self._clock())
+            transactions = {one: await self._transaction(one) for one in transactional_ids}
+            may_write = {one: await self._may_write(one) for one in transactional_ids}
+            transactional = await self._told(self._transactional(leaders))
+        finally:
+            await self._kafka.close()
+        return Answers(releases, unreachable, clock, transactions, may_write, transactional)
+
+    @staticmethod
+    async def _told(question: Coroutine[Any, Any, _Result]) -> _Result | str:
+        try:
+            return await question
+        except _NO_ANSWER as error:
+            return _text(error)
+
+    async def _releases(self) -> tuple[dict[int, str], dict[int, str]]:
+        releases, unreachable = {}, {}
+        for broker in self._kafka.cluster.brokers():
+            try:
+                answer = await self._kafka.send(broker.nodeId, ApiVersionRequest())
+            except (kafka_errors.KafkaError, OSError, TimeoutError):
+                unreachable[broker.nodeId] = f"{broker.host}:{broker.port}"
+                continue
+            versions = {key: least for key, least, _ in answer.api_versions}
+            if ApiKey.DESCRIBE_TRANSACTIONS not in versions:
+                releases[broker.nodeId] = "older than 3.0"
+            else:
+                releases[broker.nodeId] = "4.x" if versions.get(ApiKey.FETCH, 0) >= _FETCH_OF_4 else "3.x"
+        return releases, unreachable
+
+    async def _clock(self) -> tuple[float, float]:
+        """The leader of the quorum counts itself as caught up *now*, by its own clock."""
+        before = _now()
+        answer = await self._send(DescribeQuorum())
+        after = _now()
+        _raise_for(answer.error_code)
+        [(_, [(_, error, leader, _, _, voters, _, _)], _)] = answer.topics
+        _raise_for(error)
+        theirs = next((caught_up for replica, _, _, caught_up, _ in voters if replica == leader), None)
+        if theirs is None:
+            raise kafka_errors.KafkaError("the quorum has no leader")
+        return theirs - (before + after) / 2, (after - before) / 2
+
+    async def _transaction(self, transactional_id: str) -> Transaction:
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                node = await self._coordinator(transactional_id)
+                answer = await self._kafka.send(node, DescribeTransactions([transactional_id]))
+            except _NO_ANSWER as error:
+                return Transaction("", _text(error))
+            [(code, _, state, timeout, since, producer_id, _, _, _)] = answer.transaction_states
+            if not code:
+                return Transaction(state, "", timeout, since, producer_id)
+            if code not in COORDINATOR_COMES or time.monotonic() > deadline:
+                return Transaction("", _name_of(code))
+            await asyncio.sleep(RETRY_S)
+
+    async def _may_write(self, transactional_id: str) -> bool | None:
+        with suppress(*_NO_ANSWER):
+            node = await self._coordinator(transactional_id)
+            topic = transactional_id.partition("@")[0]
+            request = AddPartitionsToTxnRequest(transactional_id, _NO_PRODUCER, -1, [(topic, [_NO_PARTITION])])
+            answer = await self._kafka.send(node, request)
+            codes = {code for _, partitions in answer.errors for _, code in partitions}
+            return kafka_errors.TransactionalIdAuthorizationFailed.errno not in codes
+        return None
+
+    async def _transactional(self, leaders: Mapping[int, Mapping[str, Sequence[int]]]) -> list[TransactionalProducer]:
+        found = []
+        for node, topics in leaders.items():
+            answer = await self._kafka.send(node, DescribeProducers(topics))
+            for topic, partitions, _ in answer.topics:
+                for partition, code, _, producers, _ in partitions:
+                    _raise_for(code, f"{topic}[{partition}]")
+                    found += [
+                        TransactionalProducer(topic, partition, producer, start, last)
+                        for producer, _, _, last, coordinator_epoch, start, _ in producers
+                        # Known of whoever has ended a Kafka transaction here, by its marker.
+                        if start >= 0 or coordinator_epoch >= 0
+                    ]
+        return found
+
+    async def _coordinator(self, transactional_id: str) -> int:
+        """The first question of all makes a fresh cluster create the coordinators, which takes a second."""
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            try:
+                found: int = await self._kafka.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
+            except kafka_errors.CoordinatorNotAvailableError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(RETRY_S)
+            else:
+                return found
+
+    async def _send(self, request: Any) -> Any:
+        return await self._kafka.send(self._kafka.get_random_node(), request)
+
+
+def _security(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """The worker's own reading of the security properties, so that what the worker can not use shows here too."""
+    found = credentials(kafka)
+    return {} if found is None else credentials_to_aiokafka_auth(found)
+
+
+def _now() -> float:
+    return time.time() * 1000
+
+
+def _name_of(code: int) -> str:
+    return _NAMES.get(code) or str(KafkaError(code).name())
+
+
+def _raise_for(code: int, where: str = "") -> None:
+    if code:
+        raise kafka_errors.KafkaError(f"{_name_of(code)}{where and ' at '}{where}")
+
+
+def _text(error: BaseException) -> str:
+    code = getattr(error, "errno", None)
+    if isinstance(error, kafka_errors.BrokerResponseError) and code is not None:
+        return _name_of(code)
+    return str(error) or type(error).__name__

@@ -1,0 +1,143 @@
+"""Findings about the cluster itself: connection, versions, clock, limits of the brokers."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+
+from txbridge.doctor.admin_requests import Answers
+from txbridge.doctor.cluster_view import Patient
+from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
+from txbridge.kafka.admin import NO_RIGHT, Greeting
+from txbridge.kafka.broker_clock import BOUND_MS
+from txbridge.text import counted
+
+#: Births are by the brokers' clocks, and `txbridge pending` compares them with this machine's. A second is noticed by
+#: nobody; NTP keeps machines within milliseconds.
+_SKEW_MS = 1_000
+
+#: Limits of a broker that can refuse what a worker asks for: our option, and whether it is the least or the most.
+_LIMITS = (
+    ("transaction.max.timeout.ms", "commit_timeout", "most"),
+    ("group.min.session.timeout.ms", "session_timeout", "least"),
+    ("group.max.session.timeout.ms", "session_timeout", "most"),
+)
+
+
+def connection(patient: Patient, answers: Answers) -> Iterator[Finding]:
+    """Whether every broker answers under the address that it advertises."""
+    brokers = ", ".join(f"{node} {address}" for node, address in sorted(patient.brokers.items()))
+    for node, address in sorted(answers.unreachable.items()):
+        yield problem(
+            Check.CONNECTION,
+            f"broker {node} at {address} does not answer",
+            "start it; if it runs, its advertised.listeners must name an address that is reachable from here",
+        )
+    if not answers.unreachable:
+        count = len(patient.brokers)
+        yield ok(
+            Check.CONNECTION,
+            f"cluster {patient.cluster_id}, {counted(count, 'broker')} ({brokers}), controller {patient.controller}",
+        )
+
+
+def headless(greeting: Greeting, error: str) -> Iterator[Finding]:
+    """All that can be said when brokers answer and the controller does not."""
+    brokers = ", ".join(f"{node} {address}" for node, address in sorted(greeting.brokers.items()))
+    yield problem(
+        Check.CONNECTION,
+        f"cluster {greeting.cluster_id} ({brokers}) answers, but its controller does not: {error}",
+        "start what is down: a majority of the controllers must run, and the broker that Kafka names as controller",
+    )
+    yield unknown(
+        Check.TOPICS,
+        "topics, rights, workers and transactions could not be examined without a controller",
+        "run the doctor again when there is one",
+    )
+
+
+def versions(answers: Answers) -> Iterator[Finding]:
+    """What runs here and there."""
+    ours = (
+        f"txbridge {version('txbridge')}, Python {platform.python_version()}, librdkafka "
+        f"{confluent_kafka.libversion()[0]}, aiokafka {version('aiokafka')}"
+    )
+    releases = sorted(set(answers.releases.values()))
+    text = f"Kafka {' and '.join(releases) or 'unknown'}; {ours}"
+    if "older than 3.0" in releases:
+        yield warning(Check.VERSIONS, text, "use brokers of Kafka 3.x or 4.x: txbridge is not tested with older ones")
+    elif len(releases) > 1:
+        yield note(Check.VERSIONS, f"the brokers are of different releases: {text}", "finish the upgrade")
+    else:
+        yield ok(Check.VERSIONS, text)
+
+
+def clock(answers: Answers) -> Iterator[Finding]:
+    """The controller's clock against the one of this machine."""
+    if isinstance(answers.clock, str):
+        yield unknown(
+            Check.CLOCK,
+            f"the controller's clock could not be asked: {answers.clock}",
+            "grant DESCRIBE on the cluster to this user (Kafka 3.3 or later)",
+        )
+        return
+    ahead, uncertain = answers.clock
+    excess = abs(ahead) - uncertain
+    text = f"the controller's clock is {_seconds(ahead)} this machine's (to {uncertain / 1000:.3f} s)"
+    if excess <= _SKEW_MS:
+        yield ok(Check.CLOCK, text)
+        return
+    do = "let NTP set the clocks of this machine and of the brokers"
+    if excess > BOUND_MS:
+        yield problem(
+            Check.CLOCK, f"{text}: a worker here is not ready; its checks and discards go by the earlier clock", do
+        )
+    else:
+        yield warning(
+            Check.CLOCK,
+            f"{text}: ages that commands show here are wrong by as much; workers go by the brokers' time",
+            do,
+        )
+
+
+def limits(patient: Patient) -> Iterator[Finding]:
+    """Whether the brokers accept the worker's time-outs."""
+    fine = True
+    for node in sorted(patient.brokers):
+        try:
+            config = patient.broker_config(node)
+        except KafkaException as failure:
+            error = failure.args[0]
+            denied = error.code() in NO_RIGHT
+            do = "grant DESCRIBE_CONFIGS on the cluster to this user" if denied else f"see whether broker {node} is up"
+            fine = False
+            yield unknown(Check.LIMITS, f"the configuration of broker {node} could not be read: {error.str()}", do)
+            continue
+        for name, option, which in _LIMITS:
+            ours, limit = getattr(patient.settings, option), config.get(name)
+            if limit is None or (ours >= int(limit) if which == "least" else ours <= int(limit)):
+                continue
+            fine = False
+            yield problem(
+                Check.LIMITS,
+                f"{option} is {ours} ms, and broker {node} accepts {limit} at {which} ({name}): workers can not start",
+                f"set {option} accordingly, or {name} on the brokers",
+            )
+        if config.get("unclean.leader.election.enable") == "true":
+            fine = False
+            yield warning(
+                Check.LIMITS,
+                f"broker {node} elects leaders that are not in sync (unclean.leader.election.enable): acknowledged "
+                f"messages and decisions can be lost",
+                "set it to false on the brokers, or on the internal topics",
+            )
+    if fine:
+        yield ok(Check.LIMITS, "the brokers accept commit_timeout and session_timeout, and elect no unclean leaders")
+
+
+def _seconds(ahead: float) -> str:
+    return f"{abs(ahead) / 1000:.3f} s {'ahead of' if ahead > 0 else 'behind'}"

@@ -1,0 +1,203 @@
+"""What an examination looks at: the settings, and the cluster as the user of this connection sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    ConfigResource,
+    ResourceType,
+)
+
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.names import Names
+from txbridge.kafka.acl import Role
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S, Cluster, MissingRight, Sight, TopicFacts
+from txbridge.topics.plan import PlanOptions
+
+#: The coordinator is being made or elected.
+COORDINATOR_COMES = frozenset(
+    {
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+#: A group that is none: who may see its check topic may see those of all groups that the right is given for.
+_NOBODY = "txbridge-doctor-asks"
+#: It takes a second on a fresh cluster, milliseconds on others.
+RETRY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What the person wants to know."""
+
+    #: Whose rights to look at.
+    role: Role = Role.WORKER
+    #: Producer groups; those whose check topics are there are always looked at.
+    groups: tuple[str, ...] = ()
+    #: Real topics whose rights are looked at, too.
+    real_topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One partition: broker ids. A leader of -1 is none."""
+
+    leader: int
+    replicas: frozenset[int]
+    in_sync: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A topic as Kafka describes it to this user."""
+
+    places: Sequence[Place]
+    #: Names of the operations that this user may perform on it.
+    operations: frozenset[str]
+
+
+@dataclass(slots=True)
+class Patient:
+    """One namespace on one cluster."""
+
+    settings: WorkerSettings
+    questions: Questions
+    cluster: Cluster
+    cluster_id: str
+    controller: str
+    #: host:port by broker.
+    brokers: Mapping[int, str]
+    #: Names of the operations that this user may perform on the cluster.
+    operations: frozenset[str]
+    #: Producer groups: those asked for and those whose check topics can be seen.
+    groups: tuple[str, ...]
+    seen: Mapping[str, Sight]
+    #: Whether a check topic could be there without being shown to this user: Kafka leaves out what he may not see.
+    groups_hidden: bool
+    #: The real topics that were asked for.
+    real: Mapping[str, Sight]
+    described: Mapping[str, Described]
+    names: Names = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = Names(self.settings.namespace)
+
+    @property
+    def internal(self) -> list[str]:
+        """The topics of the namespace without those of checks."""
+        names = self.names
+        return [names.half, names.end, names.op, names.offset, names.discard]
+
+    @property
+    def options(self) -> PlanOptions:
+        """What `txbridge topics` would compare with."""
+        return PlanOptions(transaction_max_age=self.settings.transaction_max_age, groups=self.groups)
+
+    @property
+    def apply(self) -> str:
+        namespace = self.settings.namespace
+        return f"`txbridge topics apply{namespace and ' --namespace '}{namespace}`"
+
+    @property
+    def partitions(self) -> int:
+        """Of HALF; 0 when it can not be seen."""
+        half = self.seen.get(self.names.half)
+        return half.partitions if isinstance(half, TopicFacts) else 0
+
+    def broker_config(self, broker: int) -> dict[str, str]:
+        """The configuration of one broker, which only that broker tells. Raises KafkaException."""
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        answers = self.cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+        [answer] = answers.values()
+        return {name: entry.value for name, entry in answer.result().items() if entry.value}
+
+    def describe_groups(self, groups: Collection[str]) -> dict[str, Any]:
+        """Kafka's description of consumer groups, or the KafkaError of one that can not be seen."""
+        if not groups:
+            return {}
+        found: dict[str, Any] = {}
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        while True:
+            missing = [name for name in groups if not _is_settled(found.get(name))]
+            answers = self.cluster.admin.describe_consumer_groups(
+                missing, include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
+            )
+            for name, answer in answers.items():
+                try:
+                    found[name] = answer.result()
+                except KafkaException as failure:
+                    found[name] = failure.args[0]
+            if all(map(_is_settled, found.values())) or time.monotonic() > deadline:
+                return found
+            time.sleep(RETRY_S)
+
+
+def _is_settled(answer: Any) -> bool:
+    """Whether asking again will not help. The first question of all makes a fresh cluster create the coordinators."""
+    return answer is not None and not (isinstance(answer, KafkaError) and answer.code() in COORDINATOR_COMES)
+
+
+def meet(settings: WorkerSettings, questions: Questions, cluster: Cluster) -> Patient:
+    """Look. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
+    names = Names(settings.namespace)
+    answer = cluster.describe()
+    prefix = names.check("")
+    there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
+    groups = tuple(sorted({*questions.groups, *there}))
+    ours = [names.half, names.end, names.op, names.offset, names.discard, *map(names.check, groups)]
+    # Of a topic that is named Kafka says whether he may see it, be it there or not.
+    nobodys = names.check(_NOBODY)
+    described = _describe(cluster, [*ours, *KAFKAS_OWN, *questions.real_topics])
+    return Patient(
+        settings=settings,
+        questions=questions,
+        cluster=cluster,
+        cluster_id=answer.cluster_id,
+        controller=str(answer.controller.id) if answer.controller else "none",
+        brokers={node.id: f"{node.host}:{node.port}" for node in answer.nodes},
+        operations=_names_of(answer.authorized_operations),
+        groups=groups,
+        seen=cluster.read(ours),
+        groups_hidden=isinstance(cluster.read([nobodys])[nobodys], MissingRight),
+        real=cluster.read(questions.real_topics) if questions.real_topics else {},
+        described=described,
+    )
+
+
+#: Where Kafka keeps what became of transactions, and how far groups have come: both are as safe as these are.
+KAFKAS_OWN = ("__transaction_state", "__consumer_offsets")
+
+
+def _describe(cluster: Cluster, topics: Sequence[str]) -> dict[str, Described]:
+    """Those that are there and that we may see."""
+    found = {}
+    answers = cluster.admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
+    )
+    for name, answer in answers.items():
+        try:
+            topic = answer.result()
+        except KafkaException:
+            # Missing or hidden: `seen` tells which of our own; of others it is said where it matters.
+            continue
+        places = [
+            Place(
+                -1 if one.leader is None else one.leader.id,
+                frozenset(node.id for node in one.replicas),
+                frozenset(node.id for node in one.isr),
+            )
+            for one in topic.partitions
+        ]
+        found[name] = Described(places, _names_of(topic.authorized_operations))
+    return found
+
+
+def _names_of(operations: Collection[Any] | None) -> frozenset[str]:
+    return frozenset(one.name for one in operations or ())

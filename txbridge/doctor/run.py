@@ -1,0 +1,97 @@
+"""The examination from beginning to end: what can not be looked at is a finding as well, and hides nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.names import READER_GROUP, Names
+from txbridge.doctor import acl_checks, broker_checks, runtime_checks, topic_checks
+from txbridge.doctor.admin_requests import Answers, ask
+from txbridge.doctor.cluster_view import Patient, Questions, meet
+from txbridge.doctor.finding import Check, Finding, Report, unknown
+from txbridge.errors import TxBridgeError
+from txbridge.kafka.admin import Cluster, KafkaUnreachableError, TopicFacts
+from txbridge.subject import Subject
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def examine(settings: WorkerSettings, questions: Questions | None = None, *, now: Callable[[], int] = _now) -> Report:
+    """Examine a namespace with the workers' settings; `now` tells the time in ms.
+
+    Takes about a second on a healthy cluster; each request is bounded by REQUEST_TIMEOUT_S (10 s), the reading of a
+    partition by 30 s. Raises KafkaUnreachableError when no broker answers, EnvironmentProblemError, and UsageError for
+    settings that can not work.
+    """
+    cluster = Cluster.connect(settings.librdkafka)
+    greeting = cluster.greet(Names(settings.namespace).half)
+    subject = Subject(settings.namespace, settings.bootstrap_servers, greeting.cluster_id)
+    try:
+        patient = meet(settings, questions or Questions(), cluster)
+    except KafkaUnreachableError as error:
+        return Report(subject, list(broker_checks.headless(greeting, str(error))))
+    answers = ask(settings.librdkafka, settings.bootstrap_servers, *_subjects(patient))
+    groups = patient.describe_groups([settings.app_id, READER_GROUP, *map(patient.names.check, patient.groups)])
+    return Report(subject, list(_findings(patient, answers, groups, brokers_now(answers, now()))))
+
+
+def brokers_now(answers: Answers, own: int) -> int:
+    """The brokers' time (ms), as far as the controller tells it, when it is `own` here: births are by their clocks."""
+    return own if isinstance(answers.clock, str) else own + int(answers.clock[0])
+
+
+def _subjects(patient: Patient) -> tuple[list[str], dict[int, dict[str, list[int]]]]:
+    """The transactional ids to ask about, and by leader the partitions that may be written in Kafka transactions."""
+    names = patient.names
+    leaders: dict[int, dict[str, list[int]]] = {}
+    for topic in (names.op, names.offset, names.discard, names.end, names.half):
+        described = patient.described.get(topic)
+        for partition, place in enumerate(described.places if described else ()):
+            if place.leader >= 0:
+                leaders.setdefault(place.leader, {}).setdefault(topic, []).append(partition)
+    return [names.transactional_id(partition) for partition in range(patient.partitions)], leaders
+
+
+def _findings(patient: Patient, answers: Answers, groups: Mapping[str, Any], now: int) -> Iterator[Finding]:
+    yield from broker_checks.connection(patient, answers)
+    yield from broker_checks.versions(answers)
+    yield from broker_checks.clock(answers)
+    yield from topic_checks.topics(patient)
+    yield from topic_checks.retention(patient)
+    yield from topic_checks.replication(patient)
+    yield from broker_checks.limits(patient)
+    yield from acl_checks.granted(patient, answers, groups)
+    yield from runtime_checks.workers(patient, groups)
+    backlog, why = _backlog(patient, now)
+    if backlog is not None:
+        groups = {**groups, **_more_groups(patient, groups, backlog)}
+    yield from runtime_checks.producers(patient, groups, backlog, now)
+    if backlog is not None:
+        yield from runtime_checks.backlog_findings(backlog)
+    elif why:
+        yield unknown(
+            Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
+        )
+    yield from runtime_checks.transactions(patient, answers, now)
+
+
+def _backlog(patient: Patient, now: int) -> tuple[runtime_checks.Backlog | None, str]:
+    """What is open, or why that can not be told."""
+    sights = [patient.seen[topic] for topic in patient.names.identified.values()]
+    if not all(isinstance(sight, TopicFacts) for sight in sights):
+        # Where there is no topic nothing is open; what is hidden is not known.
+        return None, "" if None in sights else "this user may not see the internal topics"
+    try:
+        return runtime_checks.read_backlog(patient, now), ""
+    except TxBridgeError as error:
+        return None, str(error)
+
+
+def _more_groups(patient: Patient, groups: Mapping[str, Any], backlog: runtime_checks.Backlog) -> dict[str, Any]:
+    """Groups whose check topic this user can not see, or that have none."""
+    return patient.describe_groups([name for name in map(patient.names.check, backlog.pending) if name not in groups])

@@ -1,0 +1,280 @@
+"""Findings about what runs: workers, producers, what waits for them, and the Kafka transactions of the workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import ConsumerGroupState, KafkaError
+
+from txbridge.core.states import TransactionState
+from txbridge.doctor.admin_requests import ID_NOT_FOUND, Answers, TransactionalProducer
+from txbridge.doctor.cluster_view import Patient
+from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
+from txbridge.errors import TxBridgeError
+from txbridge.operations.connection import Connection
+from txbridge.operations.model import NextStep
+from txbridge.operations.reading import try_read_views
+from txbridge.operations.view import PartitionView
+from txbridge.text import counted, duration
+
+#: A worker sends checks as they are due. What waits for a minute longer has nobody who sends or answers them.
+_OVERDUE_MS = 60_000
+#: The coordinator aborts a transaction after its time-out, and looks every 10 s
+#: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
+_ABORTED_AFTER_MS = 10_000
+#: States of a transaction that must come to an end; the coordinator keeps the beginning of a past one, too.
+_UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
+_NO_RIGHT = {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
+
+
+def workers(patient: Patient, groups: Mapping[str, Any]) -> Iterator[Finding]:
+    """Who is a member of the workers' group, and which partitions nobody has."""
+    app_id, end = patient.settings.app_id, patient.names.end
+    group = groups[app_id]
+    if isinstance(group, KafkaError):
+        yield unknown(
+            Check.WORKERS, f"the group {app_id} can not be described: {group.name()}", _grant("group", app_id)
+        )
+        return
+    if not group.members:
+        yield problem(
+            Check.WORKERS,
+            f"no worker is alive (the group {app_id} has no member): nothing is delivered or checked",
+            "start `txbridge worker`; with an app_id of its own give it here, too (--app-id)",
+        )
+        return
+    had = {member: _partitions(member, end) for member in group.members}
+    idle = sum(not partitions for partitions in had.values())
+    missing = sorted(set(range(patient.partitions)) - set().union(*had.values()))
+    text = f"{len(had)} alive ({', '.join(sorted({member.host for member in had}))})"
+    if group.state != ConsumerGroupState.STABLE:
+        yield note(Check.WORKERS, f"{text}; the group is rebalancing", "look again in some seconds")
+    elif missing:
+        yield problem(
+            Check.WORKERS,
+            f"{text}, but nobody has partitions {', '.join(map(str, missing))} of {end}",
+            "look at the workers' logs: has one just been lost, or do they see another cluster?",
+        )
+    elif idle:
+        yield note(
+            Check.WORKERS, f"{text}, {idle} of them without a partition", "they take over when another one is lost"
+        )
+    else:
+        yield ok(Check.WORKERS, f"{text}, and they have {_all(patient)}")
+
+
+def _partitions(member: Any, end: str) -> set[int]:
+    return {one.partition for one in member.assignment.topic_partitions if one.topic == end}
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What is open, counted."""
+
+    pending: Counter[str] = field(default_factory=Counter)
+    #: When the oldest pending one of a group was born, ms.
+    oldest: dict[str, int] = field(default_factory=dict)
+    held: Counter[str] = field(default_factory=Counter)
+    discarded: Counter[str] = field(default_factory=Counter)
+    overdue: int = 0
+    #: By partition, why it could not be read.
+    unread: dict[int, str] = field(default_factory=dict)
+    odd: list[str] = field(default_factory=list)
+
+
+def read_backlog(patient: Patient, now: int) -> Backlog:
+    """Read the open messages from the topics, as `txbridge pending` does. Raises TxBridgeError."""
+    connection = Connection.open(patient.settings)
+    found = Backlog()
+    for partition, view in enumerate(try_read_views(connection, range(connection.partitions))):
+        if isinstance(view, TxBridgeError):
+            found.unread[partition] = str(view)
+        else:
+            _count(found, view, now)
+    return found
+
+
+def _count(found: Backlog, view: PartitionView, now: int) -> None:
+    found.odd += view.warnings
+    for message in view.messages():
+        match message.state:
+            case TransactionState.PENDING:
+                found.pending[message.group] += 1
+                found.oldest[message.group] = min(found.oldest.get(message.group, now), message.born)
+                steps = {NextStep.CHECK, NextStep.DISCARD}
+                if message.next_step in steps and message.next_due is not None and not message.stored:
+                    found.overdue += now - message.next_due > _OVERDUE_MS
+            case TransactionState.HELD:
+                found.held[message.real_topic] += 1
+            case _:
+                found.discarded[message.group] += 1
+
+
+def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | None, now: int) -> Iterator[Finding]:
+    """Whether somebody is alive who can answer the checks of each producer group."""
+    alive: dict[str, int] = {}
+    dead: list[str] = []
+    pending = Counter[str]() if backlog is None else backlog.pending
+    for group in sorted({*patient.groups, *pending}):
+        answer = groups.get(patient.names.check(group))
+        if isinstance(answer, KafkaError):
+            name = patient.names.check(group)
+            yield unknown(
+                Check.PRODUCERS, f"the group {name} can not be described: {answer.name()}", _grant("group", name)
+            )
+        elif answer is not None and answer.members:
+            alive[group] = len(answer.members)
+        elif pending[group]:
+            assert backlog is not None
+            age = duration(max(now - backlog.oldest[group], 0))
+            limit = duration(patient.settings.transaction_max_age)
+            yield warning(
+                Check.PRODUCERS,
+                f"nobody of the producer group {group} is alive, and {counted(pending[group], 'undecided message')} "
+                f"{'waits' if pending[group] == 1 else 'wait'} for it, "
+                f"the oldest for {age}; none is checked, and at {limit} they are discarded",
+                "start the application, or decide by hand: `txbridge pending`, `txbridge resolve`",
+            )
+        else:
+            dead.append(group)
+    if alive:
+        names = ", ".join(f"{group} ({count})" for group, count in alive.items())
+        yield ok(Check.PRODUCERS, f"alive, with so many processes: {names}")
+    if dead:
+        yield note(Check.PRODUCERS, f"nobody is alive of {', '.join(dead)}; nothing waits for them")
+    if patient.groups_hidden:
+        prefix = patient.names.check("")
+        text = f"missing right DESCRIBE on topic {prefix}*: there may be producer groups that are not shown"
+        do = "grant it to the user of this connection; docs/security.md lists the rights of each role"
+        yield note(Check.PRODUCERS, text, do) if alive or dead or pending else unknown(Check.PRODUCERS, text, do)
+    elif not alive and not dead and not pending:
+        yield note(Check.PRODUCERS, "no producer has been here yet")
+
+
+def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
+    """What is open, and what of it needs a person."""
+    for partition, why in backlog.unread.items():
+        yield unknown(Check.BACKLOG, f"partition {partition} could not be read: {why}", "see docs/operations.md")
+    for text in backlog.odd:
+        yield warning(Check.BACKLOG, text, "docs/operations.md says what the workers do about it")
+    if backlog.held:
+        names = ", ".join(f"{topic} ({count})" for topic, count in backlog.held.most_common())
+        yield warning(
+            Check.BACKLOG,
+            f"committed messages are held, because their real topics do not take them: {names}",
+            "`txbridge pending --state held` says why; create the topic or grant the right",
+        )
+    if backlog.discarded:
+        names = ", ".join(f"{group} ({count})" for group, count in backlog.discarded.most_common())
+        yield warning(
+            Check.BACKLOG,
+            f"undecided messages were given up and can be resumed: {names}",
+            "mend the application, then `txbridge resume`",
+        )
+    if backlog.overdue:
+        yield warning(
+            Check.BACKLOG,
+            f"{counted(backlog.overdue, 'undecided message')} should have been checked or discarded more than a minute "
+            f"ago",
+            "see the findings about workers and producers",
+        )
+    if not (backlog.held or backlog.discarded or backlog.overdue or backlog.unread):
+        yield ok(Check.BACKLOG, f"{backlog.pending.total()} undecided, none overdue, none held, none discarded")
+
+
+def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Finding]:
+    """What the coordinators know of the workers' transactional ids, and what is open in the internal topics."""
+    fine = True
+    unused: list[int] = []
+    hidden: dict[str, list[str]] = {}
+    patience = patient.settings.commit_timeout + _ABORTED_AFTER_MS
+    ours = set()
+    for partition in range(patient.partitions):
+        transactional_id = patient.names.transactional_id(partition)
+        found = answers.transactions[transactional_id]
+        ours.add(found.producer_id)
+        if found.error == ID_NOT_FOUND:
+            unused.append(partition)
+        elif found.error:
+            hidden.setdefault(found.error, []).append(transactional_id)
+        elif found.state in _UNDER_WAY and now - found.since > found.timeout + _ABORTED_AFTER_MS:
+            fine = False
+            yield problem(
+                Check.TRANSACTIONS,
+                f"the Kafka transaction of partition {partition} is {found.state} for {duration(now - found.since)}, "
+                f"longer than its time-out of {duration(found.timeout)}: its coordinator does not end it",
+                "look at the logs of the brokers that lead __transaction_state",
+            )
+    for error, which in hidden.items():
+        fine = False
+        yield unknown(
+            Check.TRANSACTIONS,
+            f"the state of {counted(len(which), 'transactional id')} ({which[0]}{', ...' * (len(which) > 1)}) can not "
+            f"be seen: {error}",
+            "grant DESCRIBE on them to this user" if error in _NO_RIGHT else "look at the brokers' logs",
+        )
+    if isinstance(answers.transactional, str):
+        fine = False
+        yield unknown(
+            Check.TRANSACTIONS,
+            f"Kafka transactions of the internal topics could not be asked for: {answers.transactional}",
+            "grant READ on them to this user",
+        )
+    else:
+        for finding in _strangers(patient, answers.transactional):
+            fine = False
+            yield finding
+        for one in answers.transactional:
+            silent = now - one.last_record
+            # HALF is read uncommitted: nobody waits there.
+            if one.start_offset < 0 or one.topic == patient.names.half or silent <= patience:
+                continue
+            fine = False
+            who = "a worker" if one.producer_id in ours else "no worker"
+            yield problem(
+                Check.TRANSACTIONS,
+                f"{one.topic}[{one.partition}] has an open Kafka transaction at offset {one.start_offset} (producer id "
+                f"{one.producer_id}, of {who}) with nothing new for {duration(silent)}: nobody reads beyond it",
+                "end the process that has it open; if there is none it hangs, see docs/operations.md",
+            )
+    if unused:
+        yield note(
+            Check.TRANSACTIONS,
+            f"no worker has served partitions {', '.join(map(str, unused))} as long as Kafka remembers "
+            f"(transactional.id.expiration.ms)",
+            "see the finding about workers",
+        )
+    elif fine and patient.partitions:
+        yield ok(Check.TRANSACTIONS, f"the transactional ids of {_all(patient)} are known, none hangs")
+
+
+def _strangers(patient: Patient, producers: Sequence[TransactionalProducer]) -> Iterator[Finding]:
+    """Who writes in Kafka transactions what must be written outside."""
+    means = {
+        patient.names.end: "what such a transaction aborts decides nothing, and while it is open the decisions behind "
+        "it wait",
+        patient.names.half: "a half message in one that is aborted stays a half message, is checked, and can be "
+        "committed",
+    }
+    for topic, meaning in means.items():
+        found = [one for one in producers if one.topic == topic]
+        if found:
+            partitions = ", ".join(map(str, sorted({one.partition for one in found})))
+            ids = ", ".join(map(str, sorted({one.producer_id for one in found})))
+            yield warning(
+                Check.TRANSACTIONS,
+                f"{topic} was written in Kafka transactions within producer.id.expiration.ms (partitions {partitions}; "
+                f"producer ids {ids}): {meaning}",
+                "let that application send with a producer without transactional.id",
+            )
+
+
+def _all(patient: Patient) -> str:
+    return "the only partition" if patient.partitions == 1 else f"all {patient.partitions} partitions"
+
+
+def _grant(kind: str, name: str) -> str:
+    return f"grant DESCRIBE on {kind} {name} to this user"

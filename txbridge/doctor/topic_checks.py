@@ -1,0 +1,227 @@
+"""Findings about the internal topics: layout and settings, retention against the checks, replication. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txbridge.config.worker import WorkerSettings
+from txbridge.doctor.cluster_view import KAFKAS_OWN, Patient
+from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
+from txbridge.kafka.admin import UNCLEAN, MissingRight, TopicFacts
+from txbridge.text import counted, duration
+from txbridge.topics.plan import wanted_topics
+from txbridge.topics.spec import LONGEST_OUTAGE_MS, Wanted, late_resume
+from txbridge.topics.verify import repair_of_policy
+
+#: Copies that survive one broker while another is being restarted.
+_USUAL_COPIES = 3
+_RETENTION = "retention.ms"
+_UNLIMITED = -1
+
+
+def topics(patient: Patient) -> Iterator[Finding]:
+    """Whether the topics are there, with the right numbers of partitions and the right settings."""
+    fine = True
+    half = patient.seen[patient.names.half]
+    for wanted in wanted_topics(patient.names, patient.options, patient.seen):
+        for finding in _of_topic(patient, wanted.name, [one for one in wanted.properties if one.name != _RETENTION]):
+            fine = False
+            yield finding
+        sight = patient.seen[wanted.name]
+        # A HALF that is not seen, or not there, has no number that another topic could differ from.
+        if not isinstance(half, TopicFacts) or not isinstance(sight, TopicFacts) or wanted.partitions is not None:
+            continue
+        if sight.partitions != half.partitions:
+            fine = False
+            yield problem(
+                Check.TOPICS,
+                f"{wanted.name} has {counted(sight.partitions, 'partition')}, {half.name} has {half.partitions}: "
+                f"workers refuse to start",
+                "use another namespace, or delete the topic if nothing in it is needed; see `txbridge topics plan`",
+            )
+    if fine:
+        checks = f" and {len(patient.groups)} of checks" if patient.groups else ""
+        yield ok(
+            Check.TOPICS,
+            f"the five internal topics{checks} are as they must be, with {counted(patient.partitions, 'partition')}",
+        )
+
+
+def _of_topic(patient: Patient, topic: str, properties: list[Wanted]) -> Iterator[Finding]:
+    sight = patient.seen[topic]
+    if sight is None:
+        yield problem(Check.TOPICS, f"{topic} does not exist", f"{patient.apply} creates it")
+    elif isinstance(sight, MissingRight):
+        doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"
+        yield unknown(
+            Check.TOPICS,
+            f"missing right {sight.right} on topic {topic}: whether {doubt} as it must be, can not be told",
+            "grant it to the user of this connection; docs/security.md lists the rights of each role",
+        )
+    else:
+        for wanted in properties:
+            actual = sight.config.get(wanted.name)
+            if wanted.is_met(actual):
+                continue
+            level = Level.PROBLEM if wanted.vital else Level.WARNING
+            if wanted.name == "cleanup.policy":
+                do = repair_of_policy(topic, actual, wanted.value)
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", do)
+            else:
+                yield Finding(Check.TOPICS, level, f"{topic}: {wanted.complaint(actual)}", _remedy(patient, wanted))
+
+
+def _remedy(patient: Patient, wanted: Wanted) -> str:
+    return f"{patient.apply} sets it" + ("" if wanted.vital else ", where the provider of the cluster lets it be set")
+
+
+def retention(patient: Patient) -> Iterator[Finding]:
+    """Whether what is undecided, and all that is known about it, is kept until the last check and beyond."""
+    names, settings = patient.names, patient.settings
+    half = patient.seen[names.half]
+    if not isinstance(half, TopicFacts):
+        # The finding about the topic says why, and what to do.
+        return
+    kept, age = int(half.config[_RETENTION]), settings.transaction_max_age
+    budget = _budget(settings)
+    fine = True
+    if kept != _UNLIMITED and kept <= age:
+        fine = False
+        yield problem(
+            Check.RETENTION,
+            f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)} "
+            f"(transaction_max_age): undecided ones would vanish",
+            f"{patient.apply} raises retention.ms; or lower transaction_max_age",
+        )
+    elif kept != _UNLIMITED and kept < age + LONGEST_OUTAGE_MS:
+        fine = False
+        yield warning(
+            Check.RETENTION,
+            f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)}: an outage of "
+            f"more than {duration(kept - age)} loses messages",
+            f"{patient.apply} raises retention.ms so that 4 days are survived",
+        )
+    for wanted in wanted_topics(names, patient.options, patient.seen):
+        sight = patient.seen[wanted.name]
+        if wanted.name == names.half or not isinstance(sight, TopicFacts):
+            continue
+        actual = int(sight.config.get(_RETENTION, _UNLIMITED))
+        if wanted.name in {names.end, names.op}:
+            if actual != _UNLIMITED and (kept == _UNLIMITED or actual < kept):
+                fine = False
+                yield problem(
+                    Check.RETENTION,
+                    f"{wanted.name} keeps its records for {duration(actual)}, shorter than {names.half}: finished "
+                    f"messages would be asked about, and could be delivered, again",
+                    f"{patient.apply} raises it",
+                )
+            continue
+        for one in wanted.unmet(sight.config):
+            if one.name == _RETENTION:
+                fine = False
+                yield warning(
+                    Check.RETENTION,
+                    f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
+                    f"{patient.apply} raises it",
+                )
+    late = late_resume(names, half_retention_ms=half.config[_RETENTION], transaction_max_age=age)
+    if late is not None:
+        yield note(Check.RETENTION, late.what, late.do)
+    if fine:
+        keeps = "for ever" if kept == _UNLIMITED else f"for {duration(kept)}"
+        yield ok(Check.RETENTION, f"{budget}; {names.half} keeps messages {keeps}, END and OP no less")
+
+
+def _budget(settings: WorkerSettings) -> str:
+    checks = counted(settings.transaction_check_max, "check")
+    last = settings.transaction_timeout + settings.transaction_check_max * settings.transaction_check_interval
+    return (
+        f"{checks} {'takes' if checks == '1 check' else 'take'} {duration(last)}, the greatest age is "
+        f"{duration(settings.transaction_max_age)}"
+    )
+
+
+def replication(patient: Patient) -> Iterator[Finding]:
+    """Whether the loss of a broker loses or stops anything."""
+    brokers = len(patient.brokers)
+    usual = min(_USUAL_COPIES, brokers)
+    fine = True
+    for topic in (*patient.seen, *KAFKAS_OWN):
+        for finding in _copies(patient, topic, usual):
+            fine = False
+            yield finding
+    for finding in _unclean(patient):
+        fine = False
+        yield finding
+    if brokers == 1:
+        yield note(
+            Check.REPLICATION,
+            "there is one broker, so that nothing is replicated",
+            "for anything but tests: at least three brokers",
+        )
+    elif fine:
+        yield ok(Check.REPLICATION, f"all topics have {usual} copies or more, all of them in sync")
+
+
+def _unclean(patient: Patient) -> Iterator[Finding]:
+    """Topics whose acknowledged records can be lost by an election, whatever their copies."""
+    sights = {**patient.seen, **patient.real}.values()
+    found = [one.name for one in sights if isinstance(one, TopicFacts) and one.elects_unclean]
+    if found:
+        yield warning(
+            Check.REPLICATION,
+            f"{UNCLEAN} is true for {', '.join(found)}: a copy that is not in sync may become the leader, and "
+            f"acknowledged messages and decisions are lost",
+            "set it to false on these topics (kafka-configs.sh), or on the brokers",
+        )
+
+
+def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
+    described, sight = patient.described.get(topic), patient.seen.get(topic)
+    if described is None:
+        # One of Kafka's own is made when it is first needed.
+        return
+    leaderless = [number for number, one in enumerate(described.places) if one.leader < 0]
+    behind = [number for number, one in enumerate(described.places) if one.in_sync != one.replicas]
+    copies = min(len(one.replicas) for one in described.places)
+    if leaderless:
+        yield problem(
+            Check.REPLICATION,
+            f"{topic}: partitions {_list(leaderless)} have no leader",
+            "start the brokers that have them",
+        )
+    elif behind:
+        yield warning(
+            Check.REPLICATION,
+            f"{topic}: not all copies of partitions {_list(behind)} are in sync",
+            "start the brokers that are missing, or wait until they have caught up",
+        )
+    if copies < usual:
+        yield warning(
+            Check.REPLICATION,
+            f"{topic} has {copies} of {usual} copies",
+            "kafka-reassign-partitions.sh adds the others",
+        )
+    if not isinstance(sight, TopicFacts):
+        return
+    least = int(sight.config.get("min.insync.replicas", "1"))
+    if least > copies:
+        yield problem(
+            Check.REPLICATION,
+            f"{topic}: min.insync.replicas is {least}, and it has {counted(copies, 'copy', 'copies')}: nothing can be "
+            f"written to it",
+            f"set min.insync.replicas to {max(1, copies - 1)}",
+        )
+    elif copies > 1 and least == 1:
+        yield warning(
+            Check.REPLICATION,
+            f"{topic}: min.insync.replicas is 1 with {copies} copies: what one broker has can be lost with it",
+            # With two copies, 2 is safe and stops when either is away: whoever wants both has three.
+            f"{patient.apply} sets {copies - 1}"
+            if copies > 2
+            else "have three copies; or set 2, and nothing can be written while one of both brokers is away",
+        )
+
+
+def _list(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")

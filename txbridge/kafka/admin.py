@@ -1,0 +1,327 @@
+"""Topics as a cluster shows them, and the few administrative requests that txbridge makes, each with a bound."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka import config as kafka_config
+
+#: For one request, connecting included. A healthy cluster answers in milliseconds; a change of the controller or a slow
+#: TLS and SASL handshake takes seconds. Who waits for this has a person or a service start waiting for them.
+REQUEST_TIMEOUT_S = 10.0
+#: From the creation of a topic until all its partitions have leaders in the metadata: tens of milliseconds on KRaft,
+#: some seconds while brokers restart. Beyond this the cluster is ill.
+VISIBLE_TIMEOUT_S = 30.0
+#: The least that a request is given: what is left of a time-out may be nothing.
+_SHORTEST_S = 0.1
+#: How late it is noticed that nobody waits any more.
+_LOOK_S = 0.05
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+
+#: Kafka did not answer: trying again later may help.
+UNREACHABLE = frozenset(
+    {
+        KafkaError._TIMED_OUT,  # noqa: SLF001  librdkafka's own errors carry an underscore; they are its public names
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+    },
+)
+#: The user of this connection may not do that.
+NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+
+
+UNCLEAN = "unclean.leader.election.enable"
+
+
+class KafkaUnreachableError(EnvironmentProblemError):
+    """The cluster did not answer in time, or refused the connection. Trying again later may help."""
+
+
+class UnwantedError(EnvironmentProblemError):
+    """Nobody wants the answer any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long somebody waits for several requests together: until `deadline` (time.monotonic), and while wanted."""
+
+    deadline: float = math.inf
+    is_unwanted: Callable[[], bool] = lambda: False
+
+    def left(self) -> float:
+        """Seconds for one request. Never 0, which librdkafka takes for its default."""
+        return max(_SHORTEST_S, min(REQUEST_TIMEOUT_S, self.deadline - time.monotonic()))
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long. UnwantedError if that is not wanted any more."""
+        until = time.monotonic() + seconds
+        while True:
+            self.require_wanted()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _LOOK_S))
+
+    def answer(self, future: Future[Any]) -> Any:
+        """The result of a request, which ends by itself. UnwantedError if that is not wanted any more."""
+        while True:
+            try:
+                return future.result(_LOOK_S)
+            except TimeoutError:
+                if future.done():
+                    raise
+                self.require_wanted()
+
+    def require_wanted(self) -> None:
+        if self.is_unwanted():
+            raise UnwantedError("nobody waits for this any more")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """A right (Kafka's AclOperation) on a topic that the user of this connection does not have."""
+
+    right: str
+    topic: str
+
+    def __str__(self) -> str:
+        also = " (or on the cluster)" if self.right == "CREATE" else ""
+        return f"missing right {self.right} on topic {self.topic}{also}: grant it to the user of this connection"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic that exists. `config` holds the effective values, whether they were set for the topic or not."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    leaderless: int
+    config: Mapping[str, str]
+
+    @property
+    def elects_unclean(self) -> bool:
+        """Whether a copy that is not in sync may become the leader: then acknowledged records are lost."""
+        return self.config.get(UNCLEAN) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What every broker tells of its cluster."""
+
+    cluster_id: str
+    #: host:port by broker.
+    brokers: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRequest:
+    """A topic to be created."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+
+
+#: What can be said of a topic: it is there, it is not, or we may not know.
+Sight = TopicFacts | MissingRight | None
+
+
+class Cluster:
+    """Requests to a cluster through an admin client.
+
+    Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or what `bounds` leave of
+    it (librdkafka itself ends each request then), and EnvironmentProblemError for what the cluster refuses otherwise.
+    """
+
+    def __init__(self, admin: AdminClient, bounds: Bounds | None = None) -> None:
+        self._admin = admin
+        self._bounds = bounds or Bounds()
+        #: librdkafka's last word on the connection: the request itself only ever ends with "timed out".
+        self.last_error = ""
+
+    @classmethod
+    def connect(cls, user: Mapping[str, Any]) -> Cluster:
+        """A cluster for a command of a person: librdkafka's log is kept off the screen unless `debug` asks for it."""
+        config = kafka_config.admin_config(user)
+        cluster: Cluster
+
+        def remember(error: KafkaError) -> None:
+            if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  it only repeats that all of them failed
+                cluster.last_error = error.str()
+
+        config.setdefault("error_cb", remember)
+        if "debug" not in config:
+            silent = logging.getLogger("txbridge.silent")
+            silent.addHandler(logging.NullHandler())
+            silent.propagate = False
+            config.setdefault("logger", silent)
+        cluster = cls(kafka_config.create(AdminClient, config))
+        return cluster
+
+    @property
+    def admin(self) -> AdminClient:
+        """For requests that are not here."""
+        return self._admin
+
+    def broker_count(self) -> int:
+        return len(self.describe().nodes)
+
+    def describe(self) -> Any:
+        """Kafka's description of the cluster: id, controller, brokers, and what this user may do there."""
+        future = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=self._bounds.left())
+        return self._result(future, "describe the cluster")
+
+    def greet(self, topic: str) -> Greeting:
+        """Ask any broker who it is: answered also while there is no controller. A topic is named to ask for no more."""
+        try:
+            told = self._admin.list_topics(topic, timeout=self._bounds.left())
+        except KafkaException as failure:
+            raise self._translated(failure.args[0], "connect") from None
+        return Greeting(str(told.cluster_id), {node: f"{one.host}:{one.port}" for node, one in told.brokers.items()})
+
+    def topics_with_prefix(self, prefix: str) -> list[str]:
+        """Names of the topics that begin so, as far as this user may see them."""
+        try:
+            topics = self._admin.list_topics(timeout=self._bounds.left()).topics
+        except KafkaException as failure:
+            raise self._translated(failure.args[0], "list the topics") from None
+        return sorted(topic for topic in topics if topic.startswith(prefix))
+
+    def read(self, topics: Collection[str]) -> dict[str, Sight]:
+        """What there is of each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
+        seen: dict[str, Sight] = {}
+        described = {}
+        futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._bounds.left())
+        for topic, future in futures.items():
+            found = self._try(future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if found is None or isinstance(found, MissingRight):
+                seen[topic] = found
+            else:
+                described[topic] = found
+        if not described:
+            return seen
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in described]
+        for resource, future in self._admin.describe_configs(resources, request_timeout=self._bounds.left()).items():
+            topic = resource.name
+            config = self._try(future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if config is None or isinstance(config, MissingRight):
+                seen[topic] = config
+                continue
+            partitions = described[topic].partitions
+            seen[topic] = TopicFacts(
+                name=topic,
+                topic_id=str(described[topic].topic_id),
+                partitions=len(partitions),
+                replication_factor=min(len(partition.replicas) for partition in partitions),
+                leaderless=sum(partition.leader is None for partition in partitions),
+                config={name: entry.value for name, entry in config.items() if entry.value is not None},
+            )
+        return seen
+
+    def create(self, topics: Iterable[TopicRequest], *, dry_run: bool) -> dict[str, str | None]:
+        """Create topics; returns the reason of each that could not be created, or None. One that exists is fine."""
+        # operation_timeout: how long the controller itself may wait, so that it answers before we give up.
+        futures = self._admin.create_topics(
+            [NewTopic(one.name, one.partitions, one.replication_factor, config=dict(one.config)) for one in topics],
+            operation_timeout=self._bounds.left() / 2,
+            request_timeout=self._bounds.left(),
+            validate_only=dry_run,
+        )
+        return {topic: self._reason(future, "CREATE", topic) for topic, future in futures.items()}
+
+    def alter(self, changes: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, str | None]:
+        """Set these properties of these topics and no others; returns the reason of each that was refused, or None."""
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                topic,
+                incremental_configs=[
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, value in config.items()
+                ],
+            )
+            for topic, config in changes.items()
+        ]
+        futures = self._admin.incremental_alter_configs(
+            resources,
+            request_timeout=self._bounds.left(),
+            validate_only=dry_run,
+        )
+        return {
+            resource.name: self._reason(future, "ALTER_CONFIGS", resource.name) for resource, future in futures.items()
+        }
+
+    def _try(self, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
+        try:
+            return self._bounds.answer(future)
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if error.code() == absent:
+                return None
+            if error.code() in NO_RIGHT:
+                return MissingRight(right, topic)
+            raise self._translated(error, f"{right} topic {topic}") from None
+
+    def _reason(self, future: Future[Any], right: str, topic: str) -> str | None:
+        try:
+            outcome = self._try(future, right, topic, absent=KafkaError.TOPIC_ALREADY_EXISTS)
+        except KafkaUnreachableError:
+            raise
+        except EnvironmentProblemError as refusal:
+            return str(refusal)
+        return str(outcome) if isinstance(outcome, MissingRight) else None
+
+    def _result(self, future: Future[Any], purpose: str) -> Any:
+        try:
+            return self._bounds.answer(future)
+        except KafkaException as failure:
+            raise self._translated(failure.args[0], purpose) from None
+
+    def _translated(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
+        if error.code() in UNREACHABLE:
+            self._admin.poll(0)  # an admin client calls error_cb only from here
+            reason = self.last_error or error.str()
+            return KafkaUnreachableError(f"Kafka can not be reached ({purpose}): {reason}")
+        return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}")
+
+
+def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | None = None) -> None:
+    """Ask until `condition` holds.
+
+    EnvironmentProblemError with `complaint` if it does not within VISIBLE_TIMEOUT_S, or what `bounds` leave of it.
+    """
+    bounds = bounds or Bounds()
+    began = time.monotonic()
+    deadline = min(began + VISIBLE_TIMEOUT_S, bounds.deadline)
+    pause = _FIRST_PAUSE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise EnvironmentProblemError(f"{complaint} within {deadline - began:.0f} s")
+        bounds.wait(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)

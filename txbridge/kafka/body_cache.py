@@ -1,0 +1,149 @@
+"""Bodies of open half messages: in memory up to a budget, read back from HALF by offset beyond it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from confluent_kafka import Message
+
+from txbridge.core.fingerprint import Mark, digest
+from txbridge.core.half_message import HalfMessage, parse_half
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.kafka.failures import LogGoneError
+from txbridge.kafka.headers import headers_of
+from txbridge.kafka.partition_reader import PartitionReader
+
+#: A wanted offset this near is reached sooner by reading on than by a new fetch position.
+_READ_ON = 1_000
+#: So many offsets of bodies that are gone may stand beside the others before they are looked for.
+_FEW = 1_024
+#: One wanted record: a healthy broker answers in milliseconds.
+_READ_TIMEOUT_S = 5.0
+
+
+def offset_of(message: Message) -> int:
+    """Offset of a consumed record: None only exists for messages that were never stored."""
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+def to_half(message: Message, names: Names) -> HalfMessage:
+    """Read a record of HALF. Raises MalformedRecordError."""
+    born = message.timestamp()[1]
+    return parse_half(offset_of(message), born, message.key(), message.value(), headers_of(message), names)
+
+
+def mark_of(message: Message, names: Names, transaction_id: str | None = None) -> Mark:
+    """What the progress keeps of a record of HALF or END.
+
+    `transaction_id`, if it is known: empty for a malformed record. Headers that can not be decoded must not be asked
+    for twice, as confluent-kafka then ends the process.
+    """
+    epoch: int | None = message.leader_epoch()
+    epoch = None if epoch is None or epoch < 0 else epoch
+    appended = message.timestamp()[1]
+    if message.topic() != names.half:
+        # The value of END names all that it decides.
+        return Mark(offset_of(message), digest(None, message.value()), epoch, appended)
+    if transaction_id is None:
+        transaction_id = ""
+        with suppress(MalformedRecordError):
+            transaction_id = to_half(message, names).transaction_id
+    return Mark(offset_of(message), digest(message.key(), message.value(), transaction_id), epoch, appended)
+
+
+class PayloadStore:
+    """Bodies by half offset. `budget` is in bytes of keys, values and headers."""
+
+    def __init__(self, budget: int, names: Names, reader: PartitionReader) -> None:
+        self._budget = budget
+        self._names = names
+        self._reader = reader
+        self._bodies: dict[int, HalfMessage] = {}
+        #: What is kept only as long as nothing else wants its room, oldest first, and some that are kept no more.
+        self._yielding: deque[int] = deque()
+        self.bytes = 0
+
+    def put(self, half: HalfMessage) -> None:
+        """Keep a body, unless the budget is used up: then it is read back when it is needed."""
+        if half.offset in self._bodies or half.size > self._budget:
+            return
+        while self.bytes + half.size > self._budget and self._yielding:
+            self.drop([self._yielding.popleft()])
+        if self.bytes + half.size <= self._budget:
+            self._bodies[half.offset] = half
+            self.bytes += half.size
+
+    def yield_room(self, offsets: Iterable[int]) -> None:
+        """The bodies of these make room for others: nobody has decided them for so long that they were parked.
+
+        Otherwise those that are never decided would fill the budget, and each new one, which is decided in a moment,
+        would have to be read back by itself.
+        """
+        self._yielding += (offset for offset in offsets if offset in self._bodies)
+        if len(self._yielding) > 2 * len(self._bodies) + _FEW:
+            self._yielding = deque(offset for offset in self._yielding if offset in self._bodies)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def drop(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            half = self._bodies.pop(offset, None)
+            if half is not None:
+                self.bytes -= half.size
+
+    def load(self, offsets: Iterable[int]) -> dict[int, HalfMessage]:
+        """Bodies of these half messages; one that is missing in the answer is gone from HALF.
+
+        What is not in memory is read in the order of offsets, and not kept. Raises TimeoutError, KafkaException.
+        """
+        bodies: dict[int, HalfMessage] = {}
+        missing: list[int] = []
+        for offset in offsets:
+            half = self._bodies.get(offset)
+            if half is None:
+                missing.append(offset)
+            else:
+                bodies[offset] = half
+        if missing:
+            for message in self.read_back(missing):
+                # A parked entry that names something else was forged: nothing is there to deliver, as when it is gone.
+                with suppress(MalformedRecordError):
+                    bodies[offset_of(message)] = to_half(message, self._names)
+        return bodies
+
+    def read_back(self, offsets: Iterable[int]) -> Iterator[Message]:
+        """These records of HALF, in the order of their offsets; those that retention has eaten are left out."""
+        return read_back(self._reader, offsets)
+
+
+def read_back(reader: PartitionReader, offsets: Iterable[int]) -> Iterator[Message]:
+    """These records, in the order of their offsets; those that retention has eaten are left out.
+
+    Raises TimeoutError, LogGoneError when the log ends before them, KafkaException.
+    """
+    low, _ = reader.watermarks()
+    reader.position = -1
+    for offset in sorted(offsets):
+        if offset < low:
+            continue
+        if not 0 <= reader.position <= offset <= reader.position + _READ_ON:
+            reader.start(offset)
+        try:
+            while reader.position <= offset:
+                messages = reader.poll(1, _READ_TIMEOUT_S)
+                if not messages and reader.position <= offset:
+                    raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
+                if messages and messages[0].offset() == offset:
+                    yield messages[0]
+        except LogGoneError:
+            # Retention came by just now; or the log ends here, as whoever is asked says, which is no retention.
+            reader.position = -1
+            if reader.watermarks()[0] <= offset:
+                raise
+    reader.stop()

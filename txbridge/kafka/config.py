@@ -1,0 +1,346 @@
+"""The user's librdkafka settings, by librdkafka's own names, turned into the settings of each of our Kafka clients.
+
+One mapping serves them all: a producer must not be given a consumer's property (librdkafka logs a complaint for each)
+and the other way round. Three ranks meet here: what the protocol needs (`ours`, the user may not set it or loses), what
+the user set, and our defaults (which lose).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaException, Producer
+
+from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS
+from txbridge.errors import UsageError
+
+BOOTSTRAP_SERVERS = "bootstrap.servers"
+#: Properties of the Java consumer in the audit's Spark, for which librdkafka has no name. In a file that worker and
+#: audit share, only the audit reads them.
+JAVA_PREFIX = "java."
+
+_Client = TypeVar("_Client")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# The properties of librdkafka 2.16 that a Python program can set. They are needed to tell the kinds apart and to
+# suggest a name; a property of a later librdkafka that is not listed is asked of librdkafka and then given to every
+# kind of client.
+_PRODUCER_ONLY = _names("""
+    acks batch.num.messages batch.size compression.codec compression.level compression.type delivery.report.only.error
+    delivery.timeout.ms enable.gapless.guarantee enable.idempotence linger.ms message.send.max.retries
+    message.timeout.ms on_delivery partitioner produce.offset.report queue.buffering.backpressure.threshold
+    queue.buffering.max.kbytes queue.buffering.max.messages queue.buffering.max.ms queuing.strategy
+    request.required.acks request.timeout.ms retries sticky.partitioning.linger.ms transaction.timeout.ms
+    transactional.id
+""")
+_CONSUMER_ONLY = _names("""
+    auto.commit.enable auto.commit.interval.ms auto.offset.reset check.crcs consume.callback.max.messages
+    coordinator.query.interval.ms enable.auto.commit enable.auto.offset.store enable.partition.eof
+    fetch.error.backoff.ms fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms
+    fetch.wait.max.ms group.id group.instance.id group.protocol group.protocol.type group.remote.assignor
+    heartbeat.interval.ms isolation.level max.partition.fetch.bytes max.poll.interval.ms max.poll.records
+    offset.store.method offset.store.path offset.store.sync.interval.ms on_commit partition.assignment.strategy
+    queued.max.messages.kbytes queued.min.messages session.timeout.ms share.acknowledgement.mode
+""")
+_EVERY_CLIENT = _names("""
+    allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
+    bootstrap.servers broker.address.family broker.address.ttl broker.version.fallback builtin.features
+    client.dns.lookup client.id client.rack connections.max.idle.ms debug enable.metrics.push enable.random.seed
+    enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification enabled_events error_cb https.ca.location
+    https.ca.pem internal.termination.signal log.connection.close log.queue log.thread.name log_level logger
+    max.in.flight max.in.flight.requests.per.connection message.copy.max.bytes message.max.bytes metadata.broker.list
+    metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy oauth_cb
+    plugin.library.paths receive.message.max.bytes reconnect.backoff.jitter.ms reconnect.backoff.max.ms
+    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab sasl.kerberos.kinit.cmd
+    sasl.kerberos.min.time.before.relogin sasl.kerberos.principal sasl.kerberos.service.name sasl.mechanism
+    sasl.mechanisms sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+    sasl.oauthbearer.assertion.jwt.template.file sasl.oauthbearer.assertion.private.key.file
+    sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.private.key.pem
+    sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
+    sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.config sasl.oauthbearer.extensions
+    sasl.oauthbearer.grant.type sasl.oauthbearer.metadata.authentication.type sasl.oauthbearer.method
+    sasl.oauthbearer.scope sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url sasl.password
+    sasl.username security.protocol socket.blocking.max.ms socket.connection.setup.timeout.ms socket.keepalive.enable
+    socket.max.fails socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
+    ssl.ca.certificate.stores ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem
+    ssl.cipher.suites ssl.crl.location ssl.curves.list ssl.endpoint.identification.algorithm ssl.engine.id
+    ssl.engine.location ssl.key.location ssl.key.password ssl.key.pem ssl.keystore.location ssl.keystore.password
+    ssl.providers ssl.sigalgs.list statistics.interval.ms stats_cb throttle_cb topic.blacklist
+    topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt topic.metadata.refresh.fast.interval.ms
+    topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
+""")
+
+#: librdkafka's aliases, to the name used here: two spellings of one property in a mapping would overrule each other by
+#: chance, and our own settings must meet the user's under one name.
+_ALIASES = {
+    "metadata.broker.list": BOOTSTRAP_SERVERS,
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "sasl.mechanisms": "sasl.mechanism",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
+    "queue.buffering.max.ms": "linger.ms",
+    "message.send.max.retries": "retries",
+    "compression.codec": "compression.type",
+    "request.required.acks": "acks",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "auto.commit.enable": "enable.auto.commit",
+    "dr_cb": "on_delivery",
+}
+
+_OURS_TO_COMMIT = "txbridge itself decides what counts as read"
+#: Refused names and why the protocol needs our own value. A reason completes the sentence "X can not be set: ...".
+_REFUSED = {
+    "transactional.id": "it is the fence of a half partition and derives from the topics",
+    "transaction.timeout.ms": "it is the worker's option commit_timeout",
+    "acks": "a half message counts as prepared only when all in-sync replicas have it (acks=all)",
+    "enable.idempotence": "without it a retry could store a half message or a decision twice",
+    "enable.gapless.guarantee": "one failed message would end the producer for all others",
+    "partitioner": "keys must land where Kafka's Java producer puts them (murmur2_random)",
+    "partitioner_cb": "keys must land where Kafka's Java producer puts them (murmur2_random)",
+    "queuing.strategy": "decisions must keep their order",
+    "delivery.report.only.error": "txbridge waits for the reports of success",
+    "on_delivery": "the result of each send tells what became of it",
+    "isolation.level": "which records may be seen differs per internal topic and is part of the protocol",
+    "group.id": "the group that answers checks derives from the producer group, the worker's is the option app_id",
+    "group.instance.id": "clients that share these settings would fence each other",
+    "auto.offset.reset": "a position that is gone means lost records and must be reported, not skipped",
+    "enable.auto.commit": _OURS_TO_COMMIT,
+    "enable.auto.offset.store": _OURS_TO_COMMIT,
+    "auto.commit.interval.ms": _OURS_TO_COMMIT,
+    "offset.store.method": _OURS_TO_COMMIT,
+    "on_commit": _OURS_TO_COMMIT,
+    "enable.partition.eof": "a take-over recognises the end of a log by it",
+    "enabled_events": "it would turn off the callbacks that txbridge lives on",
+    "allow.auto.create.topics": "a topic created by accident would have the broker's defaults, not the protocol's",
+    "default.topic.config": "give the properties themselves, without this wrapper",
+}
+
+_SECRET = re.compile(r"password|passphrase|secret|key\.pem$|^sasl\.(oauthbearer|jaas)\.config$")
+_MASK = "***"
+
+#: In every client. Never auto-created: librdkafka's default for producers is to create what is missing.
+_COMMON: dict[str, Any] = {"allow.auto.create.topics": False}
+#: In every producer: stored once, in order, by all in-sync replicas, in the partition of the Java producer.
+_PRODUCER: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
+
+_DEFAULT_CLIENT_ID = "txbridge"
+#: RocketMQ's sendMsgTimeout: an application that waits for its half message learns within 3 s that it failed.
+HALF_MESSAGE_TIMEOUT_MS = 3_000
+#: A decision is worth more patience: long enough for a restart of a broker (10 to 20 s), short enough for a close()
+#: that waits for it. If it is given up, the check answers.
+END_MESSAGE_TIMEOUT_MS = 30_000
+#: Kafka's smallest session is 6 s (group.min.session.timeout.ms) and its default 45 s. Until it is over, checks go to a
+#: dead process and count (promise P6); heartbeats come from librdkafka's own thread, so 10 s is never too short for a
+#: busy one.
+CHECK_SESSION_TIMEOUT_MS = 10_000
+#: librdkafka's own batch.size; the broker refuses a batch above the topic's max.message.bytes, however small its
+#: records.
+_BATCH_BYTES = 1_000_000
+
+
+def canonical_name(name: str) -> str:
+    """The one name of a property for which librdkafka has several."""
+    return _ALIASES.get(name, name)
+
+
+def user_config(user: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's settings under canonical names, checked: without aliases, none that the protocol keeps to itself.
+
+    Raises UsageError for a missing `bootstrap.servers`, an unknown, refused or doubly given property (with the reason,
+    and the nearest name of an unknown one).
+    """
+    config: dict[str, Any] = {}
+    for given, value in user.items():
+        if not isinstance(given, str):
+            raise UsageError(f"Kafka property names are text, not {given!r}")
+        name = canonical_name(given)
+        if name in _REFUSED:
+            raise UsageError(f"Kafka property {given!r} can not be set: {_REFUSED[name]}")
+        if name in config:
+            raise UsageError(f"Kafka property {name!r} is given twice (once as {given!r} or another alias)")
+        if name not in _KNOWN:
+            _ask_librdkafka(given)
+        config[name] = value
+    if not config.get(BOOTSTRAP_SERVERS):
+        raise UsageError(f"Kafka property {BOOTSTRAP_SERVERS!r} is missing: give it as host:port,host:port")
+    return config
+
+
+def producer_config(
+    user: Mapping[str, Any],
+    ours: Mapping[str, Any] | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Settings of an idempotent producer: `defaults` lose to `user`, `user` to `ours`. Errors as `user_config`."""
+    return _derive(user, _CONSUMER_ONLY, {**_PRODUCER, **(ours or {})}, defaults)
+
+
+def consumer_config(
+    user: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Settings of a consumer; `ours` names at least group.id. Nothing is committed behind the program's back."""
+    ours = {"enable.auto.commit": False, "enable.auto.offset.store": False, **ours}
+    return _derive(user, _PRODUCER_ONLY, ours, defaults)
+
+
+def admin_config(user: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an admin client: only what concerns every client."""
+    return _derive(user, _PRODUCER_ONLY | _CONSUMER_ONLY, {}, None)
+
+
+def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, linger_ms: float = 0) -> dict[str, Any]:
+    """Settings of a producer of half messages; `max_message_bytes` is max.message.bytes of the half topic.
+
+    No linger where the application waits for each half message. `message.timeout.ms` is 3 s as RocketMQ's send
+    time-out. The user may set both, the second to LONGEST_MESSAGE_TIMEOUT_MS at most. Raises UsageError.
+    """
+    config = producer_config(user, defaults={"linger.ms": linger_ms, "message.timeout.ms": HALF_MESSAGE_TIMEOUT_MS})
+    try:
+        timeout = int(config["message.timeout.ms"])
+    except (TypeError, ValueError):
+        # No number: librdkafka says so in its own words.
+        timeout = HALF_MESSAGE_TIMEOUT_MS
+    if not 1 <= timeout <= LONGEST_MESSAGE_TIMEOUT_MS:
+        raise UsageError(
+            f"Kafka property 'message.timeout.ms' can not be {timeout}: from 1 to {LONGEST_MESSAGE_TIMEOUT_MS}. A half "
+            f"message that is sent again later could become a second transaction",
+        )
+    return _sized(config, max_message_bytes)
+
+
+def end_producer_config(user: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the producer of END commands.
+
+    No linger: the client has batched them. One time-out of ours instead of the user's `message.timeout.ms`, which means
+    the half messages that an application waits for.
+    """
+    return producer_config(user, {"message.timeout.ms": END_MESSAGE_TIMEOUT_MS}, defaults={"linger.ms": 0})
+
+
+def transactional_producer_config(
+    user: Mapping[str, Any],
+    *,
+    transactional_id: str,
+    commit_timeout_ms: int,
+    max_message_bytes: int,
+) -> dict[str, Any]:
+    """Settings of a worker's transactional producer; `max_message_bytes` is the largest of all topics it writes.
+
+    Its records are given up after half of `commit_timeout_ms`, so that the other half is left to commit or abort.
+    Retries start after 10 ms instead of 100: the coordinator answers CONCURRENT_TRANSACTIONS while it writes the last
+    markers.
+    """
+    ours = {
+        "transactional.id": transactional_id,
+        "transaction.timeout.ms": commit_timeout_ms,
+        "message.timeout.ms": commit_timeout_ms // 2,
+    }
+    return _sized(producer_config(user, ours, defaults={"retry.backoff.ms": 10}), max_message_bytes)
+
+
+def reader_config(user: Mapping[str, Any], *, group: str, read_committed: bool) -> dict[str, Any]:
+    """Settings of a reader with assigned partitions: no group membership, the end of a log is an event.
+
+    A position that the log does not have (any more) is an error, never a jump. `group` is only a name here, but
+    librdkafka wants one and the broker may ask for the right to describe it.
+    """
+    ours = {
+        "group.id": group,
+        "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+    }
+    return consumer_config(user, ours)
+
+
+def check_consumer_config(user: Mapping[str, Any], *, group: str) -> dict[str, Any]:
+    """Settings of the consumer of a producer group's checks; `group` is `Names.check(producer group)`."""
+    ours = {"group.id": group, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    # With group.protocol=consumer (KIP-848) the session belongs to the broker and librdkafka refuses this property.
+    next_generation = str(user.get("group.protocol", "")).lower() == "consumer"
+    return consumer_config(
+        user,
+        ours,
+        defaults={} if next_generation else {"session.timeout.ms": CHECK_SESSION_TIMEOUT_MS},
+    )
+
+
+def create(client: Callable[[dict[str, Any]], _Client], config: Mapping[str, Any]) -> _Client:
+    """Construct a client of confluent-kafka; what librdkafka objects to in the settings is a UsageError.
+
+    Names were checked when the settings were derived; values (a range, a file that is missing) are librdkafka's to
+    judge.
+    """
+    try:
+        return client(dict(config))
+    except KafkaException as error:
+        reason = error.args[0].str().strip()
+    except (TypeError, ValueError) as error:
+        reason = str(error)
+    for name, value in config.items():
+        if _SECRET.search(name) and value:
+            reason = reason.replace(str(value), _MASK)
+    raise UsageError(f"Kafka settings refused: {reason}")
+
+
+def masked(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with every secret value replaced, for logs and messages."""
+    return {name: _MASK if _SECRET.search(name) and value else value for name, value in config.items()}
+
+
+def nearest(name: str, known: frozenset[str] | set[str]) -> str:
+    """`; did you mean 'x'?` for the known name most like this one, or nothing."""
+    match = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+_KNOWN = _PRODUCER_ONLY | _CONSUMER_ONLY | _EVERY_CLIENT | set(_ALIASES) | set(_REFUSED)
+
+
+def _derive(
+    user: Mapping[str, Any],
+    foreign: frozenset[str],
+    ours: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    mine = {name: value for name, value in user_config(user).items() if name not in foreign}
+    return {"client.id": _DEFAULT_CLIENT_ID, **(defaults or {}), **mine, **_COMMON, **ours}
+
+
+def _sized(config: dict[str, Any], max_message_bytes: int) -> dict[str, Any]:
+    """Let the largest message through, and keep a batch of small ones below what the topic accepts.
+
+    librdkafka refuses messages above `message.max.bytes` (1,000,000) by itself, and the broker whole batches above the
+    topic's max.message.bytes, so a larger value of the user's would not help.
+    """
+    batch = min(int(config.get("batch.size", _BATCH_BYTES)), max_message_bytes)
+    return {**config, "message.max.bytes": max_message_bytes, "batch.size": batch}
+
+
+def _ask_librdkafka(name: str) -> None:
+    """Refuse a property that the installed librdkafka does not know either."""
+    try:
+        Producer({name: None, "log_level": 0})
+    except (TypeError, ValueError):
+        return  # known, but None is no value for it: that will do to look up a name
+    except KafkaException as error:
+        if "No such configuration property" in error.args[0].str():
+            raise UsageError(
+                f"unknown Kafka property {name!r}{nearest(name, _KNOWN - set(_REFUSED))} "
+                "(librdkafka's own names are expected, not Java's)",
+            ) from None

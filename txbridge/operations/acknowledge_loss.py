@@ -1,0 +1,200 @@
+"""Acknowledging that HALF or END has lost its tail: until a person does, no worker serves the partition.
+
+What was lost is gone. The new progress stands where the logs are whole, so that what they have stored since is read as
+any other record; what was parked of the lost messages is removed, and OP records that name them mean nothing any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from txbridge.core.checkpoint import Cut, Progress, offset_headers
+from txbridge.core.fingerprint import Mark
+from txbridge.core.names import short_id
+from txbridge.core.offset_topic import OffsetLedger
+from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka.body_cache import offset_of
+from txbridge.kafka.denied import named
+from txbridge.kafka.failures import FencedError
+from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.log import librdkafka_logger
+from txbridge.operations.connection import Connection, kafka_errors
+from txbridge.operations.end_writer import check_words
+from txbridge.operations.reading import bounds_of, open_reader, read_offset
+from txbridge.text import counted
+from txbridge.worker.commit.endtxn_watch import EndTxnWatch
+from txbridge.worker.commit.fence import guarded, open_fence
+from txbridge.worker.ingest.lost_tail import lost_tails
+
+#: As the worker's default: a handful of records takes milliseconds.
+_COMMIT_TIMEOUT_MS = 10_000
+#: One record: a healthy broker answers in milliseconds.
+_READ_TIMEOUT_S = 5.0
+#: Records of END from so long before the last known one are applied again: the clocks of brokers differ, and what is
+#: applied already is refused as a repetition.
+_CLOCK_SKEW_MS = 60_000
+#: Of the lost messages so many are named.
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What was lost, in words; nothing was written when there was nothing to acknowledge."""
+
+    is_written: bool
+    lines: Sequence[str]
+
+
+def acknowledge(connection: Connection, partition: int, *, reason: str, operator: str) -> Acknowledged:
+    """Look for what was lost of a partition, and let workers serve it again.
+
+    Raises UsageError, EnvironmentProblemError, KafkaUnreachableError, HangingTransactionError.
+    """
+    reason, operator = check_words(reason, operator)
+    connection.require_partition(partition)
+    names = connection.names
+    with (
+        kafka_errors(f"looking for what partition {partition} has lost"),
+        open_reader(connection, names.half, partition, committed=False) as half,
+        open_reader(connection, names.end, partition, committed=False) as end,
+    ):
+        ledger = _read_ledger(connection, partition, half)
+        progress = ledger.progress
+        lost = {} if progress is None else lost_tails(names, progress, {"half": half, "end": end})
+        if progress is None or not lost:
+            return Acknowledged(False, [f"partition {partition}: HALF and END hold what was read of them"])
+        if progress.cut is not None and progress.op < progress.cut.op:
+            raise EnvironmentProblemError(
+                f"a former loss of partition {partition} was acknowledged a moment ago, and no worker has got over it: "
+                f"use a new namespace, or let a worker serve the partition with the log restored",
+            )
+        op_end = bounds_of(half, names.op)[1]
+        after, lines = _after(progress, lost, half, end)
+    after = replace(
+        after,
+        owner=secrets.token_hex(8),
+        seq=1,
+        cut=Cut(after.read or after.half, op_end if "half" in lost else 0, time.time_ns() // 10**6, operator, reason),
+    )
+    gone = sorted(offset for offset in ledger.parked if offset >= (after.read or 0)) if "half" in lost else []
+    parked = [ledger.parked[offset] for offset in gone[:_NAMED]]
+    with kafka_errors(f"writing to {names.offset}[{partition}]"):
+        _write(connection, partition, progress, after, gone)
+    if gone:
+        named_ones = ", ".join(f"{one.half_offset} ({short_id(one.transaction_id)}, {one.group})" for one in parked)
+        were = "was" if len(gone) == 1 else "were"
+        rest = " ..." if len(gone) > _NAMED else ""
+        lines.append(f"{counted(len(gone), 'open message')} {were} among them: {named_ones}{rest}")
+    return Acknowledged(True, [*lost.values(), *lines])
+
+
+def _read_ledger(connection: Connection, partition: int, reader: PartitionReader) -> OffsetLedger:
+    return read_offset(connection, partition, bounds_of(reader, connection.names.offset))[0]
+
+
+def _after(
+    progress: Progress, lost: Mapping[str, str], half: PartitionReader, end: PartitionReader
+) -> tuple[Progress, list[str]]:
+    """The progress for logs that are as they are now, and what that means."""
+    after, lines = replace(progress, cut=None), []
+    marks = {short: mark for short, mark in progress.marks.items() if short not in lost}
+    if "half" in lost:
+        mark = progress.marks["half"]
+        if mark.epoch is None:
+            raise EnvironmentProblemError("the progress knows no leader epoch: where HALF was cut can not be found")
+        epoch = mark.epoch
+        low, high = bounds_of(half)
+        first = _first(half, low, min(high, mark.offset + 1), lambda message: (message.leader_epoch() or 0) > epoch)
+        read = progress.read or progress.half
+        lines.append(f"half messages from offset {first} up to {read - 1} are lost")
+        after = replace(
+            after,
+            half=min(after.half, first),
+            read=first,
+            recent=min(first, after.half if after.recent is None else after.recent),
+        )
+    if "end" in lost:
+        first = _end_from(end, progress.marks["end"])
+        if first <= progress.end:
+            after = replace(after, end=first, entry=0)
+        lines.append(
+            f"END is applied again from offset {after.end} on; decisions that it does not hold any more are lost, "
+            f"unless they were applied",
+        )
+    return replace(after, marks=marks), lines
+
+
+def _end_from(reader: PartitionReader, mark: Mark) -> int:
+    """From where END has to be applied anew; some of it may be applied already, which does no harm."""
+    low, high = bounds_of(reader)
+    if mark.appended is None:
+        return low
+    since = mark.appended - _CLOCK_SKEW_MS
+    return _first(reader, low, min(high, mark.offset + 1), lambda message: message.timestamp()[1] > since)
+
+
+def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Message], bool]) -> int:
+    """The lowest offset of [low, high] from which on records are new; by bisection."""
+    while low < high:
+        middle = (low + high) // 2
+        reader.start(middle)
+        messages: list[Message] = []
+        deadline = time.monotonic() + _READ_TIMEOUT_S
+        while not messages and reader.position < high:
+            messages = reader.poll(1, 0.2)
+            if time.monotonic() > deadline:
+                raise EnvironmentProblemError(f"offset {middle} of {reader.topic}[{reader.partition}] did not come")
+        if not messages or offset_of(messages[0]) >= high or is_new(messages[0]):
+            high = middle
+        else:
+            low = offset_of(messages[0]) + 1
+    reader.stop()
+    return low
+
+
+def _write(connection: Connection, partition: int, before: Progress, after: Progress, gone: Sequence[int]) -> None:
+    """The new progress, and tombstones of what is gone, in one Kafka transaction under the worker's fence."""
+    names = connection.names
+    watch = EndTxnWatch(librdkafka_logger(), forward_debug=False)
+    transactional_id = names.transactional_id(partition)
+    try:
+        producer = open_fence(connection.kafka, transactional_id, names.half, _COMMIT_TIMEOUT_MS, watch)
+        with open_reader(connection, names.half, partition, committed=False) as reader:
+            if _read_ledger(connection, partition, reader).progress != before:
+                raise EnvironmentProblemError(
+                    f"a worker has written the progress of partition {partition} meanwhile: look again",
+                )
+        errors: list[KafkaError] = []
+        producer.begin_transaction()
+        for offset in gone:
+            _produce(producer, names.offset, partition, names.parked_key(partition, offset), None, errors)
+        _produce(producer, names.offset, partition, names.progress_key(partition), after.encode(), errors)
+        guarded(producer.flush, _COMMIT_TIMEOUT_MS / 1000)
+        if errors:
+            raise KafkaException(named(errors[0], "WRITE", f"topic {names.offset}"))
+        guarded(producer.commit_transaction, _COMMIT_TIMEOUT_MS / 1000)
+    except FencedError as error:
+        raise EnvironmentProblemError(f"a worker has taken partition {partition} meanwhile: look again") from error
+
+
+def _produce(
+    producer: Producer, topic: str, partition: int, key: bytes, value: bytes | None, errors: list[KafkaError]
+) -> None:
+    def report(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            errors.append(error)
+
+    while True:
+        try:
+            producer.produce(
+                topic, value=value, key=key, partition=partition, headers=[*offset_headers()], on_delivery=report
+            )
+        except BufferError:
+            guarded(producer.poll, 0.1)
+        else:
+            return

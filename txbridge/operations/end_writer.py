@@ -1,0 +1,90 @@
+"""Writing END commands by hand: who, why, and the acknowledgement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.denied import named
+from txbridge.log import librdkafka_logger
+from txbridge.operations.connection import Connection, kafka_errors
+from txbridge.operations.model import OpenMessage
+from txbridge.worker.commit.fence import guarded
+
+#: Characters of an operator's name: it stands in a header of every record.
+_LONGEST_OPERATOR = 200
+#: librdkafka gives a record up after message.timeout.ms and says so; a little longer, to hear that.
+_FLUSH_TIMEOUT_S = kafka_config.END_MESSAGE_TIMEOUT_MS / 1000 + 5
+
+
+def check_words(reason: str, operator: str) -> tuple[str, str]:
+    """Reason and operator without surrounding blanks. Raises UsageError for what can not be recorded."""
+    reason, operator = reason.strip(), operator.strip()
+    if not reason:
+        raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
+    if not operator:
+        raise UsageError("an operator is needed: who decides is recorded with the decision (--operator)")
+    if len(operator) > _LONGEST_OPERATOR:
+        raise UsageError(f"the operator's name is longer than {_LONGEST_OPERATOR} characters")
+    # The encoding cuts remarks of exceptions; a person's reason is to be recorded as it is.
+    sample = EndEntry(0, "0" * 32, Decision.UNKNOWN, None, reason)
+    value, headers = encode_end([sample], "group", Source.OPERATOR, None)
+    if parse_end(0, value, headers).entries[0].remark != reason:
+        raise UsageError("the reason is too long, or no text: 2,048 characters at most, percent-encoded as UTF-8")
+    return reason, operator
+
+
+def write_end(
+    connection: Connection,
+    messages: Sequence[OpenMessage],
+    decision: Decision,
+    source: Source,
+    reason: str,
+    operator: str,
+) -> int:
+    """Write one END record about these messages of one partition and group; returns its offset.
+
+    The operator is its CLIENT_ID, the reason the remark of each entry (docs/protocol.md).
+    Raises EnvironmentProblemError when Kafka has not acknowledged it, KafkaUnreachableError.
+    """
+    partition, group = messages[0].partition, messages[0].group
+    entries = [EndEntry(one.half_offset, one.transaction_id, decision, None, reason) for one in messages]
+    value, headers = encode_end(entries, group, source, operator)
+    topic = connection.names.end
+    reports: list[tuple[KafkaError | None, Message]] = []
+    config = {"logger": librdkafka_logger(), **kafka_config.end_producer_config(connection.kafka)}
+    producer = kafka_config.create(Producer, config)
+    with kafka_errors(f"writing to {topic}[{partition}]"):
+        producer.produce(
+            topic,
+            value=value,
+            partition=partition,
+            headers=list(headers),
+            on_delivery=lambda error, message: reports.append((error, message)),
+        )
+        try:
+            guarded(producer.flush, _FLUSH_TIMEOUT_S)
+        except KafkaException as failure:
+            # A user who may write nowhere is not even given a producer id.
+            raise KafkaException(named(failure.args[0], "WRITE", f"topic {topic}")) from failure
+        if not reports:
+            raise EnvironmentProblemError(_unknown(topic, partition, "no answer"))
+        error, message = reports[0]
+        if error is None:
+            offset = message.offset()
+            assert offset is not None
+            return offset
+        if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  librdkafka's public name for it
+            raise EnvironmentProblemError(_unknown(topic, partition, error.str()))
+        raise KafkaException(named(error, "WRITE", f"topic {topic}"))
+
+
+def _unknown(topic: str, partition: int, why: str) -> str:
+    return (
+        f"Kafka did not acknowledge the command in {topic}[{partition}] ({why}). It may be stored all the same: look "
+        f"with `txbridge pending` before repeating it"
+    )

@@ -1,0 +1,118 @@
+"""Resuming discarded messages (RocketMQ's RESUME_CHECK_HALF_MESSAGE): pending again, and checked from check 1 on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from txbridge.core.end_record import MAX_ENTRIES, Decision, Source
+from txbridge.core.names import is_group
+from txbridge.core.states import TransactionState
+from txbridge.errors import TxBridgeError, UsageError
+from txbridge.operations.address import find_target
+from txbridge.operations.connection import Connection
+from txbridge.operations.end_writer import check_words, write_end
+from txbridge.operations.model import Answer, OpenMessage, Result
+from txbridge.operations.reading import read_views, wait_applied
+from txbridge.operations.resolve_message import DEFAULT_TIMEOUT_S, lost_sight, stored_detail
+from txbridge.operations.verdict import judge_resume, refuse_resume
+from txbridge.operations.view import PartitionView
+
+
+def resume(
+    connection: Connection,
+    target: str,
+    *,
+    reason: str,
+    operator: str,
+    id_prefix: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Answer:
+    """Resume one discarded message, and wait until a worker has done it; a second resume of it does nothing.
+
+    Arguments and errors are those of `resolve`.
+    """
+    reason, operator = check_words(reason, operator)
+    view, message = find_target(connection, target, id_prefix)
+    [answer] = _resume(connection, view, [message], reason, operator, time.monotonic() + timeout_s, timeout_s)
+    return answer
+
+
+def resume_group(
+    connection: Connection,
+    group: str,
+    *,
+    reason: str,
+    operator: str,
+    dry_run: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> list[Answer]:
+    """Resume every discarded message of a producer group, in the order of partitions and offsets.
+
+    A dry run says which they are and writes nothing. Errors are those of `resolve`.
+    """
+    if not is_group(group):
+        raise UsageError(f"{group[:40]!r} can not be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ -")
+    if not dry_run:
+        reason, operator = check_words(reason, operator)
+    answers: list[Answer] = []
+    views = read_views(connection)
+    deadline = time.monotonic() + timeout_s
+    for view in views:
+        found = [
+            message
+            for message in view.messages()
+            if message.state is TransactionState.DISCARDED and message.group == group
+        ]
+        if dry_run:
+            answers += [_foretold(message) for message in found]
+        else:
+            answers += _resume(connection, view, found, reason, operator, deadline, timeout_s)
+    return answers
+
+
+def _foretold(message: OpenMessage) -> Answer:
+    refusal = refuse_resume(message)
+    if refusal is not None:
+        return Answer(message, *refusal)
+    return Answer(message, Result.WOULD_RESUME, "would be resumed; nothing was written")
+
+
+def _resume(
+    connection: Connection,
+    view: PartitionView,
+    messages: Sequence[OpenMessage],
+    reason: str,
+    operator: str,
+    deadline: float,
+    timeout_s: float,
+) -> list[Answer]:
+    """Resume these messages of one partition and group, in END records of as many as one may hold."""
+    answers: list[Answer] = []
+    wanted: list[OpenMessage] = []
+    for message in messages:
+        refusal = refuse_resume(message)
+        if refusal is None:
+            wanted.append(message)
+        else:
+            answers.append(Answer(message, *refusal))
+    for start in range(0, len(wanted), MAX_ENTRIES):
+        batch = wanted[start : start + MAX_ENTRIES]
+        end_offset = write_end(connection, batch, Decision.UNKNOWN, Source.RESUME, reason, operator)
+        offsets = [message.half_offset for message in batch]
+        applied, trouble = None, None
+        try:
+            applied = wait_applied(connection, view, end_offset, offsets, max(0.0, deadline - time.monotonic()))
+        except TxBridgeError as error:
+            trouble = lost_sight(end_offset, error)
+        for message in batch:
+            offset = message.half_offset
+            if applied is None:
+                detail = trouble or stored_detail(view, end_offset, timeout_s)
+                answers.append(Answer(message, Result.STORED, detail, end_offset))
+                continue
+            commands, outcomes = applied.commands[offset], applied.outcomes[offset]
+            answers.append(
+                judge_resume(message, end_offset, commands, outcomes, view.ledger.parked.get(offset)),
+            )
+    return sorted(answers, key=lambda answer: answer.message.half_offset)

@@ -1,0 +1,64 @@
+"""What a test wants to see of the topics: what consumers see, and what became of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from confluent_kafka import Message
+
+from txbridge.core.states import TransactionState
+from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.operations import Connection
+from txbridge.operations.reading import old_outcome, read_view
+
+
+class HasCoordinates(Protocol):
+    """What names a transaction: the result of a send, or the MessageExt that a listener is given."""
+
+    @property
+    def half_partition(self) -> int: ...
+
+    @property
+    def half_offset(self) -> int: ...
+
+
+def state_of(connection: Connection, transaction: HasCoordinates) -> TransactionState:
+    """What has become of it by now, as the topics tell; pending when no worker has seen it yet.
+
+    Raises AssertionError when no half message stands there, and as `txbridge.operations.list_pending`.
+    """
+    partition, offset = transaction.half_partition, transaction.half_offset
+    view = read_view(connection, partition)
+    message = view.find(offset)
+    if message is not None:
+        return message.state
+    outcome = view.outcome(offset) or old_outcome(connection, view, offset)
+    assert outcome is not None, f"there is no half message at {partition}:{offset} in {connection.names.half}"
+    return outcome.state
+
+
+def read_committed(kafka: Mapping[str, Any], topic: str, partitions: int) -> list[Message]:
+    """All that a consumer with isolation.level=read_committed sees of a topic, one partition after the other.
+
+    What was written before this call is seen: a Kafka transaction that is being ended is waited for. Raises
+    HangingTransactionError when one stays open for 30 s, KafkaException.
+    """
+    found: list[Message] = []
+    for partition in range(partitions):
+        with _reader(kafka, topic, partition, committed=False) as raw:
+            start, end = raw.watermarks()
+        with _reader(kafka, topic, partition, committed=True) as reader:
+            reader.start(start)
+            found += [message for message in reader.read_to(end, lambda: False) if (message.offset() or 0) < end]
+    return found
+
+
+@contextmanager
+def _reader(kafka: Mapping[str, Any], topic: str, partition: int, *, committed: bool) -> Iterator[PartitionReader]:
+    reader = PartitionReader(kafka, topic, partition, committed=committed)
+    try:
+        yield reader
+    finally:
+        reader.close()

@@ -1,0 +1,360 @@
+"""What `txbridge topics` does: compare the cluster with what is wanted, then create and raise, never lower."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from txbridge.core.names import Names, is_group, is_topic
+from txbridge.errors import UsageError
+from txbridge.kafka.admin import UNCLEAN, Cluster, MissingRight, Sight, TopicFacts, TopicRequest, wait_for
+from txbridge.text import counted
+from txbridge.topics.real import RealTopic
+from txbridge.topics.spec import (
+    DEFAULT_MESSAGE,
+    HALF_RETENTION_MS,
+    HALF_ROOM,
+    LARGEST_MESSAGE,
+    LONGEST_OUTAGE_MS,
+    WantedTopic,
+    check_topic,
+    discard_topic,
+    half_topic,
+    history_topics,
+    late_resume,
+    longer_retention,
+    offset_topic,
+)
+from txbridge.topics.verify import repair_of_policy
+
+DEFAULT_PARTITIONS = 4
+#: Two copies survive one broker while another is being restarted.
+_USUAL_REPLICATION_FACTOR = 3
+#: Each half partition costs its worker a transactional producer: more than this is a slip of the keyboard.
+MOST_PARTITIONS = 10_000
+
+
+class Action(enum.Enum):
+    """What is to be done with a topic."""
+
+    OK = "ok"
+    CREATE = "create"
+    CHANGE = "change"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the operator chose; None = what is there already, else the default. Sizes in bytes, times in ms."""
+
+    partitions: int | None = None
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
+    max_message_size: int = DEFAULT_MESSAGE
+    transaction_max_age: int = 0
+    #: Producer groups whose check topics are to be there already, because their users may not create topics.
+    groups: tuple[str, ...] = ()
+    #: Real topics that are to be there.
+    real_topics: tuple[RealTopic, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("partitions", self.partitions, MOST_PARTITIONS),
+            ("replication-factor", self.replication_factor, 32_767),
+            ("min-insync-replicas", self.min_insync_replicas, 32_767),
+            ("max-message-size", self.max_message_size, LARGEST_MESSAGE),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise UsageError(f"--{name} must be between 1 and {most}, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A property to set: from `old` (None when the topic is to be created) to `new`.
+
+    One that is not vital is left out where the cluster refuses it.
+    """
+
+    name: str
+    old: str | None
+    new: str
+    vital: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What is to be done with one topic. A refused one says why in `reasons`; `notes` are worth knowing only."""
+
+    topic: str
+    action: Action
+    partitions: int
+    replication_factor: int
+    changes: tuple[Change, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    #: Properties that the cluster does not let be set, and without which nothing is lost.
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> dict[str, str]:
+        return {change.name: change.new for change in self.changes}
+
+
+def plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    """Look and compare; the cluster itself is asked whether it would do what is missing. Changes nothing."""
+    return _plan(cluster, names, _with_groups_there(cluster, names, options))
+
+
+def _plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    brokers = cluster.broker_count()
+    seen = cluster.read(_topics(names, options))
+    plans = compare(names, options, seen, brokers)
+    return _carry_out(cluster, plans, dry_run=True)
+
+
+def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    """Do what `plan` says, unless anything is refused: then nothing is done. Returns what was planned.
+
+    Waits until the cluster shows all topics as wanted. Safe to run again and by several at a time.
+    """
+    options = _with_groups_there(cluster, names, options)
+    planned = _plan(cluster, names, options)
+    if any(one.action is Action.REFUSED for one in planned):
+        return planned
+    done = _carry_out(cluster, planned, dry_run=False)
+    if not any(one.action is Action.REFUSED for one in done):
+        wait_for(lambda: _is_done(cluster, names, options, done), "the topics were not all as wanted")
+    return done
+
+
+def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
+    """The plan for what was seen; no I/O."""
+    aligned = [names.half, names.end, names.op, names.offset]
+    there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
+    partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
+    wanted = wanted_topics(names, options, seen)
+    planned = [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
+    # How long a HALF that is hidden keeps its messages is not known.
+    late = (
+        None
+        if isinstance(seen[names.half], MissingRight)
+        else late_resume(
+            names,
+            half_retention_ms=_half_retention(options, seen[names.half]),
+            transaction_max_age=options.transaction_max_age,
+        )
+    )
+    if late is not None:
+        note = f"{late.what}. {late.do[0].upper()}{late.do[1:]}"
+        planned = [replace(one, notes=(*one.notes, note)) if one.topic == names.discard else one for one in planned]
+    return [
+        *planned,
+        *(
+            _compare_real(one, seen[one.name], options, size_of(options, seen[names.half]), partitions, brokers)
+            for one in options.real_topics
+        ),
+    ]
+
+
+def _compare_real(
+    real: RealTopic, sight: Sight, options: PlanOptions, message_size: int, partitions: int, brokers: int
+) -> TopicPlan:
+    """A real topic: made when it is missing, and otherwise left as it is."""
+    if isinstance(sight, TopicFacts):
+        reasons = tuple(real.objections(sight))
+        return TopicPlan(
+            real.name,
+            Action.REFUSED if reasons else Action.OK,
+            sight.partitions,
+            sight.replication_factor,
+            reasons=reasons,
+            notes=tuple(real.notes(sight, message_size)),
+        )
+    missing = WantedTopic(real.name, (), real.partitions or partitions)
+    made = _compare_topic(missing, sight, options, partitions, brokers)
+    changes = [Change(name, None, value) for name, value in real.config(message_size).items()]
+    return replace(made, changes=(*changes, *made.changes)) if sight is None else made
+
+
+def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[WantedTopic]:
+    """How the topics should be, given what is there; no I/O."""
+    half = seen[names.half]
+    retention = _half_retention(options, half)
+    size = size_of(options, half)
+    return [
+        half_topic(names, message_size=size, retention_ms=retention),
+        *history_topics(names, half_retention_ms=retention),
+        offset_topic(names),
+        discard_topic(names, message_size=size),
+        *(check_topic(names, group, message_size=size) for group in options.groups),
+    ]
+
+
+def _half_retention(options: PlanOptions, half: Sight) -> str:
+    """How long HALF keeps its messages: what is more than asked for stays, and the others follow it."""
+    retention = str(max(HALF_RETENTION_MS, options.transaction_max_age + LONGEST_OUTAGE_MS))
+    return longer_retention(retention, half.config["retention.ms"]) if isinstance(half, TopicFacts) else retention
+
+
+def size_of(options: PlanOptions, half: Sight) -> int:
+    """The largest value of a user's message, which is what HALF takes if that is more than was asked for."""
+    size = options.max_message_size
+    return max(size, int(half.config["max.message.bytes"]) - HALF_ROOM) if isinstance(half, TopicFacts) else size
+
+
+def _compare_topic(
+    wanted: WantedTopic,
+    sight: Sight,
+    options: PlanOptions,
+    partitions: int,
+    brokers: int,
+) -> TopicPlan:
+    copies = options.replication_factor or min(_USUAL_REPLICATION_FACTOR, brokers)
+    count = wanted.partitions or partitions
+    if isinstance(sight, MissingRight):
+        return TopicPlan(wanted.name, Action.REFUSED, count, copies, reasons=(str(sight),))
+    if isinstance(sight, TopicFacts):
+        return _compare_facts(wanted, sight, options, partitions, copies)
+    in_sync = options.min_insync_replicas or max(1, copies - 1)
+    changes = [*(Change(prop.name, None, prop.value, prop.vital) for prop in wanted.properties)]
+    changes.append(Change("min.insync.replicas", None, str(in_sync)))
+    refused = _too_many_in_sync(in_sync, copies)
+    return TopicPlan(
+        wanted.name,
+        Action.REFUSED if refused else Action.CREATE,
+        count,
+        copies,
+        changes=tuple(changes),
+        reasons=refused,
+    )
+
+
+def _compare_facts(
+    wanted: WantedTopic,
+    facts: TopicFacts,
+    options: PlanOptions,
+    partitions: int,
+    copies: int,
+) -> TopicPlan:
+    reasons: list[str] = []
+    notes: list[str] = []
+    changes: list[Change] = []
+    if wanted.partitions is None and facts.partitions != partitions:
+        reasons.append(
+            f"has {counted(facts.partitions, 'partition')}, must have {partitions}: all four topics have the same "
+            "number, fixed for the life of a namespace, because partitions with the same number belong together. To "
+            "grow, use a new namespace and drain this one; to keep this one, ask for the number that is there",
+        )
+    for prop in wanted.unmet(facts.config):
+        actual = facts.config.get(prop.name)
+        if prop.name == "cleanup.policy":
+            reasons.append(repair_of_policy(wanted.name, actual, prop.value))
+        else:
+            changes.append(Change(prop.name, actual, prop.value, prop.vital))
+    in_sync = options.min_insync_replicas or max(1, facts.replication_factor - 1)
+    actual_in_sync = facts.config.get("min.insync.replicas", "1")
+    if int(actual_in_sync) < in_sync:
+        reasons += _too_many_in_sync(in_sync, facts.replication_factor)
+        changes.append(Change("min.insync.replicas", actual_in_sync, str(in_sync)))
+    if facts.replication_factor < copies:
+        notes.append(
+            f"has {facts.replication_factor} of {copies} copies; kafka-reassign-partitions.sh adds the others",
+        )
+    if facts.elects_unclean:
+        notes.append(
+            f"{UNCLEAN} is true: acknowledged messages and decisions can be lost. It is yours to set to false "
+            "(kafka-configs.sh), here or on the brokers",
+        )
+    action = Action.REFUSED if reasons else Action.CHANGE if changes else Action.OK
+    return TopicPlan(
+        wanted.name,
+        action,
+        facts.partitions,
+        facts.replication_factor,
+        changes=tuple(changes),
+        reasons=tuple(reasons),
+        notes=tuple(notes),
+    )
+
+
+def _too_many_in_sync(in_sync: int, copies: int) -> tuple[str, ...]:
+    if in_sync <= copies:
+        return ()
+    has = counted(copies, "copy", "copies")
+    return (f"min.insync.replicas {in_sync} is more than its {has}: nothing could be written to it",)
+
+
+def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> PlanOptions:
+    """Add the groups whose check topics clients have created: these grow with the largest message, too."""
+    for group in options.groups:
+        if not is_group(group) or not is_topic(names.check(group)):
+            raise UsageError(f"{group!r} can not be a producer group: {names.check(group)!r} would be no topic name")
+    prefix = names.check("")
+    there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
+    return replace(options, groups=tuple(sorted({*options.groups, *there})))
+
+
+def _topics(names: Names, options: PlanOptions) -> list[str]:
+    ours = [names.half, names.end, names.op, names.offset, names.discard]
+    real = [one.name for one in options.real_topics]
+    return [*ours, *(names.check(group) for group in options.groups), *real]
+
+
+def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
+    """Create and alter, or have the cluster judge both; what it refuses (rights, policies, brokers) becomes refused.
+
+    Providers of Kafka do not let every property be set. One that is not vital does not stop the others.
+    """
+    refusals = _request(cluster, plans, dry_run=dry_run)
+    return [
+        _settle(cluster, one, reason, dry_run=dry_run) if (reason := refusals.get(one.topic)) else one for one in plans
+    ]
+
+
+def _request(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> dict[str, str | None]:
+    """Make the requests of these plans; the reason of each topic that was refused."""
+    create = [
+        TopicRequest(one.topic, one.partitions, one.replication_factor, one.config)
+        for one in plans
+        if one.action is Action.CREATE
+    ]
+    alter = {one.topic: one.config for one in plans if one.action is Action.CHANGE and one.changes}
+    refusals: dict[str, str | None] = {}
+    if create:
+        refusals |= cluster.create(create, dry_run=dry_run)
+    if alter:
+        refusals |= cluster.alter(alter, dry_run=dry_run)
+    return refusals
+
+
+def _settle(cluster: Cluster, refused: TopicPlan, reason: str, *, dry_run: bool) -> TopicPlan:
+    """What can be done of a refused plan: without all that is not vital, then with what the cluster takes of it."""
+    optional = [change for change in refused.changes if not change.vital]
+    settled = replace(refused, changes=tuple(change for change in refused.changes if change.vital))
+    if not optional or _request(cluster, [settled], dry_run=dry_run).get(refused.topic):
+        return replace(refused, action=Action.REFUSED, reasons=(reason,))
+    for change in optional:
+        why: str | None = reason
+        if dry_run:
+            more = replace(settled, changes=(*settled.changes, change))
+            why = _request(cluster, [more], dry_run=True).get(refused.topic)
+            if why is None:
+                settled = more
+                continue
+        note = f"{change.name}={change.new} is left out, nothing is lost by it: {why}"
+        settled = replace(settled, notes=(*settled.notes, note), left_out=(*settled.left_out, change.name))
+    if settled.action is Action.CHANGE and not settled.changes:
+        settled = replace(settled, action=Action.OK)
+    return settled
+
+
+def _is_done(cluster: Cluster, names: Names, options: PlanOptions, done: list[TopicPlan]) -> bool:
+    seen = cluster.read(_topics(names, options))
+    leaders = all(isinstance(sight, TopicFacts) and sight.leaderless == 0 for sight in seen.values())
+    left_out = {one.topic: set(one.left_out) for one in done}
+    # No new topic depends on the number of brokers any more.
+    return leaders and all(
+        not one.reasons and all(change.name in left_out[one.topic] for change in one.changes)
+        for one in compare(names, options, seen, brokers=1)
+    )

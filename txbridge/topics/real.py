@@ -1,0 +1,58 @@
+"""Real topics that `txbridge topics` makes: missing ones are created, those that are there belong to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from txbridge.core.names import Names, is_topic
+from txbridge.errors import UsageError
+from txbridge.kafka.admin import UNCLEAN, TopicFacts
+from txbridge.text import counted
+from txbridge.topics.spec import BATCH_ROOM, COPY_ROOM
+
+_LIMIT = "max.message.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class RealTopic:
+    """A real topic as it was asked for; without a number of partitions it gets as many as HALF."""
+
+    name: str
+    partitions: int | None = None
+
+    @classmethod
+    def parse(cls, text: str, names: Names, most: int) -> Self:
+        """From NAME or NAME:PARTITIONS. Raises UsageError."""
+        name, colon, number = text.partition(":")
+        if not is_topic(name):
+            raise UsageError(f"--real-topic takes NAME or NAME:PARTITIONS, and {name!r} is no name of a topic")
+        if names.is_forbidden(name):
+            raise UsageError(f"--real-topic {name}: no message is ever delivered to a topic of that name")
+        if not colon:
+            return cls(name)
+        if not number.isdecimal() or not 1 <= int(number) <= most:
+            raise UsageError(f"--real-topic {name}: the number of partitions must be between 1 and {most}")
+        return cls(name, int(number))
+
+    def config(self, message_size: int) -> dict[str, str]:
+        """What a new one is created with: a delivered message is its half message with two headers."""
+        return {_LIMIT: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
+
+    def objections(self, facts: TopicFacts) -> list[str]:
+        """Why one that is there is not what was asked for."""
+        if self.partitions in {None, facts.partitions}:
+            return []
+        has = counted(facts.partitions, "partition")
+        why = "another number changes where keys go, so it is not changed here (kafka-topics.sh --alter does)"
+        return [f"has {has}, not {self.partitions}: {why}"]
+
+    def notes(self, facts: TopicFacts, message_size: int) -> list[str]:
+        """What is worth knowing of one that is there."""
+        found = []
+        limit = int(facts.config.get(_LIMIT, BATCH_ROOM))
+        if limit < message_size:
+            found.append(f"takes records of up to {limit:,} bytes; a larger message is held when it is committed")
+        if facts.elects_unclean:
+            found.append(f"{UNCLEAN} is true: delivered messages can be lost")
+        return found

@@ -1,0 +1,207 @@
+"""The internal topics at the start of a client or worker: a layout that would lose messages is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient
+
+from txbridge.core.names import Names, is_group, is_topic
+from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.kafka.admin import (
+    Bounds,
+    Cluster,
+    KafkaUnreachableError,
+    MissingRight,
+    Sight,
+    TopicFacts,
+    TopicRequest,
+    wait_for,
+)
+from txbridge.text import counted
+from txbridge.topics.spec import (
+    HALF_ROOM,
+    Wanted,
+    WantedTopic,
+    check_topic,
+    discard_topic,
+    half_topic,
+    history_topics,
+    offset_topic,
+)
+
+__all__ = ["KafkaUnreachableError", "Layout", "LayoutError", "check_layout", "ensure_check_topic"]
+
+
+class LayoutError(EnvironmentProblemError):
+    """The internal topics are not as the protocol needs them. `problems` are all of them, each with what to do."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("the topics are not as txbridge needs them:\n" + "\n".join(f"- {text}" for text in problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a client or worker needs to know of the internal topics, all checked."""
+
+    #: Of HALF, END, OP and OFFSET.
+    partitions: int
+    #: By topic name.
+    topic_ids: Mapping[str, str]
+    #: Bytes; of HALF.
+    half_max_message_bytes: int
+    #: Bytes; the largest of all internal topics that the worker writes, for its producer.
+    max_message_bytes: int
+    #: ms, -1 is unlimited; of HALF.
+    half_retention_ms: int
+    #: Of HALF; the topics of checks are made alike.
+    replication_factor: int
+    min_insync_replicas: int
+    #: Topics that this user may not look at. Never any for a worker; a client does without OP, OFFSET and discard.
+    unchecked: tuple[str, ...]
+
+    @property
+    def max_message_size(self) -> int:
+        """Bytes; the largest user value, so that 64 KiB are left for key and headers."""
+        return self.half_max_message_bytes - HALF_ROOM
+
+
+def check_layout(
+    admin: AdminClient,
+    names: Names,
+    *,
+    client: bool = False,
+    transaction_max_age_ms: int = 0,
+    bounds: Bounds | None = None,
+) -> Layout:
+    """Verify the internal topics of a namespace; several requests, each bounded by REQUEST_TIMEOUT_S and `bounds`.
+
+    All must exist; HALF, END, OP and OFFSET with equal partitions; with the right cleanup policy, LogAppendTime, END
+    and OP kept as long as HALF and that as long as `transaction_max_age_ms`. A `client` never touches OP, OFFSET and
+    discard: the rights to see them (DESCRIBE, DESCRIBE_CONFIGS) are not demanded of it, what it may see is checked all
+    the same.
+
+    Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
+    """
+    seen = Cluster(admin, bounds).read([names.half, names.end, names.op, names.offset, names.discard])
+    half = seen[names.half]
+    unchecked: tuple[str, ...] = ()
+    if client:
+        unchecked = tuple(
+            topic for topic in (names.op, names.offset, names.discard) if isinstance(seen[topic], MissingRight)
+        )
+    problems = [
+        f"{topic}: {problem}"
+        for topic, problem in _problems(names, seen, half, transaction_max_age_ms)
+        if topic not in unchecked
+    ]
+    if problems or not isinstance(half, TopicFacts):
+        raise LayoutError(problems)
+    present = [facts for facts in seen.values() if isinstance(facts, TopicFacts)]
+    return Layout(
+        partitions=half.partitions,
+        topic_ids={facts.name: facts.topic_id for facts in present},
+        half_max_message_bytes=int(half.config["max.message.bytes"]),
+        max_message_bytes=max(int(facts.config["max.message.bytes"]) for facts in present),
+        half_retention_ms=int(half.config["retention.ms"]),
+        replication_factor=half.replication_factor,
+        min_insync_replicas=int(half.config.get("min.insync.replicas", "1")),
+        unchecked=unchecked,
+    )
+
+
+def ensure_check_topic(
+    admin: AdminClient, names: Names, group: str, layout: Layout, *, bounds: Bounds | None = None
+) -> None:
+    """Create the topic of a producer group's checks if it is missing, and wait until it can be subscribed to.
+
+    It is replicated like HALF. A topic that is there already must be able to carry the checks.
+    Raises UsageError for a group that can not be one, LayoutError, KafkaUnreachableError, EnvironmentProblemError.
+    """
+    topic = names.check(group)
+    if not is_group(group) or not is_topic(topic):
+        raise UsageError(f"{group!r} can not be a producer group: {topic!r} would be no topic name")
+    cluster = Cluster(admin, bounds)
+    wanted = check_topic(names, group, message_size=layout.max_message_size)
+    sight = cluster.read([topic])[topic]
+    if sight is None:
+        reason = _create(cluster, wanted, wanted.properties, layout)
+        # Some providers' clusters do not let every property be set: what is not vital does not keep the topic away.
+        vital = tuple(prop for prop in wanted.properties if prop.vital)
+        if reason is not None and _create(cluster, wanted, vital, layout) is not None:
+            raise LayoutError([f"{topic}: {reason}; or let an administrator run {_apply(names, group)}"])
+    elif problems := list(_of_topic(wanted, sight, _apply(names, group))):
+        raise LayoutError([f"{topic}: {problem}" for problem in problems])
+
+    def is_visible() -> bool:
+        now = cluster.read([topic])[topic]
+        return isinstance(now, TopicFacts) and now.leaderless == 0
+
+    wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
+
+
+def _create(cluster: Cluster, topic: WantedTopic, properties: tuple[Wanted, ...], layout: Layout) -> str | None:
+    """Create a topic of checks with these properties; the reason if it was refused."""
+    config = {prop.name: prop.value for prop in properties}
+    config["min.insync.replicas"] = str(layout.min_insync_replicas)
+    request = TopicRequest(topic.name, topic.partitions or 1, layout.replication_factor, config)
+    return cluster.create([request], dry_run=False)[topic.name]
+
+
+def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:
+    """What to do about a wrong cleanup policy. It is not changed behind anybody's back: records may be missing."""
+    return (
+        f"cleanup.policy is {actual}, must be {wanted}: records that are needed may have been removed. If nothing in "
+        f"{name} is needed, delete it and run `txbridge topics apply`; else set the policy yourself (kafka-configs.sh)"
+    )
+
+
+def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, max_age_ms: int) -> Iterator[tuple[str, str]]:
+    """All that is wrong, by topic. Without HALF there is nothing to compare the others with but their own needs."""
+    retention, size = str(max_age_ms), 0
+    if isinstance(half, TopicFacts):
+        retention = half.config["retention.ms"]
+        size = int(half.config["max.message.bytes"]) - HALF_ROOM
+    every = [
+        half_topic(names, message_size=1, retention_ms=str(max_age_ms)),
+        *history_topics(names, half_retention_ms=retention),
+        offset_topic(names),
+        discard_topic(names, message_size=size),
+    ]
+    for wanted in every:
+        sight = seen[wanted.name]
+        for problem in _of_topic(wanted, sight, _apply(names)):
+            yield wanted.name, problem
+        if wanted.partitions is not None or not isinstance(half, TopicFacts) or not isinstance(sight, TopicFacts):
+            continue
+        if sight.partitions != half.partitions:
+            yield wanted.name, _mismatch(names, sight.partitions, half.partitions)
+
+
+def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
+    """What is wrong with one topic by itself."""
+    if sight is None:
+        yield f"does not exist: {remedy} creates it"
+    elif isinstance(sight, MissingRight):
+        yield str(sight)
+    else:
+        for prop in wanted.unmet(sight.config):
+            actual = sight.config.get(prop.name)
+            if prop.name == "cleanup.policy":
+                yield repair_of_policy(wanted.name, actual, prop.value)
+            elif prop.vital:
+                yield f"{prop.complaint(actual)}: {remedy} sets it"
+
+
+def _mismatch(names: Names, actual: int, half: int) -> str:
+    return (
+        f"has {counted(actual, 'partition')}, {names.half} has {half}: the number must be the same and never change. "
+        f"Use another namespace, or, if nothing in the topic is needed, delete it and run {_apply(names)}"
+    )
+
+
+def _apply(names: Names, group: str = "") -> str:
+    namespace = f" --namespace {names.namespace}" if names.namespace else ""
+    return f"`txbridge topics apply{namespace}{group and ' --group '}{group}`"

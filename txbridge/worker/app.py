@@ -1,0 +1,285 @@
+"""The Faust application: membership, the END commands as an agent, and the usual consumer-group lag. No more than that.
+
+What Faust has committed is never believed: the progress in OFFSET is the truth (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import faust
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from faust.types import TP
+from yarl import URL
+
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.names import Names
+from txbridge.kafka.aiokafka_security import credentials
+from txbridge.kafka.config import admin_config, create
+from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.log import get_logger, librdkafka_logger
+from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout
+from txbridge.worker.faust.log_throttle import calm_down
+from txbridge.worker.faust.transport import TolerantTransport
+from txbridge.worker.http.monitor import Monitor
+from txbridge.worker.ingest.end_inbox import EndEvent
+from txbridge.worker.partition_state import PartitionContext
+from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
+from txbridge.worker.startup import require_rights
+
+#: Back-off while Kafka can not be reached at start, and after a crash of Faust.
+_FIRST_RETRY_S = 0.5
+_LONGEST_RETRY_S = 10.0
+#: After this long without a crash the next one is a new one.
+_RAN_WELL_S = 60.0
+#: After the owners have ended, Faust leaves the group: one request.
+_LEAVE_TIMEOUT_S = 5.0
+#: One metadata answer of a healthy cluster takes milliseconds.
+_PROBE_TIMEOUT_S = 5.0
+#: Heartbeats: a third of the session, as Kafka advises, but at most every half second. By its heartbeat a worker learns
+#: that another has left or wants to join, and until then nobody serves what the other had. With two seconds that was a
+#: good part of the pause in a rolling restart; the request is a few dozen bytes.
+_LONGEST_HEARTBEAT_S = 0.5
+#: An answer of Kafka's to Faust may take so long: Faust's default. It refuses one that is shorter than the session.
+_REQUEST_TIMEOUT_S = 90.0
+#: Python looks for cycles among the youngest objects whenever there are 700 more of them: after 100 messages or so, and
+#: no message is part of a cycle. The 10,000 of one Kafka transaction are some 130,000 objects, which should come and go
+#: without being looked at; what Faust leaves behind may as well wait for 200,000, some forty megabytes.
+COLLECT_SELDOM = 200_000, 20, 20
+
+_log = get_logger("txbridge.worker")
+
+
+class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy here
+    """A Faust app with the partitions' owners at its side."""
+
+    def __init__(self, *args: Any, settings: WorkerSettings, monitor: Monitor, outside: Outside, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.settings = settings
+        self.outside = outside
+        #: Not `monitor`: that is Faust's.
+        self.own_monitor = monitor
+        self.worker: Worker | None = None
+
+    def _new_transport(self) -> Any:
+        return TolerantTransport(self.conf.broker_consumer, self)
+
+    async def on_start(self) -> None:
+        """Before anything is consumed: Kafka answers, and the topics are as they must be."""
+        self.own_monitor.start()
+        if self.worker is None:
+            await asyncio.to_thread(self.prepare)
+        self.own_monitor.health.look_after_loop(asyncio.get_running_loop())
+        await super().on_start()
+
+    async def on_stop(self) -> None:
+        """Finish the Kafka transactions at hand."""
+        self.own_monitor.health.look_after_loop(None)
+        if self.worker is not None:
+            await asyncio.to_thread(self.worker.stop)
+        await super().on_stop()
+
+    def prepare(self) -> None:
+        """Wait for Kafka, check topics and rights. Raises LayoutError, EnvironmentProblemError: not as they must be."""
+        gc.set_threshold(*COLLECT_SELDOM)
+        settings = self.settings
+        names = Names(settings.namespace)
+
+        def connect() -> AdminClient:
+            return create(AdminClient, {**admin_config(settings.librdkafka), "logger": librdkafka_logger()})
+
+        admin = connect()
+        layout = _wait_for_layout(admin, names, settings)
+        require_rights(admin, connect(), names, settings.app_id)
+        context = PartitionContext(
+            kafka=settings.librdkafka,
+            admin=admin,
+            membership=GroupMembership(connect),
+            names=names,
+            policy=settings.check_policy,
+            commit_timeout_ms=settings.commit_timeout,
+            # The budget is the worker's, which may come to own every partition.
+            payload_memory=settings.payload_memory // layout.partitions,
+            check_rate=settings.transaction_check_rate,
+            metrics=self.own_monitor.metrics,
+            outside=self.outside,
+        )
+        self.own_monitor.metrics.found_partitions(layout.partitions)
+        self.worker = Worker(context, group=settings.app_id, client_id=self.conf.broker_client_id)
+        self.own_monitor.health.look_after(self.worker)
+
+    def applied(self, tp: TP) -> int | None:
+        """How far the owner of this partition has applied END, if it is here and serves."""
+        return None if self.worker is None else self.worker.applied(tp.partition)
+
+
+class BridgeWorker(faust.Worker):  # type: ignore[misc]
+    """Faust's worker, which ends in bounded time after a signal: without Kafka Faust would wait for a minute."""
+
+    told_to_end = False
+
+    def _schedule_shutdown(self, signal: Any) -> None:
+        if not self.told_to_end:
+            self.told_to_end = True
+            timer = threading.Timer(STOP_TIMEOUT_S + _LEAVE_TIMEOUT_S, self._end)
+            timer.daemon = True
+            timer.start()
+        super()._schedule_shutdown(signal)
+
+    @staticmethod
+    def _end() -> None:
+        # The owners have ended, or Kafka will abort their transactions; nothing else in here is worth waiting for.
+        _log.warning("ended_without_leaving_the_group", note="the others take over when the session times out")
+        os._exit(0)
+
+
+def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside: Outside = OUTSIDE) -> BridgeApp:
+    """The worker as a Faust app; connects to nothing yet. Without a monitor it gets one of its own."""
+    names = Names(settings.namespace)
+    servers = [URL(f"aiokafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]
+    session_s = settings.session_timeout / 1_000
+    app = BridgeApp(
+        settings.app_id,
+        settings=settings,
+        monitor=monitor or Monitor(settings),
+        outside=outside,
+        broker=servers,
+        broker_credentials=credentials(settings.librdkafka),
+        # Unique in the group: after being fenced, an owner finds itself by it in the coordinator's answer.
+        broker_client_id=f"txbridge-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        broker_session_timeout=session_s,
+        broker_request_timeout=max(_REQUEST_TIMEOUT_S, session_s),
+        broker_heartbeat_interval=min(session_s / 3, _LONGEST_HEARTBEAT_S),
+        # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
+        processing_guarantee="at_least_once",
+        # The progress says where to begin: a new group need not be told the whole history of END.
+        consumer_auto_offset_reset="latest",
+        # Events are only handed over, so nothing is lost by not waiting for them; waiting can last for ever.
+        stream_wait_empty=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        web_enabled=False,
+        store="memory://",
+        datadir=str(Path(tempfile.gettempdir()) / f"txbridge-faust-{os.getuid()}"),
+        worker_redirect_stdouts=False,
+    )
+    end_topic = app.topic(
+        names.end,
+        key_type=bytes,
+        value_type=bytes,
+        key_serializer="raw",
+        value_serializer="raw",
+        allow_empty=True,
+        internal=False,
+    )
+
+    @app.agent(end_topic, name="txbridge.end", concurrency=1)  # type: ignore[untyped-decorator]
+    async def end_transaction(stream: Any) -> None:
+        """Hand END commands to the owner of their partition. Never raises: Faust would acknowledge and go on."""
+        async for event in stream.events():
+            message = event.message
+            worker = app.worker
+            if worker is not None:
+                # Faust tells the time of a record in seconds.
+                appended = round(message.timestamp * 1000) if message.timestamp else None
+                headers = list(message.headers or ())
+                worker.offer(
+                    message.partition,
+                    EndEvent(message.offset, message.key, message.value, headers, appended),
+                )
+
+    @app.on_partitions_assigned.connect  # type: ignore[untyped-decorator]
+    async def assigned(_app: Any, assigned: set[TP], **_kwargs: Any) -> None:
+        """The signal names all partitions. Take-overs run in the owners' threads, not in here."""
+        partitions = sorted(tp.partition for tp in assigned if tp.topic == names.end)
+        _log.info("partitions_assigned", partitions=partitions)
+        if app.worker is not None:
+            app.worker.assign(partitions)
+
+    return app
+
+
+def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings) -> Layout:
+    """Wait until Kafka answers, then check the topics. Raises LayoutError, EnvironmentProblemError."""
+    pause, told = _FIRST_RETRY_S, False
+    while True:
+        try:
+            admin.list_topics(timeout=_PROBE_TIMEOUT_S)
+            layout = check_layout(admin, names, transaction_max_age_ms=settings.transaction_max_age)
+        except (KafkaException, KafkaUnreachableError) as error:
+            if not told:
+                text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+                servers = settings.bootstrap_servers
+                _log.warning("kafka_unreachable", servers=servers, error=text, note="will keep trying")
+                told = True
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_RETRY_S)
+        else:
+            if told:
+                _log.info("kafka_reachable", servers=settings.bootstrap_servers)
+            return layout
+
+
+def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> None:
+    """Run a worker until a signal ends it. Raises TxBridgeError before anything was consumed, SystemExit at the end.
+
+    When Faust crashes it is started anew: an error that passes must not need a supervisor.
+    """
+    calm_down(logging.getLogger().handlers)
+    # Faust logs each start and stop of a service under the module of its class.
+    logging.getLogger("txbridge.worker.faust.transport").setLevel(logging.WARNING)
+    monitor = Monitor(settings)
+    # Before Kafka is waited for: until then it is not ready, and says so.
+    monitor.start()
+    pause = _FIRST_RETRY_S
+    while True:
+        _end_when_told()
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        app = create_app(settings, monitor, outside)
+        app.prepare()
+        started = time.monotonic()
+        worker = BridgeWorker(
+            app,
+            quiet=True,
+            redirect_stdouts=False,
+            override_logging=False,
+            loglevel=settings.log_level.upper(),
+        )
+        # Faust's progress spinner draws on stdout.
+        worker.spinner = None
+        try:
+            worker.execute_from_commandline()
+        except SystemExit:
+            if worker.told_to_end or worker.crash_reason is None:
+                raise
+        if time.monotonic() - started > _RAN_WELL_S:
+            pause = _FIRST_RETRY_S
+        monitor.metrics.failed("faust_crashed")
+        _log.error("faust_crashed", error=repr(worker.crash_reason), retry_seconds=pause)
+        _end_when_told()
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_RETRY_S)
+
+
+def _end_when_told() -> None:
+    """Hear SIGTERM while Faust, which hears it otherwise, does not run: as process 1 of a container we would not."""
+
+    def end(*_: object) -> None:
+        # Nothing is owned, so there is nothing to finish.
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)

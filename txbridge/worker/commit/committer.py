@@ -1,0 +1,458 @@
+"""Committing a draft: its bodies, the Kafka transaction, and what follows from the outcome, good or bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from txbridge.core import names as header_names
+from txbridge.core.checkpoint import Progress, encode_ops
+from txbridge.core.draft import Draft
+from txbridge.core.half_message import HalfMessage, half_headers
+from txbridge.core.open_messages import HalfEntry
+from txbridge.core.transaction_size import TransactionSize
+from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.failures import (
+    AbortedError,
+    FencedError,
+    IndefiniteError,
+    OutdatedError,
+    RecordFailure,
+    RecordKind,
+    RecordName,
+    RecordsRefusedError,
+    UnnamedRecordsError,
+)
+from txbridge.log import get_logger
+from txbridge.worker.commit.records import Contents, MalformedRecord, Receipt
+from txbridge.worker.failpoints import fault_point
+from txbridge.worker.gates.refused_checks import RefusedChecks
+from txbridge.worker.gates.topic_health import RealTopics
+from txbridge.worker.partition_state import PartitionContext, PartitionState
+from txbridge.worker.restore import read_offset_topic
+
+#: Back-off after an aborted transaction.
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+#: Kafka transactions that fail in a row for no reason that names a record, before the topics in them are suspected.
+_SUSPECT_AFTER = 3
+
+#: Why a commit is held that has no body.
+_GONE = "its half message is gone from HALF: retention has eaten it"
+_ANOTHER = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
+#: Lines of one kind of event that one Kafka transaction logs, but for one more.
+_MOST_LINES = 10
+_OTHERS = object()
+
+_Item = TypeVar("_Item")
+_log = get_logger("txbridge.worker")
+
+
+class Committer:
+    """Writes drafts of one partition, each in one Kafka transaction, and makes those that Kafka committed the state."""
+
+    def __init__(
+        self,
+        context: PartitionContext,
+        state: PartitionState,
+        topics: RealTopics,
+        refused_checks: RefusedChecks,
+        size: TransactionSize,
+        clock: BrokerClock,
+    ) -> None:
+        self._context = context
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._refused_checks = refused_checks
+        self._size = size
+        self._outside = context.outside
+        self._metrics = context.metrics
+        self._pause = _FIRST_PAUSE_S
+        self._paused_until = 0.0
+        self._failures = 0
+        # Records that the discard topic takes without key and value only.
+        self._bodiless: set[RecordName] = set()
+        self._settled_op = 0
+        # Whether it has to be learnt anew where OFFSET ends, to know that nothing of it was missed.
+        self._look_again = False
+        # Whether the fate of every record has to be known, after one was refused of which it was not.
+        self._named = False
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which nothing should be written, after something went wrong."""
+        return max(0.0, self._paused_until - self._outside.monotonic())
+
+    def settle(self, op_end: int) -> None:
+        """All of OP below `op_end` is known here; what a take-over needs of it is what the state still names."""
+        self._settled_op = op_end
+
+    def commit(self, draft: Draft, malformed: Sequence[MalformedRecord]) -> bool:
+        """Write and apply the draft; False when it was abandoned and must be drafted anew.
+
+        Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
+        """
+        state = self._state
+        receipt = Receipt(appended=self._clock.appended)
+        try:
+            bodies = self._bodies(draft)
+        except BaseException:
+            draft.abandon()
+            raise
+        if bodies is None:
+            draft.abandon()
+            return False
+        contents = Contents(
+            draft=draft,
+            bodies=bodies,
+            malformed=malformed,
+            progress=self._progress(draft),
+            limits=self._topics.limits,
+            bodiless=self._bodiless,
+            named=self._named,
+        )
+        if state.writer.must_fence:
+            self._was_committed(receipt)
+        elif self._look_again:
+            self._look_where_the_ledger_ends()
+        contents = replace(contents, ledger_at=state.ledger_at)
+        started = self._outside.monotonic()
+        # Whatever becomes of it: should it be aborted, OFFSET ends further on.
+        self._look_again = state.ledger_at is not None
+        try:
+            state.writer.write(contents, receipt)
+        except RecordsRefusedError as error:
+            draft.abandon()
+            self._refused(contents, error)
+            return False
+        except UnnamedRecordsError:
+            # The same again, at once: now that it is rare, each record may report for itself.
+            draft.abandon()
+            self._named = True
+            return False
+        except AbortedError as error:
+            draft.abandon()
+            self._aborted(draft, "transaction_aborted", error)
+            return False
+        except OutdatedError:
+            draft.abandon()
+            raise
+        except IndefiniteError as error:
+            if not self._was_committed(receipt):
+                draft.abandon()
+                self._aborted(draft, "outcome_unknown", error)
+                return False
+            self._metrics.failed("outcome_learnt")
+            _log.warning("outcome_learnt", partition=state.partition, error=str(error))
+        seconds = self._outside.monotonic() - started
+        self._size.got_through(*_load(contents), seconds)
+        self._apply(contents, receipt)
+        self._metrics.committed(draft, malformed, seconds, self._clock.now())
+        return True
+
+    def _progress(self, draft: Draft) -> Progress:
+        queue, last = self._state.queue, self._state.progress
+        # From where OP must be replayed never moves back: what a higher watermark needs is less.
+        op = max(queue.replay_op, last.op)
+        if draft.watermark >= queue.half_position:
+            # Everything read is finished or parked: no OP record up to here names anything that is still needed.
+            op = max(op, self._settled_op)
+        return Progress(
+            half=draft.watermark,
+            end=draft.next_end,
+            op=op,
+            topics=last.topics,
+            # What the predecessor has read stays so, though it is read anew.
+            read=max(queue.half_position, last.read or 0),
+            ops=queue.ops_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
+            recent=self._recent(),
+            entry=draft.next_entry,
+            marks=self._state.marks(),
+            cut=last.cut,
+        )
+
+    def _recent(self) -> int:
+        state, last = self._state, self._state.progress
+        if state.half_reader.position >= state.queue.half_position:
+            return state.queue.recent_start
+        # Since the take-over the ids of the last messages have not been read yet.
+        return min(state.queue.recent_start, last.half if last.recent is None else last.recent)
+
+    def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:
+        """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
+        entries = [*draft.deliver, *draft.checks, *draft.discards, *(one.entry for one in draft.abandoned)]
+        if not entries:
+            return {}
+        bodies = self._state.payloads.load(entry.offset for entry in entries)
+        gone = [entry for entry in entries if entry.offset not in bodies]
+        others = [entry for entry in entries if entry.offset in bodies and not _is_of(entry, bodies[entry.offset])]
+        for entry in others:
+            # The log has lost its tail and grown again: another transaction's message stands there.
+            del bodies[entry.offset]
+        undeliverable = False
+        for entry in draft.deliver:
+            half, why = bodies.get(entry.offset), None
+            if half is None:
+                why = _GONE if entry in gone else _ANOTHER
+            elif half.real_partition is not None:
+                why = self._topics.problem_of_partition(half.real_topic, half.real_partition)
+            if why is not None:
+                self._topics.refuse(entry, why)
+                undeliverable = True
+        if undeliverable:
+            return None
+        bodies.update((entry.offset, _without_body(entry)) for entry in (*gone, *others))
+        return bodies
+
+    def _apply(self, contents: Contents, receipt: Receipt) -> None:
+        state, draft = self._state, contents.draft
+        for op_offset, half_offsets in receipt.ops:
+            state.queue.note_op(op_offset, half_offsets)
+        draft.apply()
+        assert receipt.progress is not None
+        state.progress, state.progress_offset = receipt.progress, receipt.progress_offset
+        state.ledger_at, self._look_again = receipt.ledger_at, False
+        for _, half_offsets in draft.ops():
+            state.payloads.drop(half_offsets)
+        state.payloads.yield_room(entry.offset for entry in draft.parked)
+        state.drop_malformed(draft.malformed)
+        for entry in draft.held:
+            self._topics.held(entry)
+        if self._bodiless:
+            self._bodiless.difference_update(entry.offset for entry in draft.discards)
+            self._bodiless.difference_update(one.entry.offset for one in draft.abandoned)
+            self._bodiless.difference_update((record.topic, record.offset) for record in contents.malformed)
+        self._topics.delivered(draft.deliver)
+        self._refused_checks.noted(draft.unchecked)
+        for _, half_offsets in draft.ops():
+            self._refused_checks.finished(half_offsets)
+        if draft.checks:
+            check = self._context.names.check
+            self._topics.worked({check(entry.group) for entry in draft.checks})
+            for entry in draft.checks:
+                self._refused_checks.sent(entry, check(entry.group))
+        self._topics.abandoned(one.entry for one in draft.abandoned)
+        if draft.discards or draft.abandoned or contents.malformed:
+            self._topics.worked([self._context.names.discard])
+        self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
+        self._report(contents)
+        fault_point("commit.applied")
+
+    def _was_committed(self, receipt: Receipt) -> bool:
+        """Take the fence again and ask the topics. Raises FencedError when somebody else was here meanwhile."""
+        state = self._state
+        state.writer.fence()
+        start = max(state.progress_offset, 0)
+        ledger = read_offset_topic(self._context, state.partition, state.stopping, start)
+        last, state.ledger_at, self._look_again = ledger.progress, ledger.position, False
+        if last is not None and last == receipt.progress:
+            receipt.progress_offset, receipt.ledger_at = ledger.progress_offset, ledger.position
+            return True
+        nothing_yet = last is None and state.progress_offset < 0
+        if nothing_yet or last == state.progress:
+            return False
+        raise FencedError("another worker has written the progress meanwhile")
+
+    def _look_where_the_ledger_ends(self) -> None:
+        """Where the next record in OFFSET must land, after what was written there was aborted. Raises OutdatedError."""
+        state = self._state
+        assert state.ledger_at is not None
+        ledger = read_offset_topic(self._context, state.partition, state.stopping, state.ledger_at)
+        if ledger.progress is not None:
+            raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a progress that was not read")
+        state.ledger_at, self._look_again = ledger.position, False
+
+    # --- what went wrong --------------------------------------------------------------------------------------------
+
+    def _refused(self, contents: Contents, error: RecordsRefusedError) -> None:
+        """Let everything pass but what Kafka refuses."""
+        draft = contents.draft
+        ours = any(failure.kind is RecordKind.LEDGER for failure in error.failures)
+        late = [failure for failure in error.failures if failure.timed_out]
+        if late and (ours or self._is_too_slow(late)):
+            # Not the topics' fault: they get less at a time.
+            self._size.timed_out(*_load(contents), in_part=any(failure.in_part for failure in late))
+            if not ours:
+                self._back_off("records_timed_out", error)
+                return
+        if ours:
+            # Nothing can pass until our own topics take records again, and then the others may be fine too.
+            self._topics.forget()
+            self._back_off("internal_topic_refused", error)
+            return
+        by_topic: dict[str, list[RecordFailure]] = {}
+        for failure in error.failures:
+            by_topic.setdefault(failure.topic, []).append(failure)
+        for topic, failures in by_topic.items():
+            whole = next((failure for failure in failures if failure.whole_topic), None)
+            if failures[0].kind is RecordKind.DISCARD:
+                self._discard_refused(topic, failures, whole, error)
+            elif whole is not None:
+                if whole.kind is RecordKind.CHECK:
+                    self._metrics.failed("check_refused")
+                    _log.warning("check_refused", partition=self._state.partition, topic=topic, error=whole.reason)
+                self._topics.block_topic(topic, f"topic {topic}: {whole.reason}")
+            else:
+                self._blame(draft, topic, failures)
+
+    def _is_too_slow(self, late: Sequence[RecordFailure]) -> bool:
+        """Whether records were late because there were so many: the same topic took others, or several were late.
+
+        With one message at a time it is the topic.
+        """
+        in_part = any(failure.in_part for failure in late)
+        return not self._size.is_smallest and (in_part or len({failure.topic for failure in late}) > 1)
+
+    def _blame(self, draft: Draft, topic: str, failures: Sequence[RecordFailure]) -> None:
+        """Have the next draft hold, or check later, the records that a topic refused."""
+        guilty = self._topics.guilty(topic, failures)
+        first = failures[0]
+        reason = f"topic {topic}: {first.reason}"
+        if first.kind is RecordKind.CHECK:
+            offsets = {failure.which for failure in (failures if guilty is None else guilty)}
+            alone = {failure.which: failure.too_large for failure in guilty or () if failure.alone}
+            checks = [entry for entry in draft.checks if entry.offset in offsets]
+            for entry in checks:
+                self._refused_checks.refuse(entry, topic, reason, too_large=alone.get(entry.offset))
+            if checks:
+                self._metrics.failed("check_refused")
+                _log.warning(
+                    "check_refused",
+                    **_fields(self._state.partition, checks[0]),
+                    count=len(checks),
+                    error=reason,
+                )
+            return
+        offsets = {failure.which for failure in guilty or ()}
+        too_large = {failure.which for failure in guilty or () if failure.too_large and failure.alone}
+        for entry in draft.deliver:
+            if entry.real_topic == topic and (guilty is None or entry.offset in offsets):
+                self._topics.refuse(entry, reason, too_large=entry.offset in too_large)
+
+    def _discard_refused(
+        self,
+        topic: str,
+        failures: Sequence[RecordFailure],
+        whole: RecordFailure | None,
+        error: RecordsRefusedError,
+    ) -> None:
+        """A record that is too large even for the discard topic is set aside without its body: it stays in HALF."""
+        guilty = None if whole is not None else self._topics.guilty(topic, failures)
+        new = {failure.which for failure in guilty or () if failure.alone} - self._bodiless
+        self._bodiless |= new
+        if not new and guilty != ():
+            self._back_off("internal_topic_refused", error)
+
+    def _aborted(self, draft: Draft, event: str, error: Exception) -> None:
+        """Nothing of it is visible, and no record is known to be at fault."""
+        self._topics.forget()
+        self._failures += 1
+        if self._failures >= _SUSPECT_AFTER:
+            # Kafka does not name the topic that it forbids. Every other one must be able to go on without it.
+            names = self._context.names
+            topics = {entry.real_topic for entry in draft.deliver} | {names.check(one.group) for one in draft.checks}
+            for topic in topics:
+                self._topics.block_topic(topic, f"a Kafka transaction with topic {topic} in it failed: {error}")
+        self._back_off(event, error)
+
+    def _back_off(self, event: str, error: Exception) -> None:
+        self._metrics.failed(event)
+        _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=self._pause)
+        self._paused_until = self._outside.monotonic() + self._pause
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
+
+    def _report(self, contents: Contents) -> None:
+        """Quiet when all is well: what is logged is what somebody will want to know."""
+        draft, partition = contents.draft, self._state.partition
+        for entry, count in _first_of_each(draft.held, lambda entry: (entry.real_topic, entry.error)):
+            _log.warning("held", **_fields(partition, entry), count=count, error=entry.error)
+        for entry, count in _first_of_each(draft.discards, lambda entry: (entry.group, entry.reason)):
+            _log.warning("discarded", **_fields(partition, entry), count=count, reason=entry.reason)
+        for entry, count in _first_of_each(draft.resumed, lambda entry: entry.group):
+            _log.info("resumed", **_fields(partition, entry), count=count)
+        for abandoned in draft.abandoned:
+            # One by one, as they were given up.
+            _log.warning(
+                "abandoned",
+                **_fields(partition, abandoned.entry),
+                operator=abandoned.operator,
+                reason=abandoned.reason,
+                error=abandoned.entry.error,
+            )
+        for refusal, count in _first_of_each(draft.refused, lambda refusal: refusal.reason):
+            _log.warning(
+                "end_refused",
+                partition=partition,
+                reason=refusal.reason.value,
+                count=count,
+                end_offset=refusal.end_offset,
+                half_offset=refusal.entry.half_offset,
+                source=refusal.source.value,
+            )
+        for record, count in _first_of_each(contents.malformed, lambda record: (record.topic, record.copy_of is None)):
+            _log.warning(
+                "malformed_records",
+                topic=record.topic,
+                partition=partition,
+                offset=record.offset,
+                count=count,
+                error=record.error,
+            )
+
+
+def _load(contents: Contents) -> tuple[int, int]:
+    """Entries and bytes of a Kafka transaction: how large it was."""
+    draft = contents.draft
+    aside = sum(len(record.value or b"") for record in contents.malformed)
+    return max(draft.entries, draft.size, 1), draft.bytes + aside
+
+
+def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
+    """Whether this is the message of that transaction."""
+    expected = entry.transaction_id, entry.group, entry.real_topic
+    return (half.transaction_id, half.group, half.real_topic) == expected
+
+
+def _first_of_each(items: Iterable[_Item], kind: Callable[[_Item], object]) -> Iterator[tuple[_Item, int]]:
+    """The first item of each kind, and how many there are: one line in the log, however many it concerns.
+
+    After some kinds all others share a line: groups and topics can be invented by the thousand.
+    """
+    kinds: dict[object, list[_Item]] = {}
+    for item in items:
+        name = kind(item)
+        kinds.setdefault(name if name in kinds or len(kinds) < _MOST_LINES else _OTHERS, []).append(item)
+    for found in kinds.values():
+        yield found[0], len(found)
+
+
+def _fields(partition: int, entry: HalfEntry) -> dict[str, object]:
+    return {
+        "partition": partition,
+        "half_offset": entry.offset,
+        "transaction_id": header_names.short_id(entry.transaction_id),
+        "group": entry.group,
+        "topic": entry.real_topic,
+    }
+
+
+def _without_body(entry: HalfEntry) -> HalfMessage:
+    """Stands for a half message that retention has eaten, so that its discard can still be told."""
+    headers = half_headers(
+        (),
+        transaction_id=entry.transaction_id,
+        group=entry.group,
+        real_topic=entry.real_topic,
+    )
+    return HalfMessage(
+        offset=entry.offset,
+        transaction_id=entry.transaction_id,
+        group=entry.group,
+        real_topic=entry.real_topic,
+        born=entry.born,
+        key=None,
+        value=None,
+        headers=[*headers, (header_names.ERROR, b"the half message is gone from the log")],
+    )

@@ -1,0 +1,98 @@
+"""The fence of a partition: whoever initialised its transactional.id last is its owner, and everybody before is out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from txbridge.kafka.config import transactional_producer_config
+from txbridge.kafka.denied import named
+from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.failures import FencedError
+from txbridge.worker.commit.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
+
+#: Kafka does not answer: said soon, and tried again by the caller.
+_CONNECT_TIMEOUT_S = 5.0
+#: InitProducerId waits for the coordinator to finish our predecessor's transaction; that takes milliseconds, or the
+#: coordinator's own recovery after a broker restart.
+_INIT_TIMEOUT_S = 30.0
+#: flush() sends what is queued at once; until then a batch may fill.
+_LINGER_MS = 100
+#: The broker, which knows the topic's limit, judges the size of a record; not this client.
+_LARGEST_RECORD = 1_000_000_000
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def guarded(
+    call: Callable[_Arguments, _Result],
+    *arguments: _Arguments.args,
+    **keywords: _Arguments.kwargs,
+) -> _Result:
+    """Call a producer's method that serves callbacks.
+
+    confluent-kafka raises a fatal error, that of being fenced, from within the call, but may run more callbacks first;
+    what they call then fails with a SystemError, which hides the error, or loses it for good. Then the next call on the
+    producer, that which aborts, fails with it again. Raises KafkaException.
+    """
+    try:
+        return call(*arguments, **keywords)
+    except SystemError as error:
+        hidden: BaseException | None = error
+        while hidden is not None and not isinstance(hidden, KafkaException):
+            hidden = hidden.__cause__ or hidden.__context__
+        if hidden is None:
+            raise KafkaException(_lost_error()) from error
+        raise hidden from None
+
+
+def _lost_error() -> KafkaError:
+    """Stands for one that nobody knows any more; the transaction has to be aborted."""
+    reason = "an error of librdkafka was lost between its callbacks"
+    return KafkaError(KafkaError._FAIL, reason, False, False, True)  # noqa: SLF001  confluent-kafka's own order
+
+
+def is_fenced(error: KafkaException) -> bool:
+    return error.args[0].code() in FENCED_CODES
+
+
+def open_fence(
+    kafka: Mapping[str, Any],
+    transactional_id: str,
+    topic: str,
+    commit_timeout_ms: int,
+    watch: EndTxnWatch,
+    outside: Outside = OUTSIDE,
+) -> Producer:
+    """Take ownership: a new producer of this transactional.id, initialised.
+
+    Kafka aborts an open transaction of the previous owner, completes one that was being committed, and refuses every
+    later request of that owner (KIP-98). Raises FencedError when another came in meanwhile, KafkaException otherwise.
+
+    `topic` is any that exists; `watch` is told what goes wrong.
+    """
+    config = transactional_producer_config(
+        kafka,
+        transactional_id=transactional_id,
+        commit_timeout_ms=commit_timeout_ms,
+        max_message_bytes=_LARGEST_RECORD,
+    )
+    config.setdefault("linger.ms", _LINGER_MS)
+    config.setdefault("compression.type", "lz4")
+    contexts = ",".join(filter(None, [config.get("debug"), CONTEXT]))
+    producer = outside.producer({**config, "debug": contexts, "error_cb": watch.on_error, "logger": watch})
+    # With no connection, init_transactions would look for its coordinator again only after half a second. The first
+    # answer comes from an address of bootstrap.servers, and librdkafka (2.16) closes that connection on having it: the
+    # second comes over one that stays.
+    for _ in range(2):
+        producer.list_topics(topic, _CONNECT_TIMEOUT_S)
+    try:
+        producer.init_transactions(_INIT_TIMEOUT_S)
+    except KafkaException as error:
+        if is_fenced(error):
+            raise FencedError(f"{transactional_id}: {error.args[0].str()}") from error
+        raise KafkaException(named(error.args[0], "WRITE", f"transactional id {transactional_id}")) from error
+    return producer

@@ -1,0 +1,469 @@
+"""The records of one Kafka transaction: what a draft becomes in Kafka, and which of it Kafka did not take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+
+from txbridge.core import names as header_names
+from txbridge.core.checkpoint import Progress, encode_ops, offset_headers, op_headers
+from txbridge.core.draft import Abandoned, Draft
+from txbridge.core.half_message import (
+    HalfMessage,
+    check_headers,
+    copy_headers,
+    delivered_headers,
+    delivered_timestamp,
+)
+from txbridge.core.names import Headers, Names
+from txbridge.core.open_messages import HalfEntry
+from txbridge.kafka.denied import named
+from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
+from txbridge.worker.commit.endtxn_watch import FENCED_CODES
+from txbridge.worker.commit.fence import guarded
+from txbridge.worker.failpoints import fault_point
+
+#: What follows from another error of the same transaction, or concerns the producer and not the record.
+_CONSEQUENCES = FENCED_CODES | {
+    KafkaError._PURGE_QUEUE,  # noqa: SLF001 - librdkafka's public name for it
+    KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+    KafkaError._STATE,  # noqa: SLF001
+    KafkaError._FATAL,  # noqa: SLF001
+    KafkaError.INVALID_TXN_STATE,
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+}
+#: Nobody answered in time.
+_TIMED_OUT = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
+#: Says that the topic as a whole takes nothing now.
+_WHOLE_TOPIC = frozenset(
+    {
+        _TIMED_OUT,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    },
+)
+#: Says that it is this record, whatever else was in its batch.
+_THIS_RECORD = frozenset({KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+#: Bytes of an error text that are copied into a header.
+_MAX_ERROR = 1_000
+
+_OnStored = Callable[[Message], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedRecord:
+    """A record that breaks the protocol, as it came, and the rule that it breaks."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    error: str
+    #: Of a copy (core/dedup.py): half offset of the first.
+    copy_of: int | None = None
+
+    def discard_headers(self) -> list[tuple[str, bytes | None]]:
+        """Ours, which go behind those that it had: the last of a name is ours."""
+        headers: list[tuple[str, bytes | None]] = [
+            (header_names.VERSION, header_names.PROTOCOL_VERSION),
+            (header_names.REASON, b"MALFORMED" if self.copy_of is None else b"COPY"),
+            (header_names.ERROR, self.error[:_MAX_ERROR].encode(errors="replace")),
+            (header_names.RECORD_SOURCE, f"{self.topic}:{self.partition}:{self.offset}".encode()),
+        ]
+        if self.copy_of is not None:
+            headers.append((header_names.HALF_COORDINATES, f"{self.partition}:{self.copy_of}".encode()))
+        return headers
+
+
+@dataclass(slots=True)
+class Receipt:
+    """Where the records of a committed transaction landed."""
+
+    #: OP offset and the half offsets named there.
+    ops: list[tuple[int, list[int]]] = field(default_factory=list)
+    progress: Progress | None = None
+    progress_offset: int = -1
+    #: OFFSET offset of the next record of ours, when it was learnt by reading.
+    ledger_at: int | None = None
+    #: Told the append time (ms) of the progress record, as soon as it is known, whatever becomes of the transaction.
+    appended: Callable[[int], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that one Kafka transaction writes."""
+
+    draft: Draft
+    #: Of the messages that are delivered, checked and discarded.
+    bodies: Mapping[int, HalfMessage]
+    malformed: Sequence[MalformedRecord]
+    progress: Progress
+    #: Bytes of a topic's records that may go together; topics that never refused a batch are not in here.
+    limits: Mapping[str, int]
+    #: Records that the discard topic takes without key and value only.
+    bodiless: AbstractSet[RecordName]
+    #: Whether the fate of each delivered record is to be told, or only that of all of them together.
+    named: bool = False
+    #: OFFSET offset at which the first record has to land, because it was read up to there.
+    ledger_at: int | None = None
+    #: Told the append time (ms) of the progress record, as soon as it is known, whatever becomes of the transaction.
+    appended: Callable[[int], None] = lambda _: None
+
+
+class LedgerMovedError(Exception):
+    """OFFSET was longer than it was said to be. The Kafka transaction must be aborted."""
+
+
+class TransactionFailedError(Exception):
+    """The Kafka transaction can only be aborted; `failures` say why."""
+
+
+class Transaction:
+    """Produces the contents of one Kafka transaction, in the order of the protocol."""
+
+    def __init__(self, producer: Producer, names: Names, partition: int, timeout_s: float, receipt: Receipt) -> None:
+        self._producer = producer
+        self._names = names
+        self._partition = partition
+        self._timeout_s = timeout_s
+        self._receipt = receipt
+        self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
+        # Topics that took a record which was reported by itself.
+        self._taken: set[str] = set()
+        self._incomplete = False
+        # By topic, one of each kind of error that a delivered record had, and under None one of those that were stored:
+        # a method of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a
+        # record.
+        self._reports: dict[str, dict[KafkaError | None, Message]] = {}
+        self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
+        # By topic: how many of its records, and bytes, went out together since the last flush.
+        self._together: dict[str, list[int]] = {}
+
+    @property
+    def failures(self) -> list[RecordFailure]:
+        """What Kafka did not take; complete when everything was flushed."""
+        named_ones = [
+            RecordFailure(
+                kind=kind,
+                topic=topic,
+                which=which,
+                reason=named(error, "WRITE", f"topic {topic}").str(),
+                whole_topic=error.code() in _WHOLE_TOPIC,
+                alone=error.code() in _THIS_RECORD or together[0] == 1,
+                too_large=error.code() == KafkaError.MSG_SIZE_TOO_LARGE,
+                timed_out=error.code() == _TIMED_OUT,
+                in_part=topic in self._taken,
+            )
+            for kind, topic, which, error, together in self._failed
+        ]
+        return named_ones + [
+            RecordFailure(
+                kind=RecordKind.REAL,
+                topic=topic,
+                which=None,
+                reason=error.str(),
+                whole_topic=True,
+                alone=False,
+                timed_out=True,
+                in_part=None in reports,
+            )
+            for topic, reports in self._reports.items()
+            for error in reports
+            if error is not None and error.code() == _TIMED_OUT
+        ]
+
+    @property
+    def failed_unnamed(self) -> bool:
+        """Whether a record was not taken of which only that is known, and it matters which one it is."""
+        harmless = _CONSEQUENCES | {_TIMED_OUT}
+        return any(error is not None and error.code() not in harmless for error in self._errors())
+
+    def _errors(self) -> Iterator[KafkaError | None]:
+        return chain.from_iterable(self._reports.values())
+
+    def produce(self, contents: Contents) -> None:
+        """Produce and flush everything.
+
+        Raises TransactionFailedError as soon as the transaction is beyond help, LedgerMovedError, KafkaException.
+        """
+        draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
+        for entry in draft.deliver:
+            half = bodies[entry.offset]
+            with_limit = contents.limits.get(half.real_topic)
+            if with_limit is None and not contents.named:
+                self._deliver(half)
+                continue
+            self._produce(
+                RecordKind.REAL,
+                half.real_topic,
+                half.value,
+                half.key,
+                delivered_headers(half, partition),
+                which=entry.offset,
+                partition=half.real_partition,
+                timestamp=delivered_timestamp(half),
+                limit=None if with_limit is None else self._limit_of(entry, with_limit),
+                size=half.size,
+            )
+        fault_point("commit.real_records")
+        for entry in draft.checks:
+            half, topic = bodies[entry.offset], names.check(entry.group)
+            with_limit = contents.limits.get(topic)
+            self._produce(
+                RecordKind.CHECK,
+                topic,
+                half.value,
+                half.key,
+                check_headers(half, partition, entry.checks, draft.next_end),
+                which=entry.offset,
+                limit=None if with_limit is None else self._limit_of(entry, with_limit),
+                size=half.size,
+            )
+        self._discard(contents)
+        fault_point("commit.discards")
+        before_progress = self._write_ledger(draft)
+        self._flush()
+        if contents.ledger_at is not None:
+            # A reader believes whoever takes himself for the leader. What is written with acks=all, the leader has
+            # stored, at the true end.
+            landed = self._receipt.progress_offset - before_progress
+            if landed != contents.ledger_at:
+                raise LedgerMovedError(f"it was read up to {contents.ledger_at}, the next record landed at {landed}")
+
+    def _deliver(self, half: HalfMessage) -> None:
+        """Produce a user's message; only whether all of them were taken will be known."""
+        # Any: confluent-kafka's types know no list whose values are bytes or None only.
+        headers: Any = delivered_headers(half, self._partition)
+        partition = -1 if half.real_partition is None else half.real_partition
+        timestamp = delivered_timestamp(half)
+        report = self._report_of.get(half.real_topic)
+        if report is None:
+            reports = self._reports[half.real_topic] = {}
+            report = self._report_of[half.real_topic] = reports.__setitem__
+        while True:
+            try:
+                # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the
+                # rest. With None for `callback`, `on_delivery` would be ignored.
+                self._producer.produce(
+                    half.real_topic, half.value, half.key, partition, report, None, timestamp, headers
+                )
+            except BufferError:
+                self._wait_for_room()
+            except KafkaException as error:
+                self._refused(RecordKind.REAL, half.real_topic, half.offset, error)
+                return
+            else:
+                return
+
+    def _wait_for_room(self) -> None:
+        # librdkafka's queue is full: let it send. A broker that is away ends this by message.timeout.ms.
+        guarded(self._producer.poll, 0.1)
+
+    def _refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
+        """A record was not even accepted by librdkafka."""
+        if error.args[0].code() in _CONSEQUENCES:
+            # Something before has failed this transaction.
+            raise TransactionFailedError from error
+        self._failed.append((kind, topic, which, error.args[0], [1]))
+
+    @staticmethod
+    def _limit_of(entry: HalfEntry, limit: int) -> int:
+        """One that failed before goes alone, so that it is known by itself the next time."""
+        return 0 if entry.attempts else limit
+
+    def _discard(self, contents: Contents) -> None:
+        draft, topic = contents.draft, self._names.discard
+        # Once it has refused a batch, every record goes alone: it has to be known which one it does not take.
+        limit = 0 if topic in contents.limits else None
+        for record in contents.malformed:
+            which = (record.topic, record.offset)
+            bare = which in contents.bodiless
+            headers = [*(() if bare else record.headers), *record.discard_headers()]
+            self._produce(
+                RecordKind.DISCARD,
+                topic,
+                None if bare else record.value,
+                None if bare else record.key,
+                headers,
+                which=which,
+                limit=limit,
+            )
+        for entry in draft.discards:
+            half = contents.bodies[entry.offset]
+            bare = entry.offset in contents.bodiless
+            self._produce(
+                RecordKind.DISCARD,
+                topic,
+                None if bare else half.value,
+                None if bare else half.key,
+                _discard_headers(half, entry, self._partition, draft.next_end),
+                which=entry.offset,
+                limit=limit,
+                on_stored=partial(_note_discard, draft, entry.offset),
+            )
+        for abandoned in draft.abandoned:
+            half = contents.bodies[abandoned.entry.offset]
+            bare = half.offset in contents.bodiless
+            self._produce(
+                RecordKind.DISCARD,
+                topic,
+                None if bare else half.value,
+                None if bare else half.key,
+                _abandoned_headers(half, abandoned, self._partition, draft.next_end),
+                which=half.offset,
+                limit=limit,
+            )
+        if draft.discards:
+            # Their coordinates go into the parked entries of this same transaction.
+            self._flush()
+
+    def _write_ledger(self, draft: Draft) -> int:
+        """Write OP and OFFSET, the progress last; returns how many records stand before it in OFFSET."""
+        names, partition, receipt = self._names, self._partition, self._receipt
+        for outcome, offsets in draft.ops():
+            headers = op_headers(outcome)
+            for value in encode_ops(offsets):
+                half_offsets = [int(offset) for offset in value.split(b",")]
+                self._record(names.op, value, None, headers, partial(_note_op, receipt, half_offsets))
+        fault_point("commit.ops")
+        headers = offset_headers()
+        changed, tombstones = draft.changed, draft.tombstones
+        for entry in changed:
+            key = names.parked_key(partition, entry.offset)
+            self._record(names.offset, entry.to_parked(draft.next_end).encode(), key, headers)
+        for offset in tombstones:
+            self._record(names.offset, None, names.parked_key(partition, offset), headers)
+        fault_point("commit.parked")
+        assert receipt.progress is not None
+        key = names.progress_key(partition)
+        self._record(names.offset, receipt.progress.encode(), key, headers, partial(_note_progress, receipt))
+        fault_point("commit.progress")
+        return len(changed) + len(tombstones)
+
+    def _record(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        on_stored: _OnStored | None = None,
+    ) -> None:
+        self._produce(RecordKind.LEDGER, topic, value, key, headers, partition=self._partition, on_stored=on_stored)
+
+    def _produce(
+        self,
+        kind: RecordKind,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        *,
+        which: RecordName = None,
+        partition: int | None = None,
+        timestamp: int = 0,
+        limit: int | None = None,
+        size: int = 0,
+        on_stored: _OnStored | None = None,
+    ) -> None:
+        together = self._together.get(topic)
+        if limit is not None and together is not None and (limit == 0 or together[1] + size > limit):
+            self._flush()
+            together = None
+        if together is None:
+            together = self._together[topic] = [0, 0]
+        together[0] += 1
+        together[1] += size
+        on_delivery = partial(self._delivered, kind, which, together, on_stored)
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, -1 if partition is None else partition, on_delivery, None, timestamp, [*headers]
+                )
+            except BufferError:
+                self._wait_for_room()
+            except KafkaException as error:
+                self._refused(kind, topic, which, error)
+                return
+            else:
+                break
+        if limit == 0:
+            self._flush()
+
+    def _delivered(
+        self,
+        kind: RecordKind,
+        which: RecordName,
+        together: list[int],
+        on_stored: _OnStored | None,
+        error: KafkaError | None,
+        message: Message,
+    ) -> None:
+        if error is None:
+            self._taken.add(message.topic() or "")
+            if on_stored is not None:
+                on_stored(message)
+        elif error.code() in _CONSEQUENCES:
+            # Not stored: whatever librdkafka thinks of this transaction, it must not be committed.
+            self._incomplete = True
+        else:
+            self._failed.append((kind, message.topic() or "", which, error, together))
+
+    def _flush(self) -> None:
+        remaining = guarded(self._producer.flush, self._timeout_s)
+        self._together = {}
+        if self._failed or self._incomplete or remaining or any(error is not None for error in self._errors()):
+            raise TransactionFailedError
+
+
+def _discard_headers(half: HalfMessage, entry: HalfEntry, partition: int, end: int) -> Headers:
+    headers = copy_headers(half, partition, entry.checks, end)
+    headers.append((header_names.REASON, (entry.reason or "").encode()))
+    return [*headers, *_said(header_names.ERROR, entry.error)]
+
+
+def _abandoned_headers(half: HalfMessage, abandoned: Abandoned, partition: int, end: int) -> Headers:
+    return [
+        *copy_headers(half, partition, abandoned.entry.checks, end),
+        (header_names.REASON, b"ABANDONED"),
+        *_said(header_names.ERROR, abandoned.entry.error),
+        *_said(header_names.CLIENT_ID, abandoned.operator),
+        *_said(header_names.REMARK, abandoned.reason),
+    ]
+
+
+def _said(name: str, text: str | None) -> Headers:
+    """A header for people, if there is something to say."""
+    return [] if text is None else [(name, text[:_MAX_ERROR].encode(errors="replace"))]
+
+
+def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:
+    offset = message.offset()
+    assert offset is not None
+    receipt.ops.append((offset, half_offsets))
+
+
+def _note_progress(receipt: Receipt, message: Message) -> None:
+    offset = message.offset()
+    assert offset is not None
+    receipt.progress_offset = offset
+    kind, milliseconds = message.timestamp()
+    if kind == TIMESTAMP_LOG_APPEND_TIME:
+        receipt.appended(milliseconds)
+
+
+def _note_discard(draft: Draft, half_offset: int, message: Message) -> None:
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    draft.note_discarded(half_offset, partition, offset)

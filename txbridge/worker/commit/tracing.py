@@ -1,0 +1,38 @@
+"""Spans of the worker: `deliver`, for each message with a trace context that a Kafka transaction has made visible."""
+
+from __future__ import annotations
+
+from txbridge import tracing
+from txbridge.core.names import short_id
+from txbridge.worker.commit.records import Contents
+
+_NS_PER_MS = 1_000_000
+
+
+def delivered(contents: Contents, partition: int, started_ms: int, ended_ms: int) -> None:
+    """Kafka has committed these contents in this time (ms since 1970). Messages without a context cost nothing more."""
+    tracer = tracing.tracer()
+    if tracer is None:
+        return
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - an extra
+
+    for entry in contents.draft.deliver:
+        context = tracing.context_of(contents.bodies[entry.offset].headers)
+        if context is None:
+            continue
+        span = tracer.start_span(
+            f"deliver {entry.real_topic}",
+            context,
+            kind=SpanKind.PRODUCER,
+            start_time=started_ms * _NS_PER_MS,
+            attributes={
+                **tracing.SYSTEM,
+                "messaging.operation.name": "deliver",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": entry.real_topic,
+                "txbridge.group": entry.group,
+                "txbridge.transaction": short_id(entry.transaction_id),
+                "txbridge.half": f"{partition}:{entry.offset}",
+            },
+        )
+        span.end(ended_ms * _NS_PER_MS)

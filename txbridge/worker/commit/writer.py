@@ -1,0 +1,152 @@
+"""Writing a draft: one Kafka transaction, from its begin to an outcome that is known or has to be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from txbridge.core.names import Names
+from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.failures import (
+    AbortedError,
+    FencedError,
+    IndefiniteError,
+    OutdatedError,
+    RecordFailure,
+    RecordsRefusedError,
+    UnnamedRecordsError,
+)
+from txbridge.log import librdkafka_logger
+from txbridge.worker.commit import tracing
+from txbridge.worker.commit.endtxn_watch import FENCED_CODES, EndTxnWatch
+from txbridge.worker.commit.fence import guarded, is_fenced, open_fence
+from txbridge.worker.commit.records import (
+    Contents,
+    LedgerMovedError,
+    Receipt,
+    Transaction,
+    TransactionFailedError,
+)
+from txbridge.worker.failpoints import fault_point
+
+#: The call came while an earlier error of this transaction stood: aborting tells what it was.
+_FAILED_BEFORE = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001 - librdkafka's public names
+
+
+class TransactionalWriter:
+    """Owns the transactional producer of one partition."""
+
+    def __init__(
+        self,
+        kafka: Mapping[str, Any],
+        names: Names,
+        partition: int,
+        commit_timeout_ms: int,
+        outside: Outside = OUTSIDE,
+    ) -> None:
+        self._kafka = kafka
+        self._names = names
+        self._partition = partition
+        self._commit_timeout_ms = commit_timeout_ms
+        self._outside = outside
+        # Requests around the records of a transaction: within the transaction's own time-out or not at all.
+        self._timeout_s = commit_timeout_ms / 1000
+        #: Who we are in progress records: no other take-over has this name.
+        self.owner = outside.owner_name()
+        self._seq = 0
+        self._watch = EndTxnWatch(librdkafka_logger(), forward_debug=bool(kafka.get("debug")))
+        self._producer: Producer | None = None
+
+    def fence(self) -> None:
+        """Take the fence (again): whoever held it is out. Raises FencedError, KafkaException."""
+        self._producer = None
+        self._producer = open_fence(
+            self._kafka,
+            self._names.transactional_id(self._partition),
+            self._names.half,
+            self._commit_timeout_ms,
+            self._watch,
+            self._outside,
+        )
+
+    @property
+    def must_fence(self) -> bool:
+        """Whether the fence has to be taken again before the next write."""
+        return self._producer is None
+
+    def write(self, contents: Contents, receipt: Receipt) -> None:
+        """Write one Kafka transaction; `receipt` is complete when this returns or raises IndefiniteError.
+
+        Raises:
+            RecordsRefusedError: aborted, because Kafka did not take some records; they are named.
+            UnnamedRecordsError: the same, but `contents.named` was false, and it has to be true to know them.
+            AbortedError: aborted for another reason; nothing is visible.
+            FencedError: another worker owns the partition.
+            IndefiniteError: the outcome can only be learnt from the topics.
+            OutdatedError: aborted, because OFFSET holds more than was read of it.
+
+        """
+        producer = self._producer
+        assert producer is not None
+        self._seq += 1
+        receipt.progress = replace(contents.progress, owner=self.owner, seq=self._seq)
+        transaction = Transaction(producer, self._names, self._partition, self._timeout_s, receipt)
+        began = self._outside.now()
+        try:
+            fault_point("commit.before_begin")
+            guarded(producer.poll, 0)
+            self._watch.clear()
+            producer.begin_transaction()
+            fault_point("commit.begun")
+            transaction.produce(contents)
+            fault_point("commit.flushed")
+            guarded(producer.commit_transaction, self._timeout_s)
+            fault_point("commit.committed")
+            guarded(producer.poll, 0)
+        except LedgerMovedError as error:
+            try:
+                self._abort(producer, transaction, None)
+            except AbortedError:
+                raise OutdatedError(f"{self._names.offset}[{self._partition}]: {error}") from error
+        except TransactionFailedError as error:
+            cause = error.__cause__
+            self._abort(producer, transaction, cause if isinstance(cause, KafkaException) else None)
+        except KafkaException as error:
+            self._abort(producer, transaction, error)
+        trouble = self._watch.trouble_of_commit()
+        if trouble is not None:
+            # A late copy of EndTxn can end the next transaction, unless the next one is of a new epoch.
+            raise IndefiniteError(f"connection trouble during a commit: {trouble}")
+        tracing.delivered(contents, self._partition, began, self._outside.now())
+
+    def _abort(self, producer: Producer, transaction: Transaction, error: KafkaException | None) -> NoReturn:
+        """Abort, and raise what follows from it."""
+        kafka_error = None if error is None else error.args[0]
+        if error is not None and kafka_error is not None:
+            if kafka_error.code() in FENCED_CODES:
+                raise FencedError(kafka_error.str()) from error
+            if not kafka_error.txn_requires_abort() and kafka_error.code() not in _FAILED_BEFORE:
+                raise IndefiniteError(kafka_error.str()) from error
+        try:
+            guarded(producer.abort_transaction, self._timeout_s)
+            # Reports of records that were still queued come with the abort.
+            guarded(producer.poll, 0)
+        except KafkaException as abort_error:
+            if is_fenced(abort_error):
+                raise FencedError(abort_error.args[0].str()) from abort_error
+            raise IndefiniteError(abort_error.args[0].str()) from abort_error
+        failures: list[RecordFailure] = transaction.failures
+        if self._watch.trouble or failures or transaction.failed_unnamed:
+            # After connection trouble a late copy of this abort could tear the next transaction in two. After a refused
+            # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither.
+            self._producer = None
+        if transaction.failed_unnamed:
+            raise UnnamedRecordsError("Kafka did not take some of its records") from error
+        if failures:
+            raise RecordsRefusedError(failures) from error
+        raise AbortedError(
+            kafka_error.str() if kafka_error is not None else "Kafka or librdkafka did not take all records of it",
+        ) from error

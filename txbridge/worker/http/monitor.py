@@ -1,0 +1,52 @@
+"""What a worker process shows of itself: its metrics, its health, and the port where both can be asked for."""
+
+from __future__ import annotations
+
+from prometheus_client import disable_created_metrics
+
+from txbridge.config.worker import WorkerSettings
+from txbridge.log import get_logger
+from txbridge.worker.http.pages import status_pages
+from txbridge.worker.http.server import Page, Web
+from txbridge.worker.http.status import StatusBoard
+from txbridge.worker.observe.health import Health
+from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
+
+_log = get_logger("txbridge.worker")
+
+
+class Monitor:
+    """One for a process, whatever becomes of Faust in it."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self.metrics = WorkerMetrics(settings.metrics_max_groups)
+        self.health = Health(settings.session_timeout, settings.commit_timeout)
+        self._web: Web | None = None
+
+    def start(self) -> None:
+        """Listen, if a port was given; does nothing the second time. Raises EnvironmentProblemError."""
+        settings = self._settings
+        if self._web is not None or not settings.metrics_port:
+            return
+        pages: dict[str, Page] = {}
+        if settings.status_page != "off":
+            board = StatusBoard(settings, self.metrics, self.health)
+            board.start()
+            pages = status_pages(settings, board)
+        self._web = Web(
+            settings.metrics_host,
+            settings.metrics_port,
+            self.metrics.registry,
+            {"/livez": self.health.not_live, "/readyz": self.health.not_ready},
+            pages,
+        )
+        # When each counter began is a second series for every one of them, and of use to nobody here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.metrics.watch(self._facts, lambda: not self.health.not_ready())
+        self.health.start()
+        self._web.start()
+        _log.info("metrics_served", host=settings.metrics_host, port=self._web.port)
+
+    def _facts(self) -> list[PartitionFacts] | None:
+        return self.health.facts()

@@ -1,0 +1,250 @@
+"""What the status page shows: read from what the owners keep anyway, sampled in a thread of its own.
+
+No owner is ever asked or waited for: `facts` are copies, counters are read, and Kafka is asked by this thread alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import pairwise
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.open_counts import OTHER, SLOT_MS
+from txbridge.core.states import TransactionState
+from txbridge.kafka.broker_clock import due_by
+from txbridge.worker.observe.health import Health
+from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics, brokers_now
+from txbridge.worker.partitions import Worker
+
+#: Distance of the points of a plot, and how many: ten minutes, which show what has just changed.
+_SAMPLE_S = 5.0
+_SAMPLES = 120
+#: The list of producer groups is one request for the names of all topics.
+_LIST_EVERY_S = 30.0
+#: Groups asked about: each costs a request, and whoever can write to HALF can invent groups.
+_MOST_GROUPS = 50
+#: Until when checks are counted in the preview, seconds.
+_SOON = (10, 60, 600)
+
+
+class StatusBoard:
+    """Thread-safe. `snapshot` is what the page shows."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        metrics: WorkerMetrics,
+        health: Health,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._health = health
+        self._clock = clock
+        self._started = clock()
+        #: When, the counters then, and how many were pending, if that was known.
+        self._samples: deque[tuple[float, dict[str, float], int | None]] = deque(maxlen=_SAMPLES)
+        self._listed: list[str] = []
+        self._listed_at = float("-inf")
+        #: By consumer group: what was asked, and the last answer.
+        self._asked: dict[str, Future[Any]] = {}
+        self._members: dict[str, list[Any] | str] = {}
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="txbridge-status", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            # What can not be had is missing from the page; this thread must go on.
+            with suppress(KafkaException):
+                self.sample()
+            time.sleep(_SAMPLE_S)
+
+    def sample(self) -> None:
+        """Take one sample, and ask Kafka who is alive; may wait for Kafka."""
+        worker = self._health.worker
+        answer = self._health.facts()
+        facts = answer or []
+        pending = sum(sum(slots.values()) for one in facts if one.open for slots in one.open.pending.values())
+        self._samples.append((self._clock(), self._metrics.totals(), pending if _are_known(answer) else None))
+        if worker is not None and not worker.stopped:
+            self._ask(worker, self._open_groups(facts))
+
+    def _ask(self, worker: Worker, open_groups: Iterable[str]) -> None:
+        now = time.monotonic()
+        if now - self._listed_at > _LIST_EVERY_S:
+            self._listed, self._listed_at = worker.visible_groups(), now
+        groups = list(dict.fromkeys([*open_groups, *self._listed]))[:_MOST_GROUPS]
+        wanted = [self._settings.app_id, *(worker.check_group(group) for group in groups)]
+        for name, answer in list(self._asked.items()):
+            if answer.done():
+                del self._asked[name]
+                try:
+                    self._members[name] = list(answer.result().members)
+                except KafkaException as failure:
+                    self._members[name] = failure.args[0].str()
+        new = [name for name in wanted if name not in self._asked]
+        if new:
+            self._asked |= worker.ask_groups(new)
+        self._members = {name: answer for name, answer in self._members.items() if name in wanted}
+
+    @staticmethod
+    def _open_groups(facts: Iterable[PartitionFacts]) -> list[str]:
+        found: Counter[str] = Counter()
+        for one in facts:
+            if one.open is not None:
+                for group, slots in one.open.pending.items():
+                    found[group] += sum(slots.values())
+                for (group, _), number in one.open.others.items():
+                    found[group] += number
+        return [group for group, _ in found.most_common(_MOST_GROUPS + 1) if group != OTHER]
+
+    # --- what is shown ----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything, as JSON takes it. Times in seconds since 1970 UTC, ages in seconds. Asks nobody."""
+        worker, settings = self._health.worker, self._settings
+        answer = self._health.facts()
+        facts = answer or []
+        errors = {one.partition: one.error for one in ([] if worker is None else worker.status())}
+        now = self._clock()
+        own = int(now * 1000)
+        theirs = brokers_now(facts, own)
+        return {
+            "now": now,
+            "worker": {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "version": version("txbridge"),
+                "namespace": settings.namespace,
+                "group": settings.app_id,
+                "started": self._started,
+            },
+            "ready": self._health.not_ready(),
+            # Otherwise what is counted of several partitions is less than there is.
+            "complete": _are_known(answer),
+            "partitions": {
+                "total": self._metrics.partitions_found,
+                "here": [_partition(one, errors.get(one.partition)) for one in facts],
+                "elsewhere": self._elsewhere(worker, {one.partition for one in facts}),
+            },
+            "groups": self._groups(worker, facts, theirs),
+            "schedule": _schedule(settings.check_policy, facts, due_by(own, theirs)),
+            "totals": self._metrics.totals(),
+            "rates": self._rates(),
+            "act": settings.status_page == "act",
+        }
+
+    def _elsewhere(self, worker: Worker | None, here: set[int]) -> list[dict[str, Any]]:
+        """Who has the others: another worker's page shows them."""
+        members = self._members.get(self._settings.app_id)
+        if worker is None or not isinstance(members, list):
+            return []
+        found = []
+        for member in members:
+            partitions = sorted(
+                one.partition for one in member.assignment.topic_partitions if one.topic == worker.end_topic
+            )
+            if partitions and not here & set(partitions):
+                found.append({"host": member.host.lstrip("/"), "client": member.client_id, "partitions": partitions})
+        return found
+
+    def _groups(self, worker: Worker | None, facts: Iterable[PartitionFacts], now: int) -> list[dict[str, Any]]:
+        """By group; `now` (ms) is the brokers' time."""
+        rows: dict[str, dict[str, Any]] = {}
+
+        def row(group: str) -> dict[str, Any]:
+            empty = {"group": group, "pending": 0, "held": 0, "discarded": 0, "oldest": None, "alive": None}
+            return rows.setdefault(group, empty)
+
+        for group in self._listed[:_MOST_GROUPS]:
+            row(group)
+        for one in facts:
+            if one.open is None:
+                continue
+            for group, slots in one.open.pending.items():
+                found = row(group)
+                found["pending"] += sum(slots.values())
+                age = max(0, now - (min(slots) + 1) * SLOT_MS) / 1000
+                found["oldest"] = max(found["oldest"] or 0.0, age)
+            for (group, state), number in one.open.others.items():
+                row(group)["held" if state is TransactionState.HELD else "discarded"] += number
+        if worker is not None:
+            for group, found in rows.items():
+                members = self._members.get(worker.check_group(group))
+                found["alive"] = len(members) if isinstance(members, list) else None
+        ranked = sorted(rows.values(), key=lambda one: (-one["pending"] - one["held"], one["group"]))
+        return ranked[:_MOST_GROUPS]
+
+    def _rates(self) -> dict[str, Any]:
+        """A point for each distance of two samples: how many a second; and how many were pending."""
+        samples = list(self._samples)
+        series: dict[str, list[float]] = {name: [] for name in self._metrics.totals()}
+        for (before, old, _), (after, new, _) in pairwise(samples):
+            seconds = max(after - before, 0.001)
+            for name, points in series.items():
+                points.append(round(max(0.0, new[name] - old[name]) / seconds, 2))
+        return {"every": _SAMPLE_S, "series": series, "pending": [pending for _, _, pending in samples]}
+
+
+def _are_known(facts: list[PartitionFacts] | None) -> bool:
+    """Whether it is known what is open, in every partition of this worker."""
+    return facts is not None and all(one.open is not None for one in facts)
+
+
+def _partition(one: PartitionFacts, error: str | None) -> dict[str, Any]:
+    # None: it is not known. A take-over has to read it first, and Kafka may be away.
+    states = {} if one.open is None else one.open.by_state()
+    return {
+        "partition": one.partition,
+        "serving": one.serving,
+        "error": error,
+        "end_lag": one.end_lag,
+        "pending": states.get(TransactionState.PENDING),
+        "held": states.get(TransactionState.HELD),
+        "discarded": states.get(TransactionState.DISCARDED),
+    }
+
+
+def _schedule(policy: CheckPolicy, facts: Iterable[PartitionFacts], now: int) -> dict[str, Any]:
+    """When checks are expected, from the ages at `now` (ms) alone.
+
+    Nobody looks into the owners' schedules, which they are changing.
+    So immunity times, what waits for a dead group, and the limit of the rate are not in it.
+    """
+    soon = dict.fromkeys(_SOON, 0)
+    last = policy.transaction_timeout + (policy.transaction_check_max - 1) * policy.transaction_check_interval
+    waiting = 0
+    for one in facts:
+        for slots in () if one.open is None else one.open.pending.values():
+            for slot, number in slots.items():
+                age = now - slot * SLOT_MS
+                if age > last:
+                    waiting += number
+                    continue
+                past = age - policy.transaction_timeout
+                due = (
+                    -past if past < 0 else policy.transaction_check_interval - past % policy.transaction_check_interval
+                )
+                for seconds in _SOON:
+                    soon[seconds] += number * (due <= seconds * 1000)
+    return {
+        "first": policy.transaction_timeout / 1000,
+        "every": policy.transaction_check_interval / 1000,
+        "most": policy.transaction_check_max,
+        "greatest_age": policy.transaction_max_age / 1000,
+        "within": {str(seconds): number for seconds, number in soon.items()},
+        "after_last": waiting,
+    }

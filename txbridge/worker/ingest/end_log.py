@@ -1,0 +1,156 @@
+"""END of one partition, in order and without gaps: from Faust's events while they are level, else read by ourselves."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from txbridge.core.end_record import EndRecord, parse_end
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.kafka.body_cache import offset_of
+from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.headers import copyable_headers, headers_of
+from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
+from txbridge.log import get_logger
+from txbridge.worker.commit.records import MalformedRecord
+from txbridge.worker.commit.turn import Waiting
+from txbridge.worker.ingest.end_inbox import EndEvent, EndInbox
+from txbridge.worker.partition_state import PartitionState
+
+#: Records of END, and bytes of their values, that may wait for their transaction: enough for several batches, little
+#: enough to hold in memory.
+_WAITING = 2_000
+_WAITING_BYTES = 16 * 1024 * 1024
+#: How often the end of END is compared with what the events told: Faust may have skipped the last one, after which
+#: nothing would wake us.
+_COMPARE_EVERY_S = 1.0
+#: The same while we read END ourselves: only to notice that Kafka is away, or that END was cut, when all else is idle.
+_LOOK_EVERY_S = 5.0
+
+_log = get_logger("txbridge.worker")
+
+
+class EndLog:
+    """What of END is read and waits to be applied, in `waiting`; the cycle takes it from the left."""
+
+    def __init__(self, names: Names, state: PartitionState, inbox: EndInbox, outside: Outside = OUTSIDE) -> None:
+        self.waiting: Waiting = deque()
+        #: END offset behind the last that was read, and behind markers that follow it.
+        self.position = state.queue.next_end
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+        self._topic = names.end
+        self._partition = state.partition
+        self._state = state
+        self._bounds, self._reader = state.end_reader, state.decision_reader
+        # Since when END has more than can be read.
+        self._blocked_since: float | None = None
+        self._inbox = inbox
+        self._outside = outside
+        self._reading = False
+        self._compared = 0.0
+        self._seen_end = self.position
+        # What was decided while nobody owned the partition came with no event.
+        inbox.clear()
+
+    @property
+    def known_end(self) -> int:
+        """END reaches at least this offset; for any thread, and without asking Kafka."""
+        return max(self.position, self._seen_end, self._inbox.offered)
+
+    def fill(self, timeout: float) -> None:
+        """Take what is there; waits at most `timeout` seconds when nothing waits already.
+
+        Raises LogGoneError, KafkaException.
+        """
+        while len(self._sizes) > len(self.waiting):
+            self._bytes -= self._sizes.popleft()
+        room = _WAITING - len(self.waiting)
+        if room <= 0 or self._bytes >= _WAITING_BYTES:
+            return
+        if self.waiting:
+            timeout = 0.0
+        if self._inbox.must_read:
+            self._read(room, timeout)
+            every = _LOOK_EVERY_S
+        else:
+            for event in self._inbox.take(room, timeout):
+                self._add(event)
+            every = _COMPARE_EVERY_S
+        if self._outside.monotonic() - self._compared > every and not self.waiting:
+            self._compared = self._outside.monotonic()
+            self._compare()
+
+    def _compare(self) -> None:
+        end = self._bounds.end_from(self.position)
+        if end is not None:
+            self._seen_end = end
+            if end > self.position:
+                self._inbox.unlevel()
+            self._note_blocked(end > self.position)
+
+    def _note_blocked(self, is_blocked: bool) -> None:
+        """Told once: a Kafka transaction that nobody ends hides what stands behind it, decisions of others included."""
+        now = self._outside.monotonic()
+        if not is_blocked:
+            self._blocked_since = None
+        elif self._blocked_since is None:
+            self._blocked_since = now
+        elif now - self._blocked_since > STABLE_TIMEOUT_S:
+            self._blocked_since = float("inf")
+            self._state.end_gaps.metrics.failed("hanging_transaction")
+            _log.error(
+                "hanging_transaction",
+                partition=self._partition,
+                error=f"a Kafka transaction stays open in {self._topic}[{self._partition}] at or above offset "
+                f"{self.position}: decisions behind it wait. END must not be written in Kafka transactions",
+            )
+
+    def _read(self, room: int, timeout: float) -> None:
+        """Read END ourselves until Faust's events are level with us; without them this is how END is read."""
+        if not self._reading:
+            self._reader.start(self.position)
+            self._reading = True
+        for message in self._reader.poll(room, timeout):
+            try:
+                headers = headers_of(message)
+            except MalformedRecordError as error:
+                event = EndEvent(offset_of(message), message.key(), message.value(), copyable_headers(message))
+                self._append(event, self._as_malformed(event, str(error)))
+            else:
+                appended = message.timestamp()[1]
+                self._add(EndEvent(offset_of(message), message.key(), message.value(), headers, appended))
+        if self._reader.position > self.position:
+            self._state.end_gaps.note(self._reader.position)
+        self.position = max(self.position, self._reader.position)
+        self._seen_end = max(self._seen_end, self._reader.fetched_end())
+        if self._inbox.try_level(self.position):
+            self._reader.stop()
+            self._reading = False
+
+    def _add(self, event: EndEvent) -> None:
+        try:
+            self._append(event, parse_end(event.offset, event.value, event.headers, event.appended))
+        except MalformedRecordError as error:
+            self._append(event, self._as_malformed(event, str(error)))
+
+    def _append(self, event: EndEvent, record: EndRecord | MalformedRecord) -> None:
+        if event.offset > self.position:
+            self._state.end_gaps.note(event.offset)
+        self._blocked_since = None
+        self.waiting.append(record)
+        self._sizes.append(len(event.value or b""))
+        self._bytes += self._sizes[-1]
+        self.position = event.offset + 1
+        self._state.last_end = event
+
+    def _as_malformed(self, event: EndEvent, error: str) -> MalformedRecord:
+        return MalformedRecord(
+            topic=self._topic,
+            partition=self._partition,
+            offset=event.offset,
+            key=event.key,
+            value=event.value,
+            headers=event.headers,
+            error=error,
+        )

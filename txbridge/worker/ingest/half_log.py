@@ -1,0 +1,174 @@
+"""HALF, read as far as decisions name it, and the judgement that something named is not there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from txbridge.core.end_record import EndRecord
+from txbridge.kafka.environment import Outside
+from txbridge.worker.commit.records import MalformedRecord
+from txbridge.worker.partition_state import PartitionState
+
+#: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
+HALF_BATCH = 10_000
+#: Reading HALF up to an offset that an END names: a fetch takes milliseconds. After so long, Kafka is asked whether it
+#: goes there at all.
+_HALF_SOON_S = 0.05
+#: Reading HALF up to an offset that Kafka says is there: without a record for this long, something is wrong.
+_HALF_TIMEOUT_S = 10.0
+#: What an END of a client's names is stored. Kafka has no read that proves the contrary: a former leader answers as of
+#: when it led, and metadata comes from whichever broker is asked. Only a record that is written to HALF with acks=all
+#: would prove it. So absence is what many answers agree about. Each says where HALF ends, and comes from whom the
+#: brokers take for the leader then. Each is asked for after the one before it was answered, and after the END was read:
+#: an older one proves nothing about it. They span this time. A broker that goes on after it stood still learns who
+#: leads within a fetch of the metadata log; five seconds are ten times that. A leader that is cut off from the other
+#: brokers for longer, and to which all metadata that is asked for points, would still be believed.
+_ABSENT_AFTER_S = 5.0
+#: Time alone proves nothing: whoever stood still for it has heard nothing meanwhile. Half as many as there are in that
+#: time when each comes at once, so that a slow broker only takes longer.
+_ABSENT_ANSWERS = 10
+#: When more time than this lies between two answers, this process or Kafka stood still, and the count begins anew. A
+#: turn with a Kafka transaction and two requests takes less.
+_MOST_APART_S = 3.0
+#: Between an answer and the next question.
+_ASK_EVERY_S = 0.25
+#: Answers that are kept: those that span the time when each comes at once.
+_KEPT_ANSWERS = max(_ABSENT_ANSWERS, int(_ABSENT_AFTER_S / _ASK_EVERY_S) + 2)
+#: How often HALF is compared with how far it was read: a reader at its end learns nothing of a log that was cut and
+#: grows again.
+_LOOK_EVERY_S = 5.0
+
+Batch = Sequence[EndRecord | MalformedRecord]
+
+
+class _Answer(NamedTuple):
+    """Where HALF ends, as somebody said."""
+
+    at: float
+    end: int
+    #: END had been read below this offset when it was asked for.
+    known: int
+
+
+class HalfLog:
+    """Reads HALF of one partition for its decisions."""
+
+    def __init__(self, state: PartitionState, outside: Outside) -> None:
+        self._state = state
+        self._outside = outside
+        #: The END that waits for something of HALF, and for how long nothing of it came and nobody said that it is not
+        #: there (s). Time in which this process stood still does not count.
+        self._waits: int | None = None
+        self._vain = 0.0
+        self._counted_at = 0.0
+        #: What Kafka said, without a gap; the newest last.
+        self._answers: deque[_Answer] = deque(maxlen=_KEPT_ANSWERS)
+        self._answered_at = float("-inf")
+        #: END offset below which all is judged: a record may be applied in several Kafka transactions.
+        self._judged_to = 0
+        self._looked_at = outside.monotonic()
+
+    def look(self) -> None:
+        """See from time to time that HALF still reaches what was read of it. Raises LogGoneError, KafkaException."""
+        now = self._outside.monotonic()
+        if now - self._looked_at >= _LOOK_EVERY_S:
+            self._looked_at = now
+            reader = self._state.half_reader
+            reader.end_from(max(reader.position, self._state.progress.read or 0))
+
+    def ready(self, batch: Batch, end_position: int) -> int:
+        """Read HALF for these ENDs; how many of them, from the first on, can be applied now.
+
+        What one names is then read, or counts as absent. END is read up to `end_position`.
+
+        Raises TimeoutError, LogGoneError, KafkaException.
+        """
+        reader = self._state.half_reader
+        target = max((_highest(record) for record in batch), default=-1) + 1
+        if reader.position >= target or all(self._lowest_unread(record) is None for record in batch):
+            return len(batch)
+        until = self._outside.monotonic() + _HALF_SOON_S
+        while reader.position < target and not self._state.queue.must_park:
+            if self._state.take_in_half(HALF_BATCH, _HALF_SOON_S):
+                self._vain = 0.0
+            # Also while messages come without an end: an END that names what is not there is judged meanwhile.
+            if self._outside.monotonic() >= until:
+                break
+        waits = next((number for number, record in enumerate(batch) if self._lowest_unread(record) is not None), None)
+        if waits is None:
+            return len(batch)
+        if waits or self._state.queue.must_park:
+            return waits
+        return self._judge(batch, end_position)
+
+    def _lowest_unread(self, record: EndRecord | MalformedRecord) -> int | None:
+        """The lowest half offset that it names and of which only reading HALF can tell what it is."""
+        if not isinstance(record, EndRecord):
+            return None
+        position, queue = self._state.half_reader.position, self._state.queue
+        if record.offset < self._judged_to:
+            return None
+        # Below the watermark: one that is open is known, another may be a copy.
+        unread = (
+            entry.half_offset
+            for entry in record.entries
+            if entry.half_offset >= position
+            and (entry.half_offset >= queue.half_position or queue.entry(entry.half_offset) is None)
+        )
+        return min(unread, default=None)
+
+    def _judge(self, batch: Batch, end_position: int) -> int:
+        """The first END waits: what it names is on its way, or not there."""
+        now, first = self._outside.monotonic(), batch[0]
+        if self._waits != first.offset:
+            self._waits, self._vain, self._counted_at = first.offset, 0.0, now
+        if now - self._answered_at >= _ASK_EVERY_S:
+            lowest = self._lowest_unread(first)
+            assert lowest is not None
+            self._ask(lowest, end_position)
+        judged = 0
+        for record in batch:
+            unread = self._lowest_unread(record)
+            if unread is not None and not self._is_absent(record.offset, unread):
+                break
+            judged += 1
+            self._judged_to = record.offset + 1
+        return judged
+
+    def _ask(self, lowest: int, end_position: int) -> None:
+        """Ask where HALF ends. Raises TimeoutError when `lowest` neither comes nor is said to be absent."""
+        reader = self._state.half_reader
+        end = reader.end_from(reader.position)
+        now = self._outside.monotonic()
+        is_unbroken = now - self._answered_at <= _MOST_APART_S
+        self._answered_at = now
+        self._vain += min(now - self._counted_at, _MOST_APART_S)
+        self._counted_at = now
+        if end is None or not is_unbroken:
+            self._answers.clear()
+        if end is not None:
+            self._answers.append(_Answer(now, end, end_position))
+        if end is not None and is_unbroken and end <= lowest:
+            self._vain = 0.0
+        elif self._vain > _HALF_TIMEOUT_S:
+            raise TimeoutError(
+                f"{reader.topic}[{reader.partition}] did not come up to offset {lowest + 1}, nor does Kafka keep "
+                f"saying that it ends before it",
+            )
+
+    def _is_absent(self, offset: int, half_offset: int) -> bool:
+        """Whether enough answers agree that what the END at `offset` names is not there."""
+        for count, answer in enumerate(reversed(self._answers), start=1):
+            if answer.known <= offset or answer.end > half_offset:
+                return False
+            if count >= _ABSENT_ANSWERS and self._answers[-1].at - answer.at >= _ABSENT_AFTER_S:
+                return True
+        return False
+
+
+def _highest(record: EndRecord | MalformedRecord) -> int:
+    if not isinstance(record, EndRecord):
+        return -1
+    return max((entry.half_offset for entry in record.entries), default=-1)

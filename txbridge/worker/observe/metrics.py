@@ -1,0 +1,344 @@
+"""The worker's metrics: all names, labels and buckets, and what counts as what. docs/metrics.md lists them.
+
+Counted once for each Kafka transaction, and only after Kafka has committed it. What is a state (open messages, lag,
+ownership) is not counted at all: it is read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import confluent_kafka
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector
+from prometheus_client import Counter as CounterMetric
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
+from txbridge.core.end_record import Source
+from txbridge.core.open_counts import SLOT_MS, Count
+from txbridge.core.states import RefusalReason, TransactionState
+from txbridge.worker.commit.records import MalformedRecord
+from txbridge.worker.observe.histogram import BulkHistogram
+from txbridge.worker.observe.labels import KnownNames
+
+#: Producer groups with a label value of their own, unless the settings say otherwise.
+DEFAULT_MAX_GROUPS = 100
+#: A Kafka transaction takes 5 ms on an idle cluster and up to the commit time-out (10 s by default) on a sick one.
+_COMMIT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+#: Up to the most that one Kafka transaction takes.
+_COMMIT_MESSAGES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+#: From a decision on an idle worker to one that waited for a worker over a weekend.
+_VISIBLE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
+#: A local transaction of milliseconds, checks after seconds, and then RocketMQ's buckets: 5 s to 24 h.
+_FINISH_SECONDS = (0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)
+#: An idle partition takes less than a second, a million pending messages take some ten.
+_TAKEOVER_SECONDS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+#: Ages of pending messages, oldest first, and the least age (s) of each: the first check and its answers, the reaction
+#: of a person, a night, the rest.
+_AGES = {"over_24h": 86_400, "6h_to_24h": 21_600, "1h_to_6h": 3_600, "10m_to_1h": 600, "1m_to_10m": 60, "under_1m": 0}
+
+
+#: Everything that can go wrong: names of log events, which docs/operations.md explains.
+CAUSES = (
+    "check_refused",
+    "end_not_readable_by_faust",
+    "faust_crashed",
+    "fenced",
+    "hanging_transaction",
+    "internal_topic_refused",
+    "kafka_unavailable",
+    "outcome_learnt",
+    "outcome_unknown",
+    "partitions_changed",
+    "records_timed_out",
+    "refused",
+    "transaction_aborted",
+    "transactional_decisions",
+    "transactional_half_messages",
+    "unexpected_error",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What an owner knows of its partition at the moment."""
+
+    partition: int
+    serving: bool
+    #: None until it is restored.
+    open: Count | None = None
+    #: Records of END that are known and not applied.
+    end_lag: int | None = None
+    #: Seconds for which checks are overdue that may be possible (CheckWatch).
+    checks_overdue: float | None = None
+    #: Seconds by which this machine's clock is ahead of the brokers'.
+    clock_ahead: float | None = None
+
+
+class WorkerMetrics:
+    """Of one process, in a registry of its own: whoever embeds a worker keeps the global one for itself.
+
+    Thread-safe. `max_groups` bounds the values of the label group.
+    """
+
+    def __init__(self, max_groups: int = DEFAULT_MAX_GROUPS) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.groups = KnownNames(max_groups)
+        #: Half partitions of the namespace; 0 until they are known.
+        self.partitions_found = 0
+
+        def counter(name: str, text: str, *labels: str) -> CounterMetric:
+            return CounterMetric(f"txbridge_{name}", text, labels, registry=registry)
+
+        self._decisions = counter("decisions_total", "END entries that were applied", "outcome", "source")
+        self._delivered = counter("messages_delivered_total", "Messages that became visible in their real topics")
+        self._held = counter("messages_held_total", "Commits whose real topic did not take the message at once")
+        self._refused = counter("end_refused_total", "END entries without effect", "reason", "source")
+        self._checks = counter("checks_sent_total", "Check requests to producer groups", "group")
+        self._discards = counter("discards_total", "Undecided messages that were given up", "reason")
+        self._abandoned = counter("messages_abandoned_total", "Held messages that an operator has given up")
+        self._malformed = counter("malformed_records_total", "Records of HALF and END set aside that are not ours")
+        self._copies = counter("copies_total", "Half messages set aside that were stored twice")
+        self._errors = counter("errors_total", "What went wrong, by the name of its log event", "cause")
+        self._commit = Histogram(
+            "txbridge_commit_seconds", "Duration of a Kafka transaction", buckets=_COMMIT_SECONDS, registry=registry
+        )
+        self._commit_messages = Histogram(
+            "txbridge_commit_messages",
+            "Half messages that a Kafka transaction decides, checks, holds or discards",
+            buckets=_COMMIT_MESSAGES,
+            registry=registry,
+        )
+        self._takeover = Histogram(
+            "txbridge_takeover_seconds",
+            "From the begin of a take-over until the partition is served",
+            buckets=_TAKEOVER_SECONDS,
+            registry=registry,
+        )
+        self._visible = BulkHistogram(
+            "txbridge_decision_to_visible_seconds",
+            "From a commit's append to END until its message is visible; one observation for each message",
+            _VISIBLE_SECONDS,
+        )
+        self._finish = BulkHistogram(
+            "txbridge_finish_seconds",
+            "From the birth of a half message until it is visible; one observation for each message",
+            _FINISH_SECONDS,
+        )
+        self._ready = Gauge("txbridge_ready", "Whether /readyz says yes", registry=registry)
+        build = Gauge(
+            "txbridge_build_info", "What runs here; always 1", ["version", "python", "librdkafka"], registry=registry
+        )
+        build.labels(version("txbridge"), platform.python_version(), confluent_kafka.libversion()[0]).set(1)
+        for collector in (self._visible, self._finish):
+            registry.register(collector)
+        ProcessCollector(registry=registry)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Prometheus sees an increase only of what was there before: the first discard must not go unnoticed."""
+        for source in (Source.CLIENT, Source.CHECK, Source.OPERATOR):
+            for outcome in ("commit", "rollback", "unknown"):
+                self._decisions.labels(outcome, source.value)
+        self._decisions.labels("resume", Source.RESUME.value)
+        self._decisions.labels("abandon", Source.ABANDON.value)
+        for reason in RefusalReason:
+            for source in Source:
+                self._refused.labels(reason.value, source.value)
+        for why in (MAX_CHECKS, EXPIRED):
+            self._discards.labels(why)
+        for cause in CAUSES:
+            self._errors.labels(cause)
+
+    # --- facts, told after Kafka has committed them -----------------------------------------------------------------
+
+    def committed(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
+        """Kafka has committed this draft, in so many seconds, and now it is so late (ms)."""
+        for source, decisions in draft.decisions.items():
+            for outcome, number in (
+                ("commit", decisions.commits),
+                ("rollback", decisions.rollbacks),
+                ("unknown", decisions.unknowns),
+                ("resume", decisions.resumes),
+                ("abandon", decisions.abandons),
+            ):
+                if number:
+                    self._decisions.labels(outcome, source.value).inc(number)
+        self._delivered.inc(len(draft.deliver))
+        self._visible.observe_weighted(
+            [((now - since) / 1000, number) for since, number in draft.delivered_since.items()]
+        )
+        self._finish.observe_milliseconds([now - entry.born for entry in draft.deliver])
+        self._held.inc(len(draft.held))
+        for (reason, by), number in Counter((one.reason.value, one.source.value) for one in draft.refused).items():
+            self._refused.labels(reason, by).inc(number)
+        for group, number in Counter(entry.group for entry in draft.checks).items():
+            self._checks.labels(self.groups.label(group)).inc(number)
+        for why, number in Counter(entry.reason for entry in draft.discards).items():
+            self._discards.labels(why).inc(number)
+        self._abandoned.inc(len(draft.abandoned))
+        for record in malformed:
+            if record.copy_of is not None:
+                self._copies.inc()
+            else:
+                self._malformed.inc()
+        self._commit.observe(seconds)
+        self._commit_messages.observe(
+            sum(map(len, (draft.deliver, draft.rolled_back, draft.held, draft.checks, draft.discards)))
+        )
+
+    def found_partitions(self, number: int) -> None:
+        """So many half partitions there are, whoever has them."""
+        self.partitions_found = number
+
+    def taken_over(self, seconds: float) -> None:
+        """A partition is served, so many seconds after its take-over began."""
+        self._takeover.observe(seconds)
+
+    def failed(self, cause: str) -> None:
+        """Something went wrong; `cause` is the name of the log event."""
+        self._errors.labels(cause).inc()
+
+    def totals(self) -> dict[str, float]:
+        """What was counted since the start of the process, by what it is; for the status page."""
+        decided: Counter[str] = Counter()
+        for sample in _samples(self._decisions):
+            decided[sample.labels["outcome"]] += int(sample.value)
+        return {
+            "delivered": _sum(self._delivered),
+            "committed": decided["commit"],
+            "rolled_back": decided["rollback"],
+            "checks": _sum(self._checks),
+            "discarded": _sum(self._discards),
+            "refused": _sum(self._refused),
+            "errors": _sum(self._errors),
+        }
+
+    # --- states, asked for at every scrape --------------------------------------------------------------------------
+
+    def watch(self, partitions: Callable[[], list[PartitionFacts] | None], is_ready: Callable[[], bool]) -> None:
+        """Where to ask; to be called once. `partitions` yields None while it is not known which ones there are."""
+        self._ready.set_function(lambda: float(is_ready()))
+        self.registry.register(_States(partitions, self.groups, lambda: self.partitions_found))
+
+
+def _samples(counter: CounterMetric) -> list[Sample]:
+    return [one for metric in counter.collect() for one in metric.samples if one.name.endswith("_total")]
+
+
+def _sum(counter: CounterMetric) -> float:
+    return sum(one.value for one in _samples(counter))
+
+
+def brokers_now(facts: Iterable[PartitionFacts], own: int) -> int:
+    """The brokers' time (ms), as far as it is known, when it is `own` here: births are by their clock."""
+    ahead = next((one.clock_ahead for one in facts if one.clock_ahead is not None), 0.0)
+    return own - int(ahead * 1000)
+
+
+class _States(Collector):
+    """Gauges of what the owners know, computed when asked."""
+
+    def __init__(
+        self, partitions: Callable[[], list[PartitionFacts] | None], groups: KnownNames, found: Callable[[], int]
+    ) -> None:
+        self._partitions = partitions
+        self._found = found
+        self._groups = groups
+
+    def describe(self) -> Iterable[Metric]:
+        """Nobody is asked at the registration."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        answer = self._partitions()
+        facts = answer or []
+        total = GaugeMetricFamily("txbridge_partitions", "Half partitions of the namespace")
+        if found := self._found():
+            total.add_metric([], found)
+        yield total
+        owned = GaugeMetricFamily("txbridge_partition_owned", "Assigned to this worker", labels=["partition"])
+        serving = GaugeMetricFamily("txbridge_partition_serving", "Restored and served", labels=["partition"])
+        lag = GaugeMetricFamily("txbridge_end_lag_records", "END records not applied yet", labels=["partition"])
+        overdue = GaugeMetricFamily(
+            "txbridge_checks_overdue_seconds",
+            "For how long checks have been due that no dead group explains",
+            labels=["partition"],
+        )
+        clock = GaugeMetricFamily(
+            "txbridge_clock_ahead_seconds", "This machine's clock against the brokers'", labels=["partition"]
+        )
+        for one in facts:
+            label = [str(one.partition)]
+            if one.clock_ahead is not None:
+                clock.add_metric(label, one.clock_ahead)
+            owned.add_metric(label, 1)
+            serving.add_metric(label, float(one.serving))
+            if one.end_lag is not None:
+                lag.add_metric(label, one.end_lag)
+            if one.checks_overdue is not None:
+                overdue.add_metric(label, one.checks_overdue)
+        yield from (owned, serving, lag, overdue, clock, self._of_partitions(facts))
+        # What is not known is no zero: with one partition unknown, no sum is true.
+        counts = [one.open for one in facts if one.open is not None]
+        is_known = answer is not None and len(counts) == len(facts)
+        yield from self._open(counts if is_known else None, brokers_now(facts, time.time_ns() // 1_000_000))
+
+    @staticmethod
+    def _of_partitions(facts: list[PartitionFacts]) -> Metric:
+        """Open messages of each partition of which they are known."""
+        family = GaugeMetricFamily(
+            "txbridge_partition_half_messages", "Open half messages of a partition", labels=["partition", "state"]
+        )
+        for one in facts:
+            if one.open is not None:
+                for state, number in one.open.by_state().items():
+                    family.add_metric([str(one.partition), state.value], number)
+        return family
+
+    def _open(self, counts: list[Count] | None, now: int) -> Iterator[Metric]:
+        """Open messages of all partitions, by group, state and age; no sample when they are not known."""
+        states = {state: Counter[str]() for state in TransactionState if state.is_open}
+        ages = {name: Counter[str]() for name in _AGES}
+        names = list(_AGES)
+        # A slot is as old as its end, so that no age is exaggerated. By number, up to which each age reaches.
+        edges = [(now - least * 1000) // SLOT_MS - 1 for least in list(_AGES.values())[:-1]]
+        oldest: dict[str, float] = {}
+        for count in counts or ():
+            for group, slots in count.pending.items():
+                label = self._groups.label(group)
+                by_age = [0] * len(names)
+                # With a message in each slot of 72 h and group this runs 26,000 times: nothing more in it.
+                for slot, number in slots.items():
+                    by_age[bisect_left(edges, slot)] += number
+                for name, number in zip(names, by_age, strict=True):
+                    ages[name][label] += number
+                states[TransactionState.PENDING][label] += sum(by_age)
+                age = max(0, now - (min(slots) + 1) * SLOT_MS) / 1000
+                oldest[label] = max(oldest.get(label, 0.0), age)
+            for (group, state), number in count.others.items():
+                states[state][self._groups.label(group)] += number
+        # A group that has nothing any more is 0, instead of vanishing from the graphs.
+        groups = self._groups.seen if counts is not None else []
+        half = GaugeMetricFamily("txbridge_half_messages", "Open half messages", labels=["group", "state"])
+        pending = GaugeMetricFamily(
+            "txbridge_half_messages_pending", "Undecided half messages by age", labels=["group", "age"]
+        )
+        oldest_age = GaugeMetricFamily(
+            "txbridge_half_oldest_pending_seconds", "Age of the oldest undecided half message", labels=["group"]
+        )
+        for group in groups:
+            for state, by_group in states.items():
+                half.add_metric([group, state.value], by_group[group])
+            for age_name, by_group in ages.items():
+                pending.add_metric([group, age_name], by_group[group])
+            oldest_age.add_metric([group], oldest.get(group, 0.0))
+        yield from (half, pending, oldest_age)

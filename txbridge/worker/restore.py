@@ -1,0 +1,393 @@
+"""Take-over of a partition, from the topics alone: after it, memory holds what the previous owner had committed.
+
+1. The fence: whoever owned the partition can write nothing any more.
+2. OFFSET to its end: the progress and the parked entries; then OP from the progress.
+3. A first Kafka transaction with nothing but the progress: it proves that nobody came in between, and that OFFSET was
+   read to its true end.
+HALF is then read by the owner as decisions ask for it, from the low watermark, and from a little below it for the ids
+of the last messages; END from the progress on, as any other END.
+
+A broker that leads a partition no more may answer for a moment as if it did, with the end of long ago. So no end that
+somebody reports is believed: of OFFSET the first transaction proves it, of OP the progress knows how many records there
+are, and of HALF how far it was read.
+
+Only workers write OP and OFFSET. What can not be theirs is passed over and reported. What looks like theirs is
+believed, unless the logs contradict it: then the take-over is refused. It is refused, too, when a worker of a later
+release has written there what this one can not read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from confluent_kafka import Message, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from txbridge.core.checkpoint import Progress, parse_op
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.headers import MalformedRecordError, NewerVersionError
+from txbridge.core.names import Names
+from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.states import Outcome
+from txbridge.kafka.body_cache import PayloadStore, offset_of
+from txbridge.kafka.environment import Outside
+from txbridge.kafka.failures import FencedError, LogGoneError, StoppedError, TakeOverRefusedError
+from txbridge.kafka.headers import headers_of
+from txbridge.kafka.partition_reader import PartitionReader, cut_agreement
+from txbridge.log import get_logger
+from txbridge.text import counted
+from txbridge.worker.commit.writer import TransactionalWriter
+from txbridge.worker.failpoints import fault_point
+from txbridge.worker.ingest.lost_tail import lost_tails
+from txbridge.worker.ingest.offset_gaps import gaps_of_end, gaps_of_half
+from txbridge.worker.partition_state import PartitionContext, PartitionState
+
+_REQUEST_TIMEOUT_S = 10.0
+#: Between two questions about an end that can not be the true one.
+_ASK_AGAIN_S = 0.25
+
+_Bounds = Mapping[str, tuple[int, int]]
+_log = get_logger("txbridge.worker")
+
+
+def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> PartitionState:
+    """Become the owner and restore the state.
+
+    Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, StoppedError, TimeoutError,
+    KafkaException.
+    """
+    names, kafka, outside = context.names, context.kafka, context.outside
+    writer = TransactionalWriter(kafka, names, partition, context.commit_timeout_ms, outside)
+    readers: list[PartitionReader] = []
+    ledger: OffsetLedger | None = None
+
+    def reader(topic: str, *, on_demand: bool = False, committed: bool = False) -> PartitionReader:
+        readers.append(
+            PartitionReader(
+                kafka,
+                topic,
+                partition,
+                committed=committed,
+                on_demand=on_demand,
+                follows=committed,
+                outside=outside,
+            )
+        )
+        return readers[-1]
+
+    try:
+        # 1. The fence.
+        writer.fence()
+        fault_point("takeover.fenced")
+        # 2. OFFSET, OP, HALF.
+        ids = _topic_ids(context.admin, names, partition)
+        ledger = read_offset_topic(context, partition, stopping)
+        if ledger.newer is not None:
+            _refuse_newer(names.offset, partition, *ledger.newer)
+        half_reader, end_reader = reader(names.half, on_demand=True), reader(names.end)
+        bounds = {
+            "half": half_reader.watermarks(),
+            "end": end_reader.watermarks(),
+            "op": half_reader.watermarks(names.op),
+        }
+        progress = ledger.progress
+        if progress is None:
+            half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
+            progress, half_read = Progress(half=half, end=end, op=op, topics=ids), half
+            # Nothing says how far predecessors read, if there were any: what names messages that HALF holds is theirs.
+            half_known = bounds["half"][1]
+        else:
+            half_read = max(progress.half, bounds["half"][1] if progress.read is None else progress.read)
+            _refuse_other_topics(names, partition, progress, half_read, ids, bounds)
+            # A record of END that is applied in part is there.
+            end = progress.end + 1 if progress.entry else progress.end
+            for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, progress.op)):
+                _refuse_cut(half_reader, topic, wanted, stopping, outside)
+            _refuse_lost(lost_tails(names, progress, {"half": half_reader, "end": end_reader}))
+            half_known = half_read
+        _refuse_parked_beyond(names, partition, ledger, half_known)
+        queue = HalfQueue(
+            context.policy,
+            watermark=progress.half,
+            next_end=progress.end,
+            next_entry=progress.entry,
+            next_op=progress.op,
+        )
+        had_parked = bool(ledger.parked)
+        queue.restore_parked(ledger.parked)
+        op_from = max(progress.op, bounds["op"][0])
+        replayed = _replay_op(context, partition, queue, op_from, progress, half_known, stopping)
+        if ledger.progress is None and (replayed or had_parked or bounds["op"][0] > 0):
+            _refuse_lost_progress(context, partition, stopping)
+        state = PartitionState(
+            partition=partition,
+            names=names,
+            queue=queue,
+            payloads=PayloadStore(context.payload_memory, names, reader(names.half)),
+            writer=writer,
+            half_reader=half_reader,
+            end_reader=end_reader,
+            decision_reader=reader(names.end, committed=True),
+            half_gaps=gaps_of_half(names.half, partition, context.metrics),
+            end_gaps=gaps_of_end(names.end, partition, context.metrics),
+            progress=replace(progress, read=half_read),
+            progress_offset=ledger.progress_offset,
+            ledger_at=ledger.position,
+            stopping=stopping,
+        )
+        # Below the watermark only for the ids: what retention has eaten there is missed by nobody.
+        recent = progress.half if progress.recent is None else min(progress.recent, progress.half)
+        half_reader.start(max(recent, bounds["half"][0]))
+        fault_point("takeover.restored")
+    except TakeOverRefusedError:
+        _close(readers)
+        # Somebody else took the partition over while this one read: parts of two states do not fit together, and the
+        # topics are fine.
+        if ledger is not None and read_offset_topic(context, partition, stopping).progress != ledger.progress:
+            raise FencedError("another worker has written the progress during this take-over") from None
+        raise
+    except BaseException:
+        _close(readers)
+        raise
+    return state
+
+
+def _close(readers: Iterable[PartitionReader]) -> None:
+    for reader in readers:
+        reader.close()
+
+
+def _topic_ids(admin: AdminClient, names: Names, partition: int) -> dict[str, str]:
+    """Kafka's ids of half, end, op and offset, all of which have the partition.
+
+    Raises TakeOverRefusedError, KafkaException.
+    """
+    topics = names.identified
+    answers = admin.describe_topics(TopicCollection(list(topics.values())), request_timeout=_REQUEST_TIMEOUT_S)
+    facts = {short: answers[topic].result(_REQUEST_TIMEOUT_S) for short, topic in topics.items()}
+    for short, topic in topics.items():
+        count = len(facts[short].partitions)
+        if count <= partition:
+            others = len(facts["end"].partitions)
+            raise TakeOverRefusedError(
+                f"{topic} has {counted(count, 'partition')}, {names.end} has {others}: their number was changed, and "
+                f"partition {partition} can not be served. The others go on; use a new namespace to grow",
+            )
+    return {short: str(found.topic_id) for short, found in facts.items()}
+
+
+def read_offset_topic(
+    context: PartitionContext,
+    partition: int,
+    stopping: Callable[[], bool],
+    start: int = 0,
+) -> OffsetLedger:
+    """The last progress of OFFSET and the parked entries, reading from `start`."""
+    names = context.names
+    ledger = OffsetLedger(names, partition)
+    strangers = _Strangers(names.offset, partition)
+    low, high = _bounds(context, names.offset, partition)
+    if low > 0:
+        # Compaction never moves the start of a log.
+        raise TakeOverRefusedError(
+            f"{names.offset}[{partition}] begins at offset {low}: records were deleted, although it must only be "
+            f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
+            f"namespace",
+        )
+    # Not before: a consumer that was connected with nothing to read may find the leader a second later.
+    reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
+    try:
+        reader.start(start)
+        for message in reader.read_to(high, stopping):
+            try:
+                ledger.take(message.key(), message.value(), headers_of(message), offset_of(message))
+            except MalformedRecordError as error:
+                strangers.note(offset_of(message), error)
+        ledger.position = reader.position
+    finally:
+        reader.close()
+    strangers.report()
+    return ledger
+
+
+def _bounds(context: PartitionContext, topic: str, partition: int) -> tuple[int, int]:
+    """Log start and end; a reader of committed records would answer the last stable offset instead of the end."""
+    reader = PartitionReader(context.kafka, topic, partition, committed=False, outside=context.outside)
+    try:
+        return reader.watermarks()
+    finally:
+        reader.close()
+
+
+def _replay_op(
+    context: PartitionContext,
+    partition: int,
+    queue: HalfQueue,
+    start: int,
+    progress: Progress,
+    half_read: int,
+    stopping: Callable[[], bool],
+) -> int:
+    """Take in OP from `start` to its end; returns how many records of ours there were.
+
+    Raises TakeOverRefusedError when there are fewer than the progress knows of.
+    """
+    outside = context.outside
+    strangers = _Strangers(context.names.op, partition)
+    reader = PartitionReader(context.kafka, context.names.op, partition, committed=True, outside=context.outside)
+    count = 0
+    try:
+        reader.start(start)
+        too_few = cut_agreement()
+        while True:
+            for message in reader.read_to(_bounds(context, context.names.op, partition)[1], stopping):
+                try:
+                    outcome, half_offsets = _read_op(message, half_read, progress)
+                except NewerVersionError as error:
+                    _refuse_newer(context.names.op, partition, offset_of(message), str(error))
+                except MalformedRecordError as error:
+                    strangers.note(offset_of(message), error)
+                else:
+                    count += 1
+                    queue.restore_op(offset_of(message), outcome, half_offsets)
+            # What retention has eaten is not needed, and not counted.
+            if count >= progress.ops or start > progress.op:
+                break
+            if too_few.note(outside.monotonic()):
+                _refuse_lost_ops(context.names, partition, progress, count)
+            _wait_to_ask_again(stopping, outside)
+    finally:
+        reader.close()
+    strangers.report()
+    return count
+
+
+def _wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
+    if stopping():
+        raise StoppedError("told to stop while reading")
+    outside.wait(threading.Event(), _ASK_AGAIN_S)
+
+
+def _read_op(message: Message, half_read: int, progress: Progress) -> tuple[Outcome, list[int]]:
+    """Outcome and half offsets. Raises MalformedRecordError also for what would finish a message that is to come."""
+    outcome, half_offsets = parse_op(message.value(), headers_of(message))
+    half_offsets = progress.meant(offset_of(message), half_offsets)
+    if max(half_offsets, default=-1) >= half_read:
+        raise MalformedRecordError(
+            f"it names half offset {max(half_offsets)}, but HALF was read up to {half_read} only"
+        )
+    return outcome, half_offsets
+
+
+class _Strangers:
+    """Records of a stranger's in a topic that only workers write: they say nothing about our state.
+
+    One line in the log, however many there are: every take-over reads them again.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._where = {"topic": topic, "partition": partition}
+        self._first: tuple[int, str] | None = None
+        self._count = 0
+
+    def note(self, offset: int, error: MalformedRecordError) -> None:
+        self._first = self._first or (offset, str(error))
+        self._count += 1
+
+    def report(self) -> None:
+        if self._first is not None:
+            offset, error = self._first
+            _log.error("malformed_record", **self._where, offset=offset, count=self._count, error=error)
+
+
+def _refuse_cut(
+    reader: PartitionReader, topic: str, wanted: int, stopping: Callable[[], bool], outside: Outside
+) -> None:
+    """A log that ends below what was reached, as everybody says who is asked, was cut."""
+    try:
+        while reader.end_from(wanted, topic) is None:
+            _wait_to_ask_again(stopping, outside)
+    except LogGoneError as error:
+        raise TakeOverRefusedError(
+            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge "
+            f"{reader.partition}`",
+        ) from None
+
+
+def _refuse_lost(lost: Mapping[str, str]) -> None:
+    """What a worker wrote here would hide the loss: it stays refused until a person has acknowledged it."""
+    if lost:
+        raise TakeOverRefusedError("; ".join(lost.values()))
+
+
+def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, half_read: int) -> None:
+    """What nobody has read can not be open; and the next message to get that offset would be taken for it."""
+    last = max(ledger.parked, default=-1)
+    if last >= half_read:
+        raise TakeOverRefusedError(
+            f"{names.offset}[{partition}] holds a parked entry of half offset {last}, and {names.half}[{partition}] "
+            f"was read up to offset {half_read} only: a stranger wrote the entry. Remove it: write a record with its "
+            f"key, header TXB_V=1 and no value",
+        )
+
+
+def _refuse_lost_ops(names: Names, partition: int, progress: Progress, count: int) -> NoReturn:
+    raise TakeOverRefusedError(
+        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {progress.op} on, and workers have "
+        f"written {progress.ops}: the log was cut. Restore it, or use a new namespace",
+    )
+
+
+def _refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoReturn:
+    """What it says is not known: without it messages would be delivered twice, or checked although they are decided."""
+    raise TakeOverRefusedError(
+        f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
+        f"that release serve this partition; this one does not guess",
+    )
+
+
+def _refuse_lost_progress(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> NoReturn:
+    """OFFSET holds no progress, as everybody says who is asked. Raises TakeOverRefusedError, or FencedError."""
+    names, outside = context.names, context.outside
+    lost = cut_agreement()
+    while read_offset_topic(context, partition, stopping).progress is None:
+        if lost.note(outside.monotonic()):
+            raise TakeOverRefusedError(
+                f"{names.offset}[{partition}] holds no progress although {names.op} has had records: the offset topic "
+                f"was recreated or emptied. Restore it from a backup, or drain and use a new namespace",
+            )
+        _wait_to_ask_again(stopping, outside)
+    raise FencedError(
+        f"{names.offset}[{partition}] has a progress that was not read: another worker has written it during this "
+        f"take-over, or a former leader of the partition has answered",
+    )
+
+
+def _refuse_other_topics(
+    names: Names,
+    partition: int,
+    progress: Progress,
+    half_read: int,
+    ids: Mapping[str, str],
+    bounds: _Bounds,
+) -> None:
+    """Topics that were recreated, or lost records that are still needed, look normal otherwise."""
+    topics = names.identified
+    for short, topic in topics.items():
+        if progress.topics.get(short, ids[short]) != ids[short]:
+            raise TakeOverRefusedError(
+                f"{topic} is not the topic that the progress of partition {partition} was written for (topic id "
+                f"{ids[short]}, not {progress.topics[short]}): it was deleted and created anew. Use a new namespace",
+            )
+    for short, wanted in (("half", progress.half), ("end", progress.end), ("op", progress.op)):
+        low, _ = bounds[short]
+        # OP names half messages. With none read at or above the watermark, none of its records is needed.
+        needed = short != "op" or half_read > progress.half
+        if wanted < low and needed:
+            raise TakeOverRefusedError(
+                f"{topics[short]}[{partition}] begins at offset {low}, above offset {wanted} that is still needed: "
+                f"retention has eaten undecided messages or decisions. Their retention must outlast every outage",
+            )

@@ -1,0 +1,69 @@
+"""The rights of a worker at its start: what it lacks is said at once and by name, not by a partition that stands still.
+
+Real topics are looked at when a message is to be delivered: only then it is known which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import TimeoutError as NoAnswer
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from txbridge.core.names import Names
+from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S
+from txbridge.kafka.denied import missing_right
+
+#: librdkafka must not give up a request to a coordinator by itself (membership.py says why): the longest it accepts.
+_LONGEST_REQUEST_S = 3_600.0
+
+
+def require_rights(admin: AdminClient, coordinator: AdminClient, names: Names, app_id: str) -> None:
+    """Raise EnvironmentProblemError with all rights on the internal topics and on the workers' group that are missing.
+
+    `coordinator` is a client for one request, to be thrown away. What Kafka does not tell is no reason to refuse.
+    """
+    internal = {names.half, names.end, names.op, names.offset, names.discard}
+    wanted = [right for right in rights(Role.WORKER, names, app_id=app_id) if right.pattern is Pattern.LITERAL]
+    missing = [
+        *_of_topics(admin, [right for right in wanted if right.name in internal]),
+        *_of_group(coordinator, next(right for right in wanted if right.kind is Kind.GROUP)),
+    ]
+    if missing:
+        raise EnvironmentProblemError("a worker can not work without these rights:\n- " + "\n- ".join(missing))
+
+
+def _of_topics(admin: AdminClient, wanted: list[Right]) -> Iterator[str]:
+    answers = admin.describe_topics(
+        TopicCollection([right.name for right in wanted]),
+        include_authorized_operations=True,
+        request_timeout=REQUEST_TIMEOUT_S,
+    )
+    for right in wanted:
+        try:
+            operations = answers[right.name].result(REQUEST_TIMEOUT_S).authorized_operations
+        except (KafkaException, NoAnswer):
+            continue
+        if operations is not None:
+            has = {one.name for one in operations}
+            lacking = [operation for operation in right.operations if operation not in has]
+            if lacking:
+                yield missing_right(", ".join(lacking), f"topic {right.name}")
+
+
+def _of_group(admin: AdminClient, wanted: Right) -> Iterator[str]:
+    answer = admin.describe_consumer_groups(
+        [wanted.name], include_authorized_operations=True, request_timeout=_LONGEST_REQUEST_S
+    )[wanted.name]
+    try:
+        operations = answer.result(REQUEST_TIMEOUT_S).authorized_operations
+        denied = operations is not None and "READ" not in {one.name for one in operations}
+    except KafkaException as failure:
+        denied = failure.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+    except NoAnswer:
+        return
+    if denied:
+        yield missing_right("READ", f"group {wanted.name}")
