@@ -16,7 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
-from tests.unit.test_observability import PROMETHEUS_OF_CI, RULES, board
+from tests.unit.project.test_observability import PROMETHEUS_OF_CI, RULES, board
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.embedded.ports import free_port
 

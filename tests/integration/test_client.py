@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
+from tests.support.client_fakes import FakeRecord
 from tests.support.faces import FACES, AsyncioPlain
 from tests.support.harness import Bridge, eventually, quiet
 from tests.support.own_threads import names_of_ours
-from tests.unit.client_fakes import FakeRecord
 from txbridge import (
     EndTransactionError,
     LayoutError,

@@ -6,7 +6,18 @@ import dataclasses
 
 import pytest
 
-from tests.unit.core.building import COMMIT, POLICY, ROLLBACK, UNKNOWN, Partition, end, entry, half, offsets, resume
+from tests.support.partition_builder import (
+    COMMIT,
+    POLICY,
+    ROLLBACK,
+    UNKNOWN,
+    Partition,
+    end,
+    entry,
+    half,
+    offsets,
+    resume,
+)
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
 from txbridge.core.states import Outcome, TransactionState

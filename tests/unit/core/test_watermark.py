@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.building import (
+from tests.support.partition_builder import (
     COMMIT,
     POLICY,
     ROLLBACK,

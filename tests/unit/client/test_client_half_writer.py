@@ -1,0 +1,259 @@
+"""Half messages to Kafka, without Kafka."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.support.client_fakes import FakeRecord, FakeWire, refusal
+from txbridge import Message, PrepareError
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.prepare.half_writer import HalfWriter, Prepared
+from txbridge.core.names import Names
+
+ID = "0123456789ABCDEF" * 2
+
+
+@pytest.fixture
+def wire():
+    return FakeWire()
+
+
+@pytest.fixture
+def writer(wire):
+    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names("ns"), "orders")
+    writer.start()
+    yield writer
+    writer.close()
+
+
+def test_the_record_and_its_acknowledgement(wire, writer):
+    reports = SimpleQueue()
+    writer.write(Message("real", b"value", b"key", [("a", None), ("a", b"1")], 5, 2, 30), ID, reports.put)
+    assert wire.records == [
+        (
+            "ns.RMQ_SYS_TRANS_HALF_TOPIC",
+            b"value",
+            b"key",
+            [
+                ("a", None),
+                ("a", b"1"),
+                ("TXB_V", b"1"),
+                ("TRAN_MSG", b"true"),
+                ("REAL_TOPIC", b"real"),
+                ("PGROUP", b"orders"),
+                ("UNIQ_KEY", ID.encode()),
+                ("REAL_QID", b"2"),
+                ("CHECK_IMMUNITY_TIME_IN_SECONDS", b"30"),
+                ("BORN_TIMESTAMP", b"5"),
+            ],
+            -1,
+        )
+    ]
+    assert reports.empty()
+    wire.acknowledge()
+    # 5 of the value, 3 of the key, two headers of 1 + 10 and 1 + 1 + 10.
+    assert reports.get(timeout=10) == Prepared(ID, 0, 0, 1_000, 31)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (KafkaError._MSG_TIMED_OUT, "check the brokers and the network, then send again"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, "send a smaller message"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "grant this user WRITE"),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, "txbridge topics apply"),
+        (KafkaError.CORRUPT_MESSAGE if hasattr(KafkaError, "CORRUPT_MESSAGE") else 2, "see Kafka's description"),
+    ],
+)
+def test_failure_names_the_cause_and_what_to_do(wire, writer, code, words, caplog):
+    caplog.set_level("DEBUG")
+    reports = SimpleQueue()
+    writer.write(Message("real", b""), ID, reports.put)
+    wire.acknowledge(KafkaError(code))
+    error = reports.get(timeout=10)
+    assert isinstance(error, PrepareError)
+    assert error.cause.code() == code
+    assert str(error).startswith(
+        "the half message was not acknowledged by Kafka (topic ns.RMQ_SYS_TRANS_HALF_TOPIC), so the local transaction "
+        "was not run: "
+    )
+    assert KafkaError(code).name() in str(error)
+    assert words in str(error)
+    assert ID not in caplog.text
+    assert "half_message_not_acknowledged transaction=01234567" in caplog.text
+
+
+def test_a_record_that_librdkafka_refuses_fails_at_once(wire, writer):
+    wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
+    reports = []
+    writer.write(Message("real", b""), ID, reports.append)
+    assert reports[0].cause.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def test_an_acknowledgement_without_an_offset_is_a_failure(writer):
+    # What the broker answers when it recognises a retry of a record that it stored too long ago.
+    reports = []
+    writer.write(Message("real", b""), ID, reports.append)
+    delivery = writer._expected[0]
+    delivery(None, FakeRecord(0, -1001))
+    assert isinstance(reports[0], PrepareError)
+    assert "did not tell its offset" in str(reports[0])
+
+
+def test_after_some_reports_somebody_is_told_once(wire, writer):
+    reports, told = [], SimpleQueue()
+    for number in range(3):
+        writer.write(Message("real", b"%d" % number), ID, reports.append, lambda: told.put(len(reports)))
+    while not told.empty():
+        assert told.get() == 0
+    wire.acknowledge()
+    while (seen := told.get(timeout=10)) == 0:
+        pass
+    assert seen == 3
+
+
+def test_who_gathers_is_told_of_a_record_that_was_not_even_accepted(wire, writer):
+    reports, told = [], SimpleQueue()
+    wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
+    writer.write(Message("real", b""), ID, reports.append, lambda: told.put(len(reports)))
+    assert told.get(timeout=10) == 1
+    assert isinstance(reports[0], PrepareError)
+
+
+def test_full_queue_is_left_to_the_caller_who_can_wait_for_room(wire, writer):
+    wire.refusals.append(BufferError("full"))
+    with pytest.raises(BufferError):
+        writer.write(Message("real", b""), ID, print)
+    writer.wait_for_room(0.01)
+    reports = SimpleQueue()
+    writer.write(Message("real", b""), ID, reports.put)
+    woken = threading.Event()
+    waiter = threading.Thread(target=lambda: (writer.wait_for_room(30), woken.set()))
+    waiter.start()
+    while not woken.wait(0.02):
+        wire.acknowledge()
+        if not reports.empty() and writer._waiting_for_room:
+            reports.get()
+            writer.write(Message("real", b""), ID, reports.put)
+    waiter.join()
+
+
+def test_close_fails_what_is_not_acknowledged(wire):
+    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders")
+    writer.start()
+    reports = []
+    writer.write(Message("real", b""), ID, reports.append)
+    writer.close()
+    assert wire.closed
+    assert "the producer was closed meanwhile" in str(reports[0])
+
+
+def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, writer, caplog):
+    serve, raised = wire.serve, threading.Event()
+
+    def broken(timeout):
+        wire.serve = serve
+        raised.set()
+        raise ValueError("the user's stats_cb")
+
+    wire.serve = broken
+    assert raised.wait(10)
+    reports = SimpleQueue()
+    writer.write(Message("real", b""), ID, reports.put)
+    wire.acknowledge()
+    assert isinstance(reports.get(timeout=10), Prepared)
+    assert "kafka_callback_raised" in caplog.text
+
+
+class TimeLimitError(Exception):
+    """As Celery's SoftTimeLimitExceeded: raised by the handler of a signal, and an ordinary Exception."""
+
+
+@pytest.fixture
+def time_limit():
+    def handler(number, frame):
+        raise TimeLimitError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    yield lambda: signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_the_handler_of_a_signal_raises_reaches_the_thread_that_it_interrupts(wire, time_limit, caplog):
+    # Without the writer's own thread: the one that waits serves the reports.
+    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders")
+    told = []
+
+    def interrupted(prepared):
+        told.append(prepared)
+        if len(told) == 1:
+            time_limit()
+
+    with writer.waiter() as waiter:
+        writer.write(Message("real", b""), ID, interrupted)
+        writer.write(Message("real", b""), ID, waiter.report)
+        wire.acknowledge()
+        with pytest.raises(TimeLimitError):
+            waiter.result()
+        assert "kafka_callback_raised" not in caplog.text
+        # Both have their report all the same: the one that was interrupted again, the other one from who serves next.
+        assert waiter.result().offset == 1
+    assert [prepared.offset for prepared in told] == [0, 0]
+
+
+def test_a_callback_of_the_users_that_raises_does_not_fail_the_caller_that_serves(time_limit, caplog):
+    def of_the_user(error):
+        raise ValueError("the user's error_cb")
+
+    def interrupted(error):
+        time_limit()
+
+    error = KafkaError(KafkaError._SSL)
+    Connection("127.0.0.1:1", of_the_user).on_error(error)
+    assert caplog.text.count("kafka_callback_raised") == 1
+    with pytest.raises(TimeLimitError):
+        Connection("127.0.0.1:1", interrupted).on_error(error)
+    assert caplog.text.count("kafka_callback_raised") == 1
+
+
+def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer):
+    reports = SimpleQueue()
+    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.2)
+    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 600)
+    began = time.monotonic()
+    error = reports.get(timeout=10)
+    assert isinstance(error, PrepareError)
+    assert error.cause.code() == KafkaError._MSG_TIMED_OUT
+    assert time.monotonic() - began > 0.1
+    # The first of these comes too late, the other one does not.
+    wire.acknowledge()
+    assert isinstance(reports.get(timeout=10), Prepared)
+    assert reports.empty()
+
+
+def test_a_shortage_is_looked_for_in_time_and_named(wire):
+    class Shortage:
+        looks = 0
+        reason = ""
+
+        def look(self):
+            self.looks += 1
+            self.reason = "too few replicas are in sync"
+
+    shortage = Shortage()
+    writer = HalfWriter(wire, Connection("127.0.0.1:1"), Names(), "orders", "half", shortage, 0.3)
+    writer.start()
+    reports = SimpleQueue()
+    writer.write(Message("real", b""), ID, reports.put)
+    wire.acknowledge()
+    assert isinstance(reports.get(timeout=10), Prepared)
+    assert shortage.looks == 0
+    writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
+    assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=10))
+    writer.close()

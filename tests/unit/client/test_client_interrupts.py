@@ -1,0 +1,217 @@
+"""Ctrl-C at every point of start, send, submit, flush and close: nobody hangs, and nothing is left running."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from tests.support.client_fakes import FakeWire, working_kafka
+from tests.support.interrupts import OrdinaryError, Run, stack_of, wait_until
+from tests.support.own_threads import threads_of_ours
+from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
+from txbridge.client.prepare import report_poller
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+MESSAGE = Message("t", b"v")
+SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 30_000}
+#: Only who hangs takes so long.
+HANGS_S = 20.0
+
+
+class Listener(TransactionListener):
+    """Commits."""
+
+    def execute_local_transaction(self, message, arg):
+        return COMMIT
+
+    def check_local_transaction(self, message):
+        return COMMIT
+
+
+@pytest.fixture
+def kafka(monkeypatch):
+    # Threads that have nothing to do look so often whether they shall end, and a test begins and ends hundreds.
+    monkeypatch.setattr(report_poller, "SERVE_S", 0.002)
+    return working_kafka(monkeypatch)
+
+
+def every_point(kafka, scenario, step=1):
+    """Interrupt at every point of what the scenario does. It is a generator: made ready, then to be interrupted, then
+
+    the end, which has to come. Returns how many points there were.
+    """
+    for number in itertools.count(0, step):
+        kafka.forget()
+        steps = scenario()
+        what, after = next(steps)
+        run = Run(number, what, after)
+        place = run.interrupter.place or "no point"
+        stack = run.hangs(HANGS_S)
+        place = run.interrupter.place or "no point"
+        assert not stack, f"interrupted at {place} (point {number}) it hangs in\n{stack}"
+        assert run.error is None, f"interrupted at {place} (point {number}): {run.error!r}"
+        assert wait_until(lambda: not threads_of_ours(), HANGS_S), (
+            f"interrupted at {place} (point {number}), {threads_of_ours()} run:\n"
+            + "".join(stack_of(thread) for thread in threads_of_ours())
+        )
+        assert kafka.left_open() == [], f"interrupted at {place} (point {number})"
+        next(steps, None)
+        if not run.interrupter.place:
+            return number
+    raise AssertionError
+
+
+def test_start(kafka):
+    def scenario():
+        producer = TransactionProducer("orders", Listener(), SETTINGS)
+        yield producer.start, producer.close
+
+    assert every_point(kafka, scenario) > 50
+
+
+def test_with(kafka):
+    def scenario():
+        def uses():
+            with TransactionProducer("orders", Listener(), SETTINGS):
+                pass
+
+        yield uses, lambda: None
+
+    # A close that was interrupted has to be called again: what is wanted here is that start leaves nothing behind.
+    kafka.forget()
+    steps = scenario()
+    what, after = next(steps)
+    assert not Run(10**9, what, after).hangs(HANGS_S)
+
+
+def test_a_send_that_serves_the_reports_of_others(kafka, monkeypatch):
+    # As it is: a caller leads only while our thread has paused for it.
+    monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
+    leads = []
+
+    def scenario():
+        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        served = kafka.half_wires()[0]
+        others, got = [], []
+
+        def other():
+            try:
+                got.append(producer.send_message_in_transaction(MESSAGE))
+            except (PrepareError, UsageError) as error:
+                got.append(error)
+
+        def acknowledge():
+            """Once it leads, and others wait for it."""
+            wait_until(lambda: served.serving == "interrupted" and len(served.records) > before, 0.2)
+            leads.append(served.serving == "interrupted")
+            others.extend(threading.Thread(target=other) for _ in range(2))
+            for thread in others:
+                thread.start()
+            wait_until(lambda: len(served.records) >= before + 2 + leads[-1], 1)
+            served.automatic = True
+            served.acknowledge()
+
+        def send():
+            helper.start()
+            producer.send_message_in_transaction(MESSAGE)
+
+        def end():
+            helper.join(HANGS_S)
+            for thread in others:
+                thread.join(HANGS_S)
+                assert not thread.is_alive(), f"a sender hangs in\n{stack_of(thread)}"
+            assert len(got) == 2
+            assert not [error for error in got if isinstance(error, PrepareError | UsageError)]
+            producer.close()
+
+        helper = threading.Thread(target=acknowledge)
+        producer.send_message_in_transaction(MESSAGE)
+        producer.send_message_in_transaction(MESSAGE)
+        before = len(served.records)
+        served.automatic = False
+        yield send, end
+
+    assert every_point(kafka, scenario) > 50
+    # Not at every point: an interrupt may come before it leads, and a loaded machine may let our thread be first.
+    assert sum(leads) > 20
+
+
+def test_sends_one_after_the_other(kafka):
+    def scenario():
+        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+
+        def send():
+            for _ in range(2):
+                producer.send_message_in_transaction(MESSAGE)
+
+        yield send, producer.close
+
+    assert every_point(kafka, scenario) > 100
+
+
+def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafka, monkeypatch):
+    """The handler of a signal may raise one; only in the listener's own code it is an exception of the listener."""
+    # As it is: a caller leads only while our thread has paused for it.
+    monkeypatch.setattr(report_poller, "SERVE_S", 0.03)
+    swallowed, places = [], []
+    for number in itertools.count():
+        kafka.forget()
+        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        producer.send_message_in_transaction(MESSAGE)
+        run = Run(number, partial(producer.send_message_in_transaction, MESSAGE), producer.close, OrdinaryError)
+        assert not run.hangs(HANGS_S)
+        assert run.error is None
+        place = run.interrupter.place
+        if not place:
+            break
+        places.append(place)
+        if not run.reached and not place.startswith("listener.py"):
+            swallowed.append(place)
+    assert swallowed == []
+    assert len(places) > 50
+    # Also in a delivery report that it serves.
+    assert any(place.endswith("HalfWriter._delivered") for place in places)
+
+
+def test_submits_and_a_flush(kafka):
+    def scenario():
+        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        futures = []
+
+        def submit():
+            futures.append(producer.submit_message_in_transaction(MESSAGE))
+            futures.append(producer.submit_message_in_transaction(MESSAGE))
+            producer.flush()
+
+        def end():
+            assert producer.flush(HANGS_S) == 0
+            producer.close()
+            for future in futures:
+                with suppress(PrepareError, CancelledError):
+                    future.result(HANGS_S)
+
+        yield submit, end
+
+    assert every_point(kafka, scenario) > 100
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_close_and_once_more(kafka, timeout):
+    def scenario():
+        producer = TransactionProducer("orders", Listener(), SETTINGS).start()
+        producer.send_message_in_transaction(MESSAGE)
+        producer.submit_message_in_transaction(MESSAGE)
+        yield lambda: producer.close(timeout), producer.close
+
+    assert every_point(kafka, scenario) > 50
+
+
+def test_the_fake_is_used(kafka):
+    with TransactionProducer("orders", Listener(), SETTINGS) as producer:
+        producer.send_message_in_transaction(MESSAGE).wait(10)
+    assert all(isinstance(wire, FakeWire) for wire in kafka.wires)

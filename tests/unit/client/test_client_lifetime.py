@@ -1,0 +1,360 @@
+"""When producers start and end: at once, in the middle of each other, after a fork, on loops that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+from tests.support.client_fakes import LAYOUT, FakeRuntime, working_kafka
+from tests.support.interrupts import wait_until
+from tests.support.own_threads import names_of_ours
+from txbridge import (
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+    UsageError,
+)
+from txbridge.client import async_producer
+from txbridge.client import start as start_module
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+MESSAGE = Message("t", b"v")
+SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
+LONG_S = 20.0
+
+
+class Listener(TransactionListener):
+    """Does what it was made with."""
+
+    def __init__(self, execute=lambda *_: COMMIT):
+        self.execute = execute
+
+    def execute_local_transaction(self, message, arg):
+        return self.execute(message, arg)
+
+    def check_local_transaction(self, message):
+        return COMMIT
+
+
+@pytest.fixture
+def kafka(monkeypatch):
+    return working_kafka(monkeypatch)
+
+
+@pytest.fixture
+def slow(kafka, monkeypatch):
+    """Looking at the topics lasts until the test says so, or until the bounds end it."""
+    seen = types.SimpleNamespace(begun=threading.Event(), go_on=threading.Event())
+
+    def check_layout(*_, bounds=None, **__):
+        seen.begun.set()
+        while not seen.go_on.wait(0.005):
+            if bounds is not None:
+                bounds.wait(0)
+        return LAYOUT
+
+    monkeypatch.setattr(start_module, "check_layout", check_layout)
+    return seen
+
+
+def kinds_of_errors(*calls):
+    """Run each in a thread of its own; returns a way to wait for all of them, which returns their exceptions."""
+    errors = [None] * len(calls)
+
+    def run(number, call):
+        try:
+            call()
+        except BaseException as error:
+            errors[number] = error
+
+    threads = [threading.Thread(target=run, args=one, daemon=True) for one in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+
+    def wait():
+        for thread in threads:
+            thread.join(LONG_S)
+            assert not thread.is_alive(), "it hangs"
+        return errors
+
+    return wait
+
+
+# --- blocking ---------------------------------------------------------------------------------------------------------
+
+
+def test_close_during_the_start_that_the_first_send_makes(kafka, slow):
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    sends = [lambda: producer.send_message_in_transaction(MESSAGE) for _ in range(4)]
+    sends_end = kinds_of_errors(*sends)
+    assert slow.begun.wait(LONG_S)
+    # Nobody lets the start go on: close() gives it up.
+    close_ends = kinds_of_errors(producer.close)
+    assert close_ends() == [None]
+    assert [str(error) for error in sends_end()] == ["this producer is closed; create a new one"] * 4
+    assert (names_of_ours(), kafka.left_open()) == ([], [])
+
+
+class _LateLock:
+    """A lock that is asked for only after the test has let it; what was looked at before may not be true any more."""
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        self.is_wanted, self.go_on = threading.Event(), threading.Event()
+
+    def acquire(self, blocking=True, timeout=-1):
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self):
+        self._lock.release()
+
+    def __enter__(self):
+        self.is_wanted.set()
+        assert self.go_on.wait(LONG_S)
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+def test_a_send_that_comes_a_moment_before_close_does_not_start_it_afterwards(kafka):
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    lock = producer._life._lock = _LateLock()
+    send_ends = kinds_of_errors(lambda: producer.send_message_in_transaction(MESSAGE))
+    assert lock.is_wanted.wait(LONG_S)
+    producer.close()
+    lock.go_on.set()
+    [error] = send_ends()
+    assert isinstance(error, UsageError)
+    assert (names_of_ours(), kafka.left_open()) == ([], [])
+
+
+def test_two_closes_at_once_and_one_that_has_no_time(kafka):
+    running, go_on = threading.Event(), threading.Event()
+    producer = TransactionProducer(
+        "orders", Listener(lambda *_: running.set() or (go_on.wait(LONG_S) and COMMIT)), SETTINGS
+    )
+    send_ends = kinds_of_errors(lambda: producer.send_message_in_transaction(MESSAGE))
+    assert running.wait(LONG_S)
+    closes_end = kinds_of_errors(producer.close, producer.close)
+    assert kinds_of_errors(lambda: producer.close(0.05))() == [None]
+    go_on.set()
+    assert closes_end() == [None, None]
+    assert send_ends() == [None]
+    assert (names_of_ours(), kafka.left_open()) == ([], [])
+
+
+def test_close_and_flush_in_our_own_threads_are_refused(kafka):
+    told = []
+
+    def ask(what):
+        def callback(_):
+            try:
+                what()
+            except UsageError as error:
+                told.append(str(error))
+
+        return callback
+
+    with TransactionProducer("orders", Listener(), SETTINGS) as producer:
+        for wire in kafka.wires:
+            wire.automatic = wire.is_half
+        result = producer.send_message_in_transaction(MESSAGE)
+        result.end.add_done_callback(ask(producer.close))
+        result.end.add_done_callback(ask(producer.flush))
+        for wire in kafka.wires:
+            wire.automatic = True
+            wire.acknowledge()
+        result.wait(LONG_S)
+        assert wait_until(lambda: len(told) == 2, LONG_S)
+    assert [text[:7] for text in told] == ["close()", "flush()"]
+    assert all("whose thread it would have to wait for" in text for text in told)
+
+
+# --- after a fork -----------------------------------------------------------------------------------------------------
+
+FORKED = """
+import faulthandler, gc, os, signal, sys, threading
+sys.path.insert(0, {root!r})
+from txbridge import *
+from txbridge.client import start
+from tests.support.own_threads import names_of_ours
+from tests.support.client_fakes import LAYOUT, FakeAdmin
+start.check_layout = lambda *_, **__: LAYOUT
+start.ensure_check_topic = lambda *_, **__: None
+start.AdminClient = FakeAdmin
+
+class Listener(TransactionListener):
+    def execute_local_transaction(self, message, arg): return LocalTransactionState.COMMIT_MESSAGE
+    def check_local_transaction(self, message): return LocalTransactionState.COMMIT_MESSAGE
+
+producer = TransactionProducer("orders", Listener(), {{"bootstrap.servers": "127.0.0.1:1", "log_level": 0}}).start()
+future = producer.submit_message_in_transaction(Message("t", b"v"))
+if os.fork() == 0:
+    signal.alarm(15)
+    def refused(call):
+        try: call()
+        except UsageError: return
+        raise AssertionError(call)
+    {child}
+    sys.exit(0)
+status = os.wait()[1]
+producer.close(0)
+print("status", status)
+"""
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        "producer.close()",
+        "producer.close(1)",
+        "producer.__exit__(None, None, None)",
+        "refused(producer.flush)",
+        "refused(future.result)",
+        "refused(lambda: producer.send_message_in_transaction(Message('t', b'v')))",
+        "del producer, future; gc.collect()",
+    ],
+)
+def test_a_forked_child(child):
+    script = FORKED.format(root=str(Path(__file__).parents[3]), child=child)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert "status 0" in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_a_producer_made_before_a_fork_may_start_in_the_child():
+    script = FORKED.format(root=str(Path(__file__).parents[3]), child="TWO.start(); TWO.close(0)")
+    script = script.replace(
+        "if os.fork()", "TWO = TransactionProducer('o', Listener(), {'bootstrap.servers': '127.0.0.1:1'})\nif os.fork()"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert "status 0" in ended.stdout, ended.stdout + ended.stderr
+
+
+# --- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):
+    async def main():
+        producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
+        send = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+        await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
+        async with asyncio.timeout(LONG_S):
+            await asyncio.gather(producer.close(), producer.close())
+            with pytest.raises(UsageError, match="closed"):
+                await send
+
+    asyncio.run(main())
+    assert wait_until(lambda: not [name for name in names_of_ours() if "async" not in name], LONG_S)
+    assert kafka.left_open() == []
+
+
+def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, monkeypatch):
+    over = threading.Event()
+    start = async_producer.start
+
+    def watched(*arguments):
+        try:
+            return start(*arguments)
+        finally:
+            over.set()
+
+    monkeypatch.setattr(async_producer, "start", watched)
+
+    async def main():
+        producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
+        send = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
+        await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
+        send.cancel()
+
+    asyncio.run(main())
+    slow.go_on.set()
+    assert over.wait(LONG_S)
+    assert wait_until(lambda: not [name for name in names_of_ours() if "async" not in name], LONG_S)
+    assert kafka.left_open() == []
+
+
+class _Cancelling:
+    """Runs a coroutine, and cancels its task at its await of this number."""
+
+    def __init__(self, number):
+        self.number = number
+        self.was_there = False
+
+    @types.coroutine
+    def drive(self, coroutine):
+        number, send, given = 0, coroutine.send, None
+        while True:
+            try:
+                waits_for = send(given)
+            except StopIteration as end:
+                return end.value
+            if number == self.number:
+                self.was_there = True
+                asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+            number += 1
+            try:
+                send, given = coroutine.send, (yield waits_for)
+            except BaseException as error:
+                send, given = coroutine.throw, error
+
+
+async def _commit(*_):
+    await asyncio.sleep(0)
+    return COMMIT
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_plain):
+    def once(number):
+        runtime = FakeRuntime()
+        monkeypatch.setattr(async_producer, "start", lambda *_: runtime)
+
+        async def main():
+            cancelling = _Cancelling(number)
+            listener = Listener()
+            producer = AsyncTransactionProducer("orders", listener, SETTINGS)
+            if not is_plain:
+                producer._execute._method, producer._execute._is_coroutine = _commit, True
+
+            async def scenario():
+                await producer.start()
+                result = await producer.send_message_in_transaction(MESSAGE)
+                await result.wait(LONG_S)
+                await producer.flush()
+                await producer.close()
+
+            async def acknowledges():
+                while True:
+                    runtime.acknowledge()
+                    for *_, end in runtime.ends:
+                        if not end.future().done():
+                            end.settle()
+                    await asyncio.sleep(0.001)
+
+            kafka = asyncio.ensure_future(acknowledges())
+            task = asyncio.ensure_future(cancelling.drive(scenario()))
+            async with asyncio.timeout(LONG_S):
+                await asyncio.wait([task])
+                await producer.close()
+            kafka.cancel()
+            assert runtime.running == set(), number
+            assert producer._turns.number == 0, number
+            assert runtime.closed or not cancelling.was_there or producer._runtime is None, number
+            return cancelling.was_there
+
+        return asyncio.run(main())
+
+    for number in itertools.count():
+        if not once(number):
+            break
+    assert number > 4

@@ -1,0 +1,199 @@
+"""The blocking client without Kafka: what it refuses, and that nothing is left behind when it can not start."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.client_fakes import FakeHalfWriter
+from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
+from txbridge.client.flow import lifetime as module
+from txbridge.client.flow.registry import TransactionIds
+from txbridge.topics.verify import KafkaUnreachableError
+
+SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+class Listener(TransactionListener):
+    """Never called here."""
+
+    def execute_local_transaction(self, message, arg):
+        raise AssertionError
+
+    def check_local_transaction(self, message):
+        raise AssertionError
+
+
+class Coroutine(Listener):
+    """Half of it."""
+
+    async def check_local_transaction(self, message):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"listener": Coroutine()}, "check_local_transaction is a coroutine function: that takes an Async"),
+        ({"execute_thread_pool_max_size": 0}, "execute_thread_pool_max_size must be at least 1"),
+        ({"listener": None}, "a TransactionListener is needed, not NoneType"),
+        ({"listener": print}, "a TransactionListener is needed"),
+        ({"group": ""}, "'' can not be a producer group"),
+        ({"group": "a b"}, "can not be a producer group"),
+        ({"group": "g" * 201}, "can not be a producer group"),
+        ({"group": None}, "None can not be a producer group"),
+        ({"namespace": "a/b"}, "namespace 'a/b' can not prefix"),
+        ({"group": "g" * 200, "namespace": "n" * 40}, "longer than 249"),
+        ({"settings": {}}, "'bootstrap.servers' is missing"),
+        ({"settings": {**SETTINGS, "acks": "1"}}, "'acks' can not be set"),
+        ({"settings": {**SETTINGS, "transactional.id": "x"}}, "'transactional.id' can not be set"),
+        ({"settings": {**SETTINGS, "linger": 5}}, "unknown Kafka property 'linger'"),
+        ({"check_thread_pool_max_size": 0}, "check_thread_pool_max_size must be at least 1"),
+        ({"check_request_hold_max": 0}, "check_request_hold_max must be at least 1"),
+    ],
+)
+def test_constructor_refuses(arguments, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        TransactionProducer(**{"group": "orders", "listener": Listener(), "settings": SETTINGS, **arguments})
+
+
+@pytest.fixture
+def never_starts(monkeypatch):
+    def start(*_):
+        raise AssertionError("it was started")
+
+    monkeypatch.setattr(module, "start", start)
+
+
+@pytest.mark.usefixtures("never_starts")
+def test_a_message_that_no_cluster_takes_does_not_even_start_it():
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    with pytest.raises(UsageError, match="the topic is empty"):
+        producer.send_message_in_transaction(Message("", b""))
+    with pytest.raises(UsageError, match="a Message is needed, not bytes"):
+        producer.send_message_in_transaction(b"value")
+    assert producer.flush() == 0
+
+
+@pytest.mark.usefixtures("never_starts")
+def test_closed_before_it_was_started():
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    producer.close()
+    producer.close()
+    with pytest.raises(UsageError, match="closed"):
+        producer.start()
+    with pytest.raises(UsageError, match="closed"):
+        producer.send_message_in_transaction(Message("t", b""))
+
+
+def test_a_start_that_failed_can_be_tried_again(monkeypatch):
+    attempts = []
+
+    def start(*_):
+        attempts.append(1)
+        raise KafkaUnreachableError("no Kafka")
+
+    monkeypatch.setattr(module, "start", start)
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    for _ in range(2):
+        with pytest.raises(KafkaUnreachableError):
+            producer.start()
+    with pytest.raises(KafkaUnreachableError), producer:
+        raise AssertionError("the body was entered")
+    assert len(attempts) == 3
+    producer.close()
+
+
+def test_many_threads_start_it_once(monkeypatch):
+    started = []
+
+    class Runtime:
+        is_of_this_process = False
+
+        def is_called_by_it(self):
+            return False
+
+    def start(*_):
+        started.append(1)
+        return Runtime()
+
+    monkeypatch.setattr(module, "start", start)
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    errors = []
+
+    def send():
+        try:
+            producer.send_message_in_transaction(Message("t", b""))
+        except UsageError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert started == [1]
+    assert errors == ["this producer was started before a fork; create one in the child"] * 8
+
+
+class PatientHalfWriter(FakeHalfWriter):
+    """Waits for room as long as it may."""
+
+    def wait_for_room(self, timeout):
+        assert 0 < timeout <= 0.05
+        threading.Event().wait(timeout)
+
+
+class FakeRuntime:
+    """A started client that a test lets fail; remembers what became of the attempts."""
+
+    is_of_this_process = True
+    prepare_timeout = 0.05
+
+    def __init__(self, *, room=True, write=None):
+        self.room, self.write = room, write
+        self.log = []
+        self.new_transaction_id = TransactionIds().new
+
+    def check_limits(self, message):
+        self.log.append("check_limits")
+
+    def begin(self, transaction_id, running):
+        self.log.append("begin")
+
+    def finish(self, transaction_id):
+        self.log.append("finish")
+
+    def give_up(self, transaction_id):
+        self.log.append("give_up")
+
+    def wait_for_room(self, timeout):
+        assert timeout == 0.05
+        return self.room
+
+    def half_writer(self):
+        return PatientHalfWriter([])
+
+    def write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
+        self.log.append("write")
+        raise self.write
+
+    def end(self, prepared, outcome):
+        raise AssertionError("there is nothing to end")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "error", "complaint", "writes"),
+    [
+        (FakeRuntime(room=False), PrepareError, "too many decisions wait", 0),
+        (FakeRuntime(write=BufferError("full")), PrepareError, "librdkafka's queue stayed full", 2),
+        (FakeRuntime(write=KeyboardInterrupt()), KeyboardInterrupt, "^$", 1),
+    ],
+)
+def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch, runtime, error, complaint, writes):
+    monkeypatch.setattr(module, "start", lambda *_: runtime)
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    with pytest.raises(error, match=complaint):
+        producer.send_message_in_transaction(Message("t", b""))
+    assert runtime.log == ["check_limits", "begin", *["write"] * writes, "give_up", "finish"]

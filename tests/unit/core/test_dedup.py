@@ -1,0 +1,105 @@
+"""A half message that its producer has sent twice: the first is the message, whichever of the two an END names."""
+
+from __future__ import annotations
+
+from tests.support.partition_builder import COMMIT, POLICY, ROLLBACK, Partition, end, entry, half, id_of
+from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, RecentHalves
+from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_queue import HalfQueue
+
+
+def copy_of(first: int, offset: int) -> HalfMessage:
+    return half(first)._replace(offset=offset)
+
+
+A, B, C, D = (name * 32 for name in "ABCD")
+
+
+def test_a_repeated_id_is_a_copy_of_the_first() -> None:
+    recent = RecentHalves()
+    assert [recent.note(3, A, 10), recent.note(4, B, 10)] == [None, None]
+    assert [recent.note(5, A, 10), recent.note(9, A, 10)] == [3, 3]
+    assert [recent.first_of(offset) for offset in (3, 4, 5, 9, 1_000)] == [3, 4, 3, 3, 1_000]
+
+
+def test_the_window_covers_what_a_client_may_take_and_a_margin() -> None:
+    assert (LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS) == (30_000, 60_000)
+
+
+def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:
+    recent = RecentHalves()
+    recent.note(0, A, 1_000)
+    for offset in range(1, 60_000):
+        assert recent.note(offset, f"{offset:032X}", 1_000 + offset) is None
+    assert recent.note(60_000, A, 61_000) == 0
+    # 16 bytes of id, 8 of offset, the index.
+    assert recent.bytes < 50 * 60_000
+
+
+def test_what_is_older_than_the_window_is_forgotten_but_for_the_last_ones() -> None:
+    recent = RecentHalves(window=100, at_least=2)
+    for offset, (name, born) in enumerate([(A, 0), (B, 30), (C, 60), (D, 90)]):
+        recent.note(offset, name, born)
+    assert recent.note(4, A, 100) == 0
+    # Append times go back a little when another broker leads.
+    assert recent.note(5, D, 80) == 3
+    assert recent.note(6, "E" * 32, 250) is None
+    assert recent.start == 2
+    assert recent.note(7, A, 251) is None
+    assert recent.note(8, D, 251) == 3
+    alone = RecentHalves(window=100, at_least=2)
+    alone.note(0, A, 0)
+    alone.note(1, B, 1_000_000)
+    assert alone.note(2, A, 2_000_000) == 0
+
+
+def test_a_copy_is_forgotten_with_the_messages_of_its_time() -> None:
+    recent = RecentHalves(window=100, at_least=1)
+    for offset, (name, born) in enumerate([(A, 0), (A, 99), (B, 101), (C, 180)]):
+        recent.note(offset, name, born)
+    # The first is gone: what copied it is known still, a further one counts as a message.
+    assert recent.first_of(1) == 0
+    assert recent.note(4, A, 181) is None
+    assert recent.first_of(1) == 0
+
+
+def test_the_next_half_message_is_no_copy_of_the_last() -> None:
+    queue = HalfQueue(POLICY)
+    assert [queue.note_id(half(offset)) for offset in (0, 1, 2)] == [None, None, None]
+    assert queue.note_id(copy_of(1, 3)) == 1
+
+
+def test_either_offset_ends_the_one_transaction() -> None:
+    partition = Partition()
+    partition.queue.note_id(half(0))
+    partition.prepare(0)
+    assert partition.queue.note_id(copy_of(0, 1)) == 0
+    assert partition.queue.read_malformed(1, 100)
+    draft = partition.draft(2_000, end(0, entry(1, COMMIT, id_of(0))))
+    assert ([one.offset for one in draft.deliver], draft.malformed, draft.refused) == ([0], [1], [])
+    draft.apply()
+    late = partition.draft(3_000, end(1, entry(1, ROLLBACK, id_of(0)), entry(0, COMMIT)))
+    assert [refusal.reason.value for refusal in late.refused] == ["contradiction", "repeat"]
+
+
+def test_a_copy_that_an_end_names_is_set_aside_with_the_decision_whatever_else_waits() -> None:
+    partition = Partition()
+    partition.queue.note_id(half(0))
+    partition.prepare(0)
+    for offset in (1, 2):
+        partition.queue.read_malformed(offset, 100)
+    partition.queue.note_id(copy_of(0, 3))
+    partition.queue.read_malformed(3, 100)
+    draft = partition.draft(2_000, end(0, entry(3, COMMIT, id_of(0))))
+    draft.set_aside_malformed(1)
+    assert draft.malformed == [1, 3]
+
+
+def test_the_take_over_reads_from_where_the_same_copies_are_known() -> None:
+    queue = HalfQueue(POLICY, watermark=50)
+    assert queue.recent_start == 50
+    # Below the watermark: only its id is of interest.
+    assert queue.note_id(half(40)) is None
+    assert not queue.read(half(40))
+    assert (queue.recent_start, queue.watermark) == (40, 50)
+    assert queue.note_id(copy_of(40, 50)) == 40

@@ -1,0 +1,182 @@
+"""librdkafka's security properties on the worker's second connection, Faust's: honoured, or refused by name."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import faust
+import pytest
+
+from txbridge.errors import UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.aiokafka_security import HONOURED, REFUSED, credentials
+
+#: A certificate by itself for 127.0.0.1, valid from 2020 to 2120, made for these tests and used nowhere else.
+CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBYzCCAQqgAwIBAgIBATAKBggqhkjOPQQDAjAYMRYwFAYDVQQDDA10eGJyaWRn
+ZSB0ZXN0MCAXDTIwMDEwMTAwMDAwMFoYDzIxMjAwMTAxMDAwMDAwWjAYMRYwFAYD
+VQQDDA10eGJyaWRnZSB0ZXN0MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEuu+k
+Zgrycs341qihYp6hz8+HmQ+p5Y9rVM6+Wqox7B9VBJX/f6u/TmehYm3JImTaYA13
+tHn+W2bevg5gQZAqk6NDMEEwDwYDVR0TAQH/BAUwAwEB/zAdBgNVHQ4EFgQUe/kg
+r2TW7tJ+9xTdchasMjQs7kYwDwYDVR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNH
+ADBEAiAqqiuPwSLHsd7bswoLSG/f9AQU3Kq+S7R1VhpuPsJE+wIgSsBINmd4eWsk
+yXYwNCLZUN4ahKDd6OhwThwoq9FR/Gw=
+-----END CERTIFICATE-----
+"""
+KEY = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgoZJAjPkDrkANBT76
+HeD7KVsBvMqePyNCnGO2p7sxZ0WhRANCAAS676RmCvJyzfjWqKFinqHPz4eZD6nl
+j2tUzr5aqjHsH1UElf9/q79OZ6FibckiZNpgDXe0ef5bZt6+DmBBkCqT
+-----END PRIVATE KEY-----
+"""
+#: The same key, encrypted with the password "secret".
+ENCRYPTED_KEY = """\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAhtZh7LNW8nBAICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEECYr65oVfljBr+TBkYNHtqUEgZDc
+cOeXq5Rudu6dqrxUBTr3uxy56JAWvb2ZcE31Bu4HBkqWjdNTUv0KjwTBa2XX/xGj
+3yyLORNY0Wn7vvISo5WRgXdcA/LkgHHGsKhsvb15Wfp7gwaXabqfU5Dv4O9ddsl2
+lYmAM9lwh/yk+b/D/Qs2LqvG1KOuuPaTAZnP3rzKKxnnFomheiVfaEtUHv7qs1I=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    for name, text in (("certificate", CERTIFICATE), ("key", KEY), ("encrypted", ENCRYPTED_KEY)):
+        (folder / f"{name}.pem").write_text(text, "utf-8")
+    return folder
+
+
+def name_seen(kafka: dict[str, object], files: Path) -> str | None:
+    """Shake hands with a server that demands a client's certificate; the name in the one that it sees."""
+    found = credentials({"security.protocol": "ssl", "ssl.ca.pem": CERTIFICATE, **kafka})
+    assert isinstance(found, faust.SSLCredentials)
+    demanding = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=CERTIFICATE)
+    demanding.load_cert_chain(files / "certificate.pem", files / "key.pem")
+    demanding.verify_mode = ssl.CERT_REQUIRED
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = found.context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    server = demanding.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    [[(kind, name)]] = server.getpeercert()["subject"]  # type: ignore[index, misc]
+    assert kind == "commonName"
+    return str(name)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": KEY},
+        {"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": ENCRYPTED_KEY, "ssl.key.password": "secret"},
+        {"ssl.certificate.pem": CERTIFICATE, "ssl.key.location": "key.pem"},
+        {"ssl.certificate.location": "certificate.pem", "ssl.key.pem": KEY},
+        {"ssl.certificate.location": "certificate.pem", "ssl.key.location": "key.pem"},
+        {
+            "ssl.certificate.location": "certificate.pem",
+            "ssl.key.location": "encrypted.pem",
+            "ssl.key.password": "secret",
+        },
+    ],
+    ids=["pem", "pem, encrypted", "key from a file", "certificate from a file", "files", "files, encrypted"],
+)
+def test_the_broker_sees_the_worker_s_certificate(
+    given: dict[str, object], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    assert name_seen(given, files) == "txbridge test"
+
+
+def test_no_key_is_left_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    credentials({"security.protocol": "ssl", "ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": KEY})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("protocol", ["ssl", "sasl_ssl"])
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("ssl.keystore.location", "openssl pkcs12"),
+        ("ssl.keystore.password", "openssl pkcs12"),
+        ("ssl.engine.location", "ssl.key.location"),
+        ("ssl.engine.id", "ssl.key.location"),
+        ("ssl.providers", "ssl.key.location"),
+        ("ssl.ca.certificate.stores", "ssl.ca.location"),
+        ("ssl.curves.list", "on the brokers"),
+        ("ssl.sigalgs.list", "on the brokers"),
+    ],
+)
+def test_what_can_not_be_honoured_is_refused_by_name_with_what_to_use_instead(
+    protocol: str, name: str, instead: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        credentials({"security.protocol": protocol, "sasl.mechanism": "PLAIN", name: "something"})
+    assert str(caught.value).startswith(f"{name} can not be used by a worker")
+    assert instead in str(caught.value)
+    assert "something" not in str(caught.value)
+
+
+def test_a_property_of_tls_means_nothing_without_tls() -> None:
+    assert credentials({"security.protocol": "plaintext", "ssl.keystore.location": "x"}) is None
+
+
+def test_every_property_of_tls_is_honoured_or_refused() -> None:
+    """A property that a later librdkafka brings is looked at before it can be ignored."""
+    about_tls = ("ssl.", "enable.ssl.")
+    known = {name for name in kafka_config._KNOWN if name.startswith(about_tls)}
+    assert known == set(HONOURED) | set(REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"ssl.key.pem": KEY}, "ssl.key.pem is given without ssl.certificate.location or ssl.certificate.pem"),
+        (
+            {"ssl.key.location": "k"},
+            "ssl.key.location is given without ssl.certificate.location or ssl.certificate.pem",
+        ),
+        ({"ssl.certificate.pem": "none", "ssl.key.pem": KEY}, "the TLS properties can not be used: "),
+        # Without its password OpenSSL would ask for it on the terminal.
+        ({"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": ENCRYPTED_KEY}, "the TLS properties can not be used: "),
+        ({"ssl.cipher.suites": "NONE-OF-THEM"}, "the TLS properties can not be used: "),
+        ({"ssl.ca.location": "/nowhere"}, "the TLS properties can not be used: "),
+        ({"ssl.crl.location": "/nowhere"}, "the TLS properties can not be used: "),
+    ],
+)
+def test_what_can_not_be_read_is_a_sentence_without_secrets(given: dict[str, object], problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        credentials({"security.protocol": "ssl", **given})
+    assert str(caught.value).startswith(problem)
+    assert "PRIVATE KEY" not in str(caught.value)
+
+
+def test_ciphers_revocation_and_folders_of_authorities_are_honoured(tmp_path: Path) -> None:
+    context = credentials({"security.protocol": "ssl", "ssl.cipher.suites": "ECDHE-ECDSA-AES128-GCM-SHA256"}).context
+    assert {one["name"] for one in context.get_ciphers() if one["protocol"] == "TLSv1.2"} == {
+        "ECDHE-ECDSA-AES128-GCM-SHA256"
+    }
+    (tmp_path / "ca.pem").write_text(CERTIFICATE, "utf-8")
+    context = credentials({"security.protocol": "ssl", "ssl.crl.location": str(tmp_path / "ca.pem")}).context
+    assert context.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
+    assert credentials({"security.protocol": "ssl", "ssl.ca.location": str(tmp_path)}) is not None
+    assert credentials({"security.protocol": "ssl", "ssl.ca.location": "probe"}) is not None
+
+
+def test_the_page_about_security_lists_every_property() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
+    section = text.split("### TLS properties of a worker")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    refused = {name for row in rows if "refused" in row for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    honoured = {name for row in rows if "| yes |" in row for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert honoured == set(HONOURED)
+    assert refused - {"sasl.mechanism"} == set(REFUSED)

@@ -1,0 +1,335 @@
+"""What an operation makes of a partition's records, without Kafka."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, id_of, resume
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.checkpoint import ParkedEntry, offset_headers
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.core.offset_topic import OffsetLedger, ParkedEntries
+from txbridge.core.states import Outcome, RefusalReason, TransactionState
+from txbridge.operations.model import NextStep, Selection
+from txbridge.operations.view import Command, PartitionView, foresee
+
+KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
+POLICY = CheckPolicy(
+    transaction_timeout=6_000, transaction_check_interval=30_000, transaction_check_max=3, transaction_max_age=600_000
+)
+PROGRESS = json.dumps({"half": 10, "end": 20, "op": 30, "topics": {"half": "x"}, "owner": "o", "seq": 1}).encode()
+
+
+def parked(offset: int, state: str = "pending", **fields: object) -> bytes:
+    data = {
+        "state": state,
+        "id": id_of(offset),
+        "group": "orders",
+        "topic": "orders.placed",
+        "born": 1_000,
+        "size": 100,
+        "checks": 0,
+        "next": 7_000,
+        "end": 5,
+        **fields,
+    }
+    return json.dumps(data).encode()
+
+
+def view(*, progress: bool = True, half_start: int = 0, **entries: bytes) -> PartitionView:
+    """A view of partition 3; the names of entries are `p<half offset>`."""
+    ledger = OffsetLedger(Names(), 3)
+    if progress:
+        ledger.take(KEY, PROGRESS, offset_headers())
+    for name, value in entries.items():
+        ledger.take(KEY + b"/" + name[1:].encode(), value, offset_headers())
+    return PartitionView(ledger, POLICY, half_start=half_start, half_end=100)
+
+
+# --- OFFSET -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_progress_and_parked_entry_count_and_a_tombstone_removes_one():
+    ledger = OffsetLedger(Names(), 3)
+    ledger.take(KEY, PROGRESS, offset_headers())
+    ledger.take(KEY + b"/4", parked(4), offset_headers())
+    ledger.take(KEY + b"/5", parked(5), offset_headers())
+    ledger.take(KEY + b"/4", parked(4, checks=2), offset_headers())
+    ledger.take(KEY + b"/5", None, offset_headers())
+    ledger.take(KEY, PROGRESS.replace(b'"end": 20', b'"end": 21'), offset_headers())
+    assert ledger.progress is not None
+    assert (ledger.progress.half, ledger.progress.end, ledger.progress.op) == (10, 21, 30)
+    assert {offset: one.checks for offset, one in ledger.parked.items()} == {4: 2}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"{}"),
+        (b"stranger", b"{}"),
+        (b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/4", PROGRESS),
+        (b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/33/4", parked(4)),
+        (KEY, b"not JSON"),
+        (KEY + b"/", parked(4)),
+        (KEY + b"/-4", parked(4)),
+        (KEY + b"/x", parked(4)),
+        (KEY + b"/4", b"{}"),
+        (KEY + b"/4", parked(4, state="lost")),
+    ],
+)
+def test_a_record_of_offset_that_no_worker_writes_is_refused(key, value):
+    ledger = OffsetLedger(Names(), 3)
+    with pytest.raises(MalformedRecordError):
+        ledger.take(key, value, offset_headers())
+    assert ledger.progress is None
+    assert ledger.parked == {}
+
+
+def test_entries_that_are_applied_already_are_not_waiting():
+    seen = view()
+    seen.next_end, seen.next_entry = 20, 2
+    record = EndRecord(
+        20, "g", Source.CLIENT, [EndEntry(offset, id_of(offset), Decision.COMMIT) for offset in (1, 2, 3)]
+    )
+    later = EndRecord(21, "g", Source.CLIENT, record.entries)
+    assert [entry.half_offset for entry in seen.rest_of(record).entries] == [3]
+    assert [entry.half_offset for entry in seen.rest_of(later).entries] == [1, 2, 3]
+
+
+# --- what is open -----------------------------------------------------------------------------------------------------
+
+
+def test_a_half_message_is_open_unless_op_names_it():
+    seen = view()
+    seen.take_op(Outcome.COMMIT, [9, 11])
+    seen.take_op(Outcome.DISCARD, [13])
+    for offset in (10, 11, 12, 13):
+        seen.take_half(half(offset, group="g", topic="t"))
+    assert [one.half_offset for one in seen.messages()] == [10, 12]
+    assert seen.find(11) is None
+    assert (seen.outcome(11), seen.outcome(13), seen.outcome(10)) == (Outcome.COMMIT, Outcome.DISCARD, None)
+    # Below the watermark nothing is remembered: it may have been resumed and finished otherwise since.
+    assert seen.outcome(9) is None
+    message = seen.find(12)
+    assert message is not None
+    assert (message.coordinates, message.transaction_id, message.short_id) == ("3:12", id_of(12), "ABCDEF00")
+    assert (message.group, message.real_topic, message.born, message.size) == ("g", "t", 1_000, 100)
+    assert (message.state, message.checks, message.parked, message.gone) == (TransactionState.PENDING, 0, False, False)
+
+
+def test_a_parked_entry_says_more_than_the_half_message_and_op():
+    seen = view(p4=parked(4, checks=1, next=50_000), p12=parked(12, "discarded", reason="MAX_CHECKS", at=[0, 7]))
+    seen.take_op(Outcome.DISCARD, [12])
+    seen.take_half(half(12))
+    old, discarded = seen.messages()
+    assert (old.half_offset, old.checks, old.next_due, old.parked) == (4, 1, 50_000, True)
+    assert (discarded.state, discarded.reason, discarded.discarded_at) == (
+        TransactionState.DISCARDED,
+        "MAX_CHECKS",
+        (0, 7),
+    )
+
+
+def test_without_a_progress_everything_in_half_is_open():
+    seen = view(progress=False, half_start=7)
+    assert seen.watermark == 7
+    seen.take_half(half(7))
+    assert [one.half_offset for one in seen.messages()] == [7]
+
+
+# --- the next step ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("immunity", "step", "due"),
+    [
+        (None, NextStep.CHECK, 7_000),
+        ("60", NextStep.CHECK, 61_000),
+        ("-1", NextStep.CHECK, 7_000),
+        # Immune for longer than its greatest age: it is discarded instead.
+        ("6000", NextStep.DISCARD, 601_000),
+    ],
+)
+def test_the_first_check_of_a_message_that_is_not_parked(immunity, step, due):
+    seen = view()
+    seen.take_half(half(10, immunity=immunity))
+    [message] = seen.messages()
+    assert (message.next_step, message.next_due) == (step, due)
+
+
+@pytest.mark.parametrize(
+    ("entry_of_offset", "step", "due"),
+    [
+        (parked(4, checks=2, next=50_000), NextStep.CHECK, 50_000),
+        (parked(4, checks=3, next=80_000), NextStep.DISCARD, 80_000),
+        (parked(4, checks=3, next=700_000), NextStep.DISCARD, 601_000),
+        (parked(4, checks=0, next=650_000), NextStep.DISCARD, 601_000),
+        # Its age counts from the resume.
+        (parked(4, checks=0, next=650_000, resumed=100_000), NextStep.CHECK, 650_000),
+        (parked(4, "held", decision=8, decided=6, error="no topic"), NextStep.RETRY, None),
+        (parked(4, "discarded", reason="EXPIRED", at=[0, 1], next=9_000_000), NextStep.LAPSE, 9_000_000),
+    ],
+)
+def test_the_next_step_of_a_parked_message(entry_of_offset, step, due):
+    [message] = view(p4=entry_of_offset).messages()
+    assert (message.next_step, message.next_due) == (step, due)
+
+
+def test_a_message_below_the_log_start_of_half_has_no_body():
+    gone, kept = view(half_start=5, p4=parked(4), p5=parked(5)).messages()
+    assert (gone.gone, kept.gone) == (True, False)
+
+
+# --- END that is not applied yet --------------------------------------------------------------------------------------
+
+
+def test_the_first_decision_in_end_is_shown_as_stored():
+    seen = view(p4=parked(4))
+    seen.take_half(half(10))
+    seen.take_end(end(20, entry(4, UNKNOWN), entry(10, ROLLBACK, id_of(4))))
+    seen.take_end(end(21, entry(4, ROLLBACK), source=Source.OPERATOR))
+    seen.take_end(end(22, entry(4, COMMIT)))
+    old, young = seen.messages()
+    assert young.stored is None, "with a forged id"
+    assert old.state is TransactionState.PENDING
+    assert str(old.stored) == "rollback of operator at END offset 21"
+
+
+def test_a_decision_about_a_discarded_message_is_not_stored_but_a_resume_is():
+    seen = view(p4=parked(4, "discarded", reason="EXPIRED", at=[0, 1]))
+    seen.take_end(end(20, entry(4, COMMIT)))
+    [message] = seen.messages()
+    assert message.stored is None
+    seen.take_end(resume(21, 4))
+    [message] = seen.messages()
+    assert str(message.stored) == "resume at END offset 21"
+
+
+def command(end_offset: int, decision: int, source: Source = Source.CLIENT, **wrong: str) -> Command:
+    one = entry(4, decision, wrong.get("transaction_id"))
+    return Command(end_offset, wrong.get("group", "orders"), source, one)
+
+
+def test_commands_are_foreseen_by_the_workers_table():
+    [message] = view(p4=parked(4)).messages()
+    commands = [
+        command(1, COMMIT, transaction_id=id_of(5)),
+        command(2, COMMIT, group="others"),
+        command(3, UNKNOWN),
+        command(4, UNKNOWN, Source.RESUME),
+        command(5, ROLLBACK, Source.CHECK),
+        command(6, ROLLBACK),
+        command(7, COMMIT, Source.OPERATOR),
+        command(8, UNKNOWN),
+    ]
+    assert [(one.command.end_offset, one.takes_effect, one.refused) for one in foresee(message, commands)] == [
+        (1, False, RefusalReason.WRONG_TRANSACTION_ID),
+        (2, False, RefusalReason.WRONG_GROUP),
+        (3, False, None),
+        (4, False, RefusalReason.NOT_DISCARDED),
+        (5, True, None),
+        (6, False, RefusalReason.REPEAT),
+        (7, False, RefusalReason.CONTRADICTION),
+        (8, False, None),
+    ]
+
+
+# --- selection --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selection", "offsets"),
+    [
+        (Selection(), [4, 5]),
+        (Selection(states=frozenset({TransactionState.DISCARDED})), [6]),
+        (Selection(group="billing"), [5]),
+        (Selection(topic="orders.placed"), [4]),
+        (Selection(partition=3), [4, 5]),
+        (Selection(partition=2), []),
+        (Selection(min_age=9_000), [4, 5]),
+        (Selection(min_age=9_001), []),
+    ],
+)
+def test_a_selection_admits(selection, offsets):
+    seen = view(
+        p4=parked(4),
+        p5=parked(5, "held", group="billing", topic="bills", decision=8, decided=6, error="x"),
+        p6=parked(6, "discarded", reason="EXPIRED", at=[0, 1]),
+    )
+    assert [one.half_offset for one in seen.messages() if selection.admits(one, 10_000)] == offsets
+
+
+def test_a_parked_entry_is_read_as_the_worker_writes_it():
+    written = ParkedEntry(
+        half_offset=4,
+        state=TransactionState.HELD,
+        transaction_id=id_of(4),
+        group="orders",
+        real_topic="missing",
+        born=1_000,
+        size=5,
+        checks=1,
+        next_due=9_000,
+        end=8,
+        decided=7,
+        error="topic missing does not exist",
+    ).encode()
+    [message] = view(p4=written).messages()
+    assert (message.state, message.decided, message.error) == (
+        TransactionState.HELD,
+        7,
+        "topic missing does not exist",
+    )
+
+
+@pytest.mark.parametrize("state", ["pending", "held", "discarded"])
+def test_what_is_foreseen_is_what_the_worker_does(state):
+    """Random commands about one message, given to the worker's own core as well."""
+    fields = {"held": {"decision": 8, "decided": 6, "error": "x"}, "discarded": {"reason": "MAX_CHECKS", "at": [0, 1]}}
+    written = parked(0, state, next=10**12, **fields.get(state, {}))
+    random = Random(state)
+    seen_states = set()
+    for _ in range(300):
+        commands = [
+            Command(
+                offset,
+                random.choice(["orders", "orders", "orders", "others"]),
+                random.choice(list(Source)),
+                entry(0, random.choice([COMMIT, ROLLBACK, UNKNOWN]), random.choice([None, None, None, id_of(1)])),
+            )
+            for offset in range(random.randrange(6))
+        ]
+        # A resume or an abandon with a decision is no valid record.
+        commands = [
+            one
+            for one in commands
+            if one.source not in (Source.RESUME, Source.ABANDON) or one.entry.decision is Decision.UNKNOWN
+        ]
+        partition = Partition(watermark=1)
+        partition.queue.restore_parked(ParkedEntries([ParkedEntry.decode(0, written)]))
+        draft = partition.step(
+            1_001, *(end(one.end_offset, one.entry, group=one.group, source=one.source) for one in commands)
+        )
+        open_entry = partition.queue.entry(0)
+        if open_entry is not None:
+            state_now = open_entry.state
+        else:
+            gone = TransactionState.ABANDONED if draft.abandoned else TransactionState.ROLLED_BACK
+            state_now = TransactionState.COMMITTED if draft.deliver else gone
+        [message] = view(p0=written).messages()
+        foreseen = foresee(message, commands)
+        assert (foreseen[-1].after if foreseen else message.state) is state_now
+        # Of "unknown", which changes nothing, the worker does not look at the id once the message is finished.
+        refused = {one.end_offset for one in draft.refused if one.entry.decision is not Decision.UNKNOWN}
+        assert refused == {
+            one.command.end_offset
+            for one in foreseen
+            if one.refused is not None and one.command.entry.decision is not Decision.UNKNOWN
+        }
+        seen_states.add(state_now)
+    assert len(seen_states) == {"pending": 3, "held": 2, "discarded": 4}[state]

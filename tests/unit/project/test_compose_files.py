@@ -1,0 +1,69 @@
+"""The files of compose/ name what the rest of the project names; `make compose` runs them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from txbridge.config.worker import OPTIONS
+from txbridge.testing.containers import KAFKA_IMAGE, WORKER_IMAGE
+
+ROOT = Path(__file__).parents[3]
+COMPOSE = ROOT / "compose"
+#: The variable that a release may be chosen by, with its default.
+CHOSEN = re.compile(r"\$\{TXBRIDGE_VERSION:-([^}]+)\}")
+
+
+def services() -> dict[str, dict]:
+    return yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+
+
+def test_the_images_are_those_that_make_builds_and_the_tests_use():
+    images = {name: CHOSEN.sub(r"\1", service["image"]) for name, service in services().items()}
+    assert images["kafka"] == KAFKA_IMAGE
+    assert {images["topics"], images["worker-1"], images["worker-2"]} == {WORKER_IMAGE}
+    assert images["demo"] == WORKER_IMAGE.replace("worker", "demo")
+
+
+def test_every_published_port_is_on_localhost():
+    ports = [port for service in services().values() for port in service.get("ports", ())]
+    assert len(ports) == 3
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_every_file_that_is_mounted_exists():
+    mounts = [mount for service in services().values() for mount in service.get("volumes", ())]
+    assert len(mounts) == 5
+    for mount in mounts:
+        assert (COMPOSE / mount.partition(":")[0]).is_file(), mount
+        assert mount.endswith(":ro")
+
+
+def test_prometheus_scrapes_both_workers_on_the_port_that_the_image_opens():
+    config = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
+    [job] = config["scrape_configs"]
+    [port] = re.findall(r"TXBRIDGE_METRICS_PORT=(\d+)", (COMPOSE / "Dockerfile").read_text())
+    workers = [name for name in services() if name.startswith("worker")]
+    assert job["static_configs"][0]["targets"] == [f"{worker}:{port}" for worker in workers]
+
+
+def test_grafana_finds_the_board_where_it_is_mounted():
+    mounts = dict(mount.split(":")[:2] for mount in services()["grafana"]["volumes"])
+    provider = yaml.safe_load((COMPOSE / "grafana" / "dashboards.yaml").read_text())["providers"][0]
+    board = mounts["../observability/grafana-board.json"]
+    assert Path(board).parent == Path(provider["options"]["path"])
+    assert services()["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == board
+
+
+def test_the_images_set_options_that_exist():
+    files = [(COMPOSE / "Dockerfile").read_text(), (COMPOSE / "compose.yaml").read_text()]
+    named = set(re.findall(r"\b(TXBRIDGE_[A-Z_]+)[=:]", "".join(files))) - {"TXBRIDGE_VERSION"}
+    assert named == {
+        "TXBRIDGE_LOG_FORMAT",
+        "TXBRIDGE_METRICS_HOST",
+        "TXBRIDGE_METRICS_PORT",
+        "TXBRIDGE_BOOTSTRAP_SERVERS",
+    }
+    assert named <= {option.variable for option in OPTIONS}

@@ -1,0 +1,119 @@
+"""The differential test's own rules, without either side: what counts as a difference, and what may be written down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.differential.compare import Verdict, judge
+from tests.differential.run import compare
+from tests.differential.scenario import Expected, Fate, Scenario
+from tests.differential.scenarios import SCENARIOS
+from tests.peer.client import compiled
+from tests.peer.jars import JARS, ROCKETMQ_VERSION, class_path, jar_folder
+from tests.peer.server import Peer
+from tests.unit.project.test_parity_table import ALL
+from txbridge.core.names import is_group
+from txbridge.embedded.java import Java
+from txbridge.errors import EnvironmentProblemError
+
+# Nothing is run with it.
+JAVA = Java(Path("/nowhere/bin/java"), 17, "17.0.1", "none")
+ONE, TWO, NONE = Fate(1, 0), Fate(2, 0), Fate(0, 0)
+DIFFERS = Expected(ONE, (TWO,), "D.11")
+SOMETIMES = Expected(ONE, (ONE, TWO), "E.3.5", "a matter of time")
+
+EXPECTED = [
+    pytest.param(expected, id=f"{scenario.name}: {name}")
+    for scenario in SCENARIOS
+    for name, expected in scenario.expected.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("rocketmq", "txbridge", "expected", "verdict"),
+    [
+        (ONE, ONE, Expected(ONE), Verdict.SAME),
+        (TWO, ONE, Expected(ONE), Verdict.UNEXPECTED),
+        (TWO, TWO, Expected(ONE), Verdict.OURS_IS_WRONG),
+        (TWO, ONE, DIFFERS, Verdict.BETTER),
+        (ONE, ONE, DIFFERS, Verdict.MISSING),
+        (NONE, ONE, DIFFERS, Verdict.UNEXPECTED),
+        (TWO, TWO, DIFFERS, Verdict.OURS_IS_WRONG),
+        (ONE, ONE, SOMETIMES, Verdict.SAME),
+        (TWO, ONE, SOMETIMES, Verdict.BETTER),
+        (NONE, ONE, SOMETIMES, Verdict.UNEXPECTED),
+    ],
+)
+def test_a_fate_is_the_same_or_differs_as_it_is_written(rocketmq, txbridge, expected, verdict):
+    assert judge(rocketmq, txbridge, expected) is verdict
+
+
+def test_what_could_not_be_played_is_no_success_and_tells_why():
+    scenario = Scenario("one", lambda stage: None, {"a": Expected(ONE), "b": Expected(ONE)})
+    results = compare(scenario, AssertionError("never checked"), {"a": ONE, "b": ONE})
+    assert [(one.transaction, one.verdict, one.good) for one in results] == [
+        ("a", Verdict.FAILED, False),
+        ("b", Verdict.FAILED, False),
+    ]
+    assert "never checked" in results[0].error
+    assert results[0].txbridge == ONE
+
+
+def test_an_error_of_either_side_is_told():
+    [result] = compare(Scenario("one", lambda stage: None, {"a": Expected(ONE)}), {"a": ONE}, RuntimeError("broken"))
+    assert (result.verdict, result.rocketmq, result.txbridge) == (Verdict.FAILED, ONE, None)
+    assert "txbridge: RuntimeError('broken')" in result.error
+
+
+@pytest.mark.parametrize("expected", EXPECTED)
+def test_every_difference_names_a_row_of_the_parity_table_that_says_we_are_better(expected):
+    different = [fate for fate in expected.rocketmq if fate != expected.txbridge]
+    assert bool(different) == bool(expected.row)
+    if different:
+        assert [row.verdict for row in ALL if row.key == expected.row] == ["better"]
+
+
+@pytest.mark.parametrize("expected", EXPECTED)
+def test_only_timing_allows_several_fates_and_it_is_explained(expected):
+    assert (len(expected.rocketmq) > 1) == bool(expected.tolerance)
+
+
+def test_scenarios_have_names_and_groups_of_their_own():
+    assert len({one.name for one in SCENARIOS}) == len({one.group for one in SCENARIOS}) == len(SCENARIOS)
+    assert all(is_group(one.group) for one in SCENARIOS)
+
+
+def test_the_lock_names_rocketmqs_own_jars_in_one_version_and_no_jar_twice():
+    versions = {one.name: one.version for one in JARS if one.organisation == "org.apache.rocketmq"}
+    assert {versions[f"rocketmq-{name}"] for name in ("namesrv", "broker", "client")} == {ROCKETMQ_VERSION}
+    assert len({one.file_name for one in JARS}) == len(JARS)
+    assert all(one.size > 0 and len(one.sha256) == 64 for one in JARS)
+
+
+def test_jars_that_are_damaged_are_named_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
+    (tmp_path / f"rocketmq-{ROCKETMQ_VERSION}").mkdir()
+    with pytest.raises(EnvironmentProblemError, match=rf"{JARS[0].file_name} is missing or damaged: delete the folder"):
+        jar_folder(JAVA)
+
+
+def test_jars_that_can_not_be_had_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TXBRIDGE_IVY_SETTINGS", str(tmp_path / "none.xml"))
+    with pytest.raises(EnvironmentProblemError, match=r"TXBRIDGE_IVY_SETTINGS names .*none\.xml, which is no file"):
+        jar_folder(JAVA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_java_without_a_compiler_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentProblemError, match=r"needs a JDK, and .* is a Java without `javac`: install one"):
+        compiled(Peer(JAVA, tmp_path, "", "", tmp_path), tmp_path / "Program.java")
+
+
+def test_the_client_has_no_server_on_its_class_path(tmp_path):
+    both, client = (set(class_path(tmp_path, servers=servers).split(":")) for servers in (True, False))
+    left_out = {f"rocketmq-{name}-{ROCKETMQ_VERSION}.jar" for name in ("broker", "namesrv")}
+    assert both - client == {str(tmp_path / name) for name in left_out}

@@ -1,0 +1,142 @@
+"""The Markdown files: every relative link leads somewhere, and what is told of the states is what the code does."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from txbridge.core.states import TRANSITIONS, Event, TransactionState
+
+ROOT = Path(__file__).parents[3]
+_TRACKED = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, check=False, capture_output=True, text=True)
+#: Without git (an unpacked archive) all that are there, less those of tools.
+DOCUMENTS = sorted(
+    (ROOT / name for name in _TRACKED.stdout.split("\0") if name)
+    if _TRACKED.returncode == 0
+    else (one for one in ROOT.rglob("*.md") if not any(part.startswith(".") for part in one.relative_to(ROOT).parts))
+)
+
+_LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s*(\S+)|(?:src|href)=\"([^\"]+)\"", re.MULTILINE)
+_FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+_INLINE_CODE = re.compile(r"(`+)(?:(?!\1).)+\1")
+
+
+def _prose(path: Path) -> str:
+    return _FENCE.sub("", path.read_text("utf-8"))
+
+
+def _anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub forms them."""
+    found: dict[str, int] = {}
+    anchors = set()
+    for heading in re.findall(r"^#{1,6}\s+(.*?)\s*#*$", _prose(path), re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
+        anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        number = found.get(anchor, 0)
+        found[anchor] = number + 1
+        anchors.add(f"{anchor}-{number}" if number else anchor)
+    return anchors
+
+
+def _relative_links(path: Path) -> Iterator[str]:
+    for groups in _LINK.findall(_INLINE_CODE.sub("", _prose(path))):
+        target = next(filter(None, groups))
+        if not re.match(r"[a-z][a-z0-9+.-]*:", target):
+            yield target
+
+
+def broken(path: Path) -> list[str]:
+    """The links of a page that lead nowhere."""
+    found = []
+    for target in _relative_links(path):
+        name, _, anchor = target.partition("#")
+        there = path.parent / name if name else path
+        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in _anchors(there)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    assert broken(path) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# A `b`: c\n\n## Twice\n\n## Twice\n\n```sh\n# not a heading\n```\n", "utf-8")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](there.md#a-b-c) [b](there.md#twice-1) [c](https://example.org/x) `[d](code.md)` [e](gone.md)\n"
+        "[f](there.md#not-a-heading) [g](#none)\n\n[h]: lost.md\n\n```text\n[i](fenced.md)\n```\n",
+        "utf-8",
+    )
+    assert broken(page) == ["gone.md", "there.md#not-a-heading", "#none", "lost.md"]
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {target.partition("#")[0] for target in _relative_links(ROOT / "README.md")}
+    pages = {
+        str(path.relative_to(ROOT)) for path in DOCUMENTS if path.parent in {ROOT, ROOT / "docs", ROOT / "docs/how-to"}
+    }
+    assert pages - {"README.md"} <= linked
+
+
+# --- the states, in docs/concepts.md ----------------------------------------------------------------------------------
+
+_WORDS = {state: state.value.replace("_", " ") for state in TransactionState}
+_LABELS = {
+    Event.COMMIT_UNDELIVERABLE: "commit, not deliverable now",
+    Event.GIVE_UP: "give up",
+}
+_DECISIONS = (Event.COMMIT, Event.ROLLBACK, Event.UNKNOWN, Event.RESUME, Event.ABANDON)
+
+
+def _diagram() -> str:
+    """The state diagram; a state that an event leaves as it is has an arrow to itself only for checks."""
+    arrows: dict[tuple[TransactionState, TransactionState], list[Event]] = {}
+    for (state, event), transition in TRANSITIONS.items():
+        if transition.refused is None:
+            arrows.setdefault((state, transition.state), []).append(event)
+    lines = ["stateDiagram-v2", "    direction LR"]
+    lines += [f'    state "{_WORDS[one]}" as {one.value}' for one in TransactionState if _WORDS[one] != one.value]
+    lines.append("    [*] --> pending: prepare")
+    for (state, after), events in arrows.items():
+        if state is after and Event.CHECK not in events:
+            continue
+        label = ", ".join(sorted(_LABELS.get(event, event.value) for event in events))
+        lines.append(f"    {state.value} --> {after.value}: {label}")
+    lines += [f"    {state.value} --> [*]" for state in TransactionState if not state.is_open]
+    return "\n".join(lines)
+
+
+def _cell(state: TransactionState, event: Event) -> str:
+    transition = TRANSITIONS[state, event]
+    if transition.refused is not None:
+        return f"*{transition.refused.value.replace('_', ' ')}*"
+    if transition.state is state:
+        return "no change"
+    later = TRANSITIONS[state, Event.COMMIT_UNDELIVERABLE]
+    also = f", or {_WORDS[later.state]}" if event is Event.COMMIT and later.state is not transition.state else ""
+    return f"{_WORDS[transition.state]}{also}"
+
+
+def _table() -> str:
+    rows = [["decision", *_WORDS.values()], ["---"] * (len(_WORDS) + 1)]
+    rows += [[event.value, *(_cell(state, event) for state in TransactionState)] for event in _DECISIONS]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def test_the_page_about_concepts_tells_the_states_as_they_are() -> None:
+    section = (ROOT / "docs/concepts.md").read_text("utf-8").split("## The states of a message")[1].split("\n## ")[0]
+    diagram = section.split("```mermaid\n")[1].split("\n```")[0]
+    assert diagram == _diagram()
+    assert _table() in section, f"docs/concepts.md must have this table:\n{_table()}"
+    final = {
+        cells[1]: cells[3]
+        for line in section.split("| state | meaning | final |")[1].split("\n\n")[0].splitlines()[2:]
+        if len(cells := [cell.strip() for cell in line.split("|")]) == 5
+    }
+    assert final == {_WORDS[state]: "no" if state.is_open else "yes" for state in TransactionState}

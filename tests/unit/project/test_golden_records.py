@@ -1,0 +1,238 @@
+"""What stands in people's topics since version 1 of the format is read, and is still written, to the byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.client_fakes import FakeRecord
+from txbridge.client.checks.request import parse_check
+from txbridge.core.checkpoint import Cut, ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.fingerprint import Mark
+from txbridge.core.half_message import check_headers, delivered_headers, half_headers, parse_half
+from txbridge.core.headers import MalformedRecordError, NewerVersionError
+from txbridge.core.names import Names
+from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.states import Outcome, TransactionState
+
+FILES = sorted((Path(__file__).parents[2] / "golden").glob("v*.json"))
+NAMES = Names()
+FIRST, SECOND = "0123456789ABCDEF0123456789ABCDEF", "FEDCBA9876543210FEDCBA9876543210"
+
+
+class Golden:
+    """One record of a golden file, as Kafka would give it."""
+
+    def __init__(self, kind: str) -> None:
+        record: dict[str, Any] = json.loads((FILES[0]).read_text("utf-8"))[kind]
+        self.key = None if record["key"] is None else record["key"].encode()
+        self.value = record["value"].encode()
+        self.headers = [(name, None if text is None else text.encode()) for name, text in record["headers"]]
+
+    def of_version(self, version: bytes) -> list[tuple[str, bytes | None]]:
+        return [(name, version if name == "TXB_V" else value) for name, value in self.headers]
+
+
+def test_there_is_a_file_for_each_version() -> None:
+    assert [file.name for file in FILES] == ["v1.json"]
+
+
+def test_a_half_message() -> None:
+    golden = Golden("half")
+    half = parse_half(7, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
+    assert (half.transaction_id, half.group, half.real_topic) == (FIRST, "orders", "orders.placed")
+    assert (half.key, half.value) == (b"order-42", b'{"order": 42}')
+    assert (half.real_partition, half.immunity, half.user_timestamp) == (3, "90", 1_700_000_000_123)
+    written = half_headers(
+        [("trace", b"00-abc-01"), ("empty", None)],
+        transaction_id=FIRST,
+        group="orders",
+        real_topic="orders.placed",
+        real_partition=3,
+        immunity_seconds=90,
+        user_timestamp=1_700_000_000_123,
+    )
+    assert written == golden.headers
+    # What readers of the real topic have seen since.
+    assert delivered_headers(half, 2) == [
+        ("trace", b"00-abc-01"),
+        ("empty", None),
+        ("UNIQ_KEY", FIRST.encode()),
+        ("TXB_HALF", b"2:7"),
+    ]
+
+
+def test_an_end() -> None:
+    golden = Golden("end")
+    entries = (
+        EndEntry(7, FIRST, Decision.COMMIT),
+        EndEntry(8, SECOND, Decision.UNKNOWN, 2, "no idea: größe, 100%"),
+        EndEntry(9, "0" * 31 + "9", Decision.ROLLBACK, 1),
+    )
+    end = parse_end(40, golden.value, golden.headers)
+    assert (end.group, end.source, end.client_id, tuple(end.entries)) == ("orders", Source.CHECK, "host-1", entries)
+    assert encode_end(entries, "orders", Source.CHECK, "host-1") == (golden.value, golden.headers)
+
+
+def test_an_op() -> None:
+    golden = Golden("op")
+    assert parse_op(golden.value, golden.headers) == (Outcome.COMMIT, [7, 9, 15])
+    assert (encode_ops([7, 9, 15]), op_headers(Outcome.COMMIT)) == ([golden.value], golden.headers)
+
+
+def test_the_progress() -> None:
+    golden = Golden("progress")
+    progress = Progress(
+        half=100,
+        end=40,
+        op=12,
+        topics={"half": "h-id", "end": "e-id", "op": "o-id", "offset": "f-id"},
+        owner="worker-1",
+        seq=5,
+        read=104,
+        ops=3,
+        recent=90,
+        entry=3,
+        marks={"half": Mark(103, "0123456789abcdef", 7, 1_700_000_000_000), "end": Mark(41, "fedcba9876543210")},
+        cut=Cut(50, 9, 1_700_000_000_001, "ann", "power loss"),
+    )
+    assert Progress.decode(golden.value) == progress
+    assert (progress.encode(), NAMES.progress_key(2), offset_headers()) == (golden.value, golden.key, golden.headers)
+    # Left out, "recent" is "half", "entry" the beginning of the record, and nobody knows how far HALF was read.
+    shorter = json.loads(golden.value)
+    for name in ("recent", "entry", "read", "ops", "marks", "cut"):
+        del shorter[name]
+    read = Progress.decode(json.dumps(shorter).encode())
+    assert (read.recent, read.entry, read.read, read.ops, read.marks, read.cut) == (None, 0, None, 0, {}, None)
+
+
+PARKED = {
+    "pending": ParkedEntry(
+        half_offset=7,
+        state=TransactionState.PENDING,
+        transaction_id=FIRST,
+        group="orders",
+        real_topic="orders.placed",
+        born=1_700_000_000_000,
+        size=120,
+        checks=2,
+        next_due=1_700_000_066_000,
+        end=40,
+        resumed=1_700_000_030_000,
+    ),
+    "held": ParkedEntry(
+        half_offset=8,
+        state=TransactionState.HELD,
+        transaction_id=SECOND,
+        group="orders",
+        real_topic="orders.placed",
+        born=1_700_000_000_000,
+        size=120,
+        checks=0,
+        next_due=1_700_000_060_000,
+        end=41,
+        decided=40,
+        error="topic orders.placed does not exist",
+    ),
+    "discarded": ParkedEntry(
+        half_offset=9,
+        state=TransactionState.DISCARDED,
+        transaction_id="0" * 31 + "9",
+        group="orders",
+        real_topic="orders.placed",
+        born=1_700_000_000_000,
+        size=120,
+        checks=15,
+        next_due=1_702_592_000_000,
+        end=42,
+        reason="MAX_CHECKS",
+        discarded_at=(0, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(PARKED))
+def test_parked_entries(kind: str) -> None:
+    golden, entry = Golden(kind), PARKED[kind]
+    assert entry.encode() == golden.value
+    assert NAMES.parked_key(2, entry.half_offset) == golden.key
+    found = ParkedEntry.decode(entry.half_offset, golden.value)
+    names = [name for name in ParkedEntry.__dataclass_fields__ if name != "end"]
+    # The END position is for people, and not kept.
+    assert [getattr(found, name) for name in names] == [getattr(entry, name) for name in names]
+
+
+def test_a_ledger_of_golden_records() -> None:
+    ledger = OffsetLedger(NAMES, 2)
+    for kind in ("progress", *PARKED):
+        golden = Golden(kind)
+        ledger.take(golden.key, golden.value, golden.headers)
+    assert ledger.progress is not None
+    assert ledger.progress.end == 40
+    assert {offset: ledger.parked.get(offset).state.value for offset in sorted(ledger.parked)} == {
+        7: "pending",
+        8: "held",
+        9: "discarded",
+    }
+
+
+def test_a_check_request() -> None:
+    golden = Golden("check")
+    record = FakeRecord(value=golden.value, key=golden.key, headers=golden.headers)
+    message = parse_check(record, "orders", NAMES, 4).message
+    assert (message.transaction_id, message.half_partition, message.half_offset) == (FIRST, 2, 7)
+    assert (message.check_times, message.born_timestamp, message.value) == (2, 1_700_000_000_000, b'{"order": 42}')
+    half = [header for header in golden.headers if header[0][:4] not in {"TRAN", "TXB_"} or header[0] == "TXB_V"]
+    half.insert(2, ("TRAN_MSG", b"true"))
+    parsed = parse_half(7, 1_700_000_000_000, golden.key, golden.value, half, NAMES)
+    assert check_headers(parsed, 2, 2, 40) == golden.headers
+
+
+@pytest.mark.parametrize("version", [b"2", b"10", b"1.1"])
+def test_records_of_a_version_that_is_not_known_are_refused_and_not_guessed(version: bytes) -> None:
+    said = f"TXB_V={version.decode()!r} is not a version that this worker knows"
+    half, end, op, check = (Golden(kind) for kind in ("half", "end", "op", "check"))
+    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
+        parse_half(7, 0, half.key, half.value, half.of_version(version), NAMES)
+    assert str(caught.value) == said
+    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
+        parse_end(40, end.value, end.of_version(version))
+    assert str(caught.value) == said
+    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
+        parse_op(op.value, op.of_version(version))
+    assert str(caught.value) == said
+    with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
+        parse_check(FakeRecord(value=check.value, key=check.key, headers=check.of_version(version)), "orders", NAMES, 4)
+    assert str(caught.value) == said
+    ledger = OffsetLedger(NAMES, 2)
+    for kind in ("progress", *PARKED):
+        golden = Golden(kind)
+        with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
+            ledger.take(golden.key, golden.value, golden.of_version(version))
+        assert str(caught.value) == said
+    assert (ledger.progress, list(ledger.parked)) == (None, [])
+
+
+def test_a_later_version_in_offset_is_remembered_until_its_key_is_written_again() -> None:
+    ledger, progress, parked = OffsetLedger(NAMES, 2), Golden("progress"), Golden(next(iter(PARKED)))
+    assert ledger.newer is None
+    for offset, golden in ((5, parked), (6, progress)):
+        with pytest.raises(NewerVersionError):
+            ledger.take(golden.key, golden.value, golden.of_version(b"2"), offset)
+    assert ledger.newer == (5, "TXB_V='2' is not a version that this worker knows")
+    ledger.take(parked.key, None, parked.headers, 7)
+    assert ledger.newer == (6, "TXB_V='2' is not a version that this worker knows")
+    ledger.take(progress.key, progress.value, progress.headers, 8)
+    assert ledger.newer is None
+
+
+@pytest.mark.parametrize("version", [b"0", b"", b"1.1", b"-2", b"+2", b"\xd9\xa3", b"9" * 5_000])
+def test_what_is_no_later_version_is_a_stranger_s(version: bytes) -> None:
+    golden = Golden("op")
+    with pytest.raises(MalformedRecordError) as caught:
+        parse_op(golden.value, golden.of_version(version))
+    assert type(caught.value) is MalformedRecordError

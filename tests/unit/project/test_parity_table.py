@@ -1,0 +1,152 @@
+"""docs/parity.md can not rot: every behaviour has its row, every verdict is legal, every test that it names exists."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[2]
+PAGE = TESTS.parent / "docs" / "parity.md"
+
+#: Every behaviour of RocketMQ that has to have a row, in this order. The letters are those of the page's headings.
+KEYS = {
+    "C": "1a 1b 1c 2 3 4 5 6 7 8 9 10 11 12",
+    "D": "1 2 3 4a 4b 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23",
+    "E": "1a 1b 1c 2 3.1 3.2 3.3 3.4 3.5 3.6 3.7 3.8 3.9 3.10 3.11 3.12 3.13 3.14 4 5a 5b 5c 6a 6b 6c 6d "
+    "7a 7b 7c 7d 7e 7f 8",
+    "F": "1a 1b 2 3 4 5 6 7",
+    "G": "1 2 3 4 5 6 7 8",
+    "H": "1 2 3 4 5 6 7 8",
+    "I": "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15",
+    "M": "388 399 477 481 544 546 598 615 9320 1517 1568 1694 2133 2360 2694 5574 3617 6401 7240 7415 7567 7709 8313 "
+    "9430 9500 9786 9791 10199 10797 10966 253 4343",
+}
+#: Verdicts that need a test, and those that need a reason instead.
+SHOWN = ("same", "better", "different")
+EXPLAINED = ("not on Kafka", "not yet")
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    rocketmq: str
+    txbridge: str
+    verdict: str
+    tests: tuple[str, ...]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def rows() -> dict[str, list[Row]]:
+    """The rows under each heading's letter."""
+    found: dict[str, list[Row]] = {}
+    letter = ""
+    for line in PAGE.read_text().splitlines():
+        if heading := re.match(r"## ([A-Z])\. ", line):
+            letter = heading[1]
+            found[letter] = []
+        elif line.startswith("|") and not line.startswith(("| key ", "| ---")):
+            key, rocketmq, txbridge, verdict, tests = cells(line)
+            named = () if tests == "-" else tuple(tests.split("<br>"))
+            found[letter].append(Row(key, rocketmq, txbridge, verdict, named))
+    return found
+
+
+ALL = [row for section in rows().values() for row in section]
+
+
+@cache
+def known_tests(path: Path) -> frozenset[str]:
+    """Names of all tests in a file; with parameters, where pytest's ids can be told from the source."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            found.add(node.name)
+            ids = [made for decorator in node.decorator_list if (made := ids_of(decorator)) is not None]
+            # pytest puts the decorator next to the function first.
+            found |= {f"{node.name}[{'-'.join(chosen)}]" for chosen in itertools.product(*reversed(ids)) if chosen}
+    return frozenset(found)
+
+
+def ids_of(decorator: ast.expr) -> list[str] | None:
+    """The ids that pytest gives to the values of a parametrize decorator; None when it is none, or too clever."""
+    if not (isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.parametrize"):
+        return None
+    if any(keyword.arg == "ids" for keyword in decorator.keywords):
+        return None
+    try:
+        values = [value if isinstance(value, tuple) else (value,) for value in ast.literal_eval(decorator.args[1])]
+    except ValueError:
+        return None
+    if not all(isinstance(one, str | int | float | None) for value in values for one in value):
+        return None
+    return ["-".join(map(str, value)) for value in values]
+
+
+def test_the_reader_of_tests_knows_functions_and_parameters(tmp_path):
+    file = tmp_path / "test_sample.py"
+    file.write_text(
+        "import pytest\n"
+        "def test_plain(): ...\n"
+        "def helper(): ...\n"
+        "@pytest.mark.parametrize('decision', [8, 12])\n"
+        "@pytest.mark.parametrize(('a', 'b'), [('x', 1), (None, 2)])\n"
+        "def test_two(decision, a, b): ...\n"
+        "@pytest.mark.parametrize('point', POINTS)\n"
+        "def test_clever(point): ...\n"
+    )
+    assert known_tests(file) == {
+        "test_plain",
+        "test_two",
+        "test_two[x-1-8]",
+        "test_two[None-2-8]",
+        "test_two[x-1-12]",
+        "test_two[None-2-12]",
+        "test_clever",
+    }
+
+
+def test_every_behaviour_has_its_row_and_only_one():
+    assert {letter: [row.key for row in section] for letter, section in rows().items()} == {
+        letter: [f"{letter}.{number}" for number in numbers.split()] for letter, numbers in KEYS.items()
+    }
+
+
+@pytest.mark.parametrize("row", ALL, ids=lambda row: row.key)
+def test_every_row_says_something_and_its_verdict_is_legal(row):
+    verdict, _, reason = row.verdict.partition(": ")
+    assert row.rocketmq not in {"", "-"}
+    if verdict in EXPLAINED:
+        assert len(reason) > 10, "a reason is needed"
+    else:
+        assert verdict in SHOWN
+        assert not reason, "the reason of a difference stands in the column of txbridge"
+        assert row.txbridge not in {"", "-"}
+        assert row.tests, "a test has to show it"
+
+
+@pytest.mark.parametrize("row", [row for row in ALL if row.tests], ids=lambda row: row.key)
+def test_every_test_that_is_named_exists(row):
+    for named in row.tests:
+        shape = re.fullmatch(r"`((?:unit|integration|property)/[a-z_/]+\.py)::(test_\w+(?:\[.+\])?)`", named)
+        assert shape, f"{named} is not `path::test`"
+        path = TESTS / shape[1]
+        assert path.is_file(), f"there is no tests/{shape[1]}"
+        assert shape[2] in known_tests(path), f"there is no {shape[2]} in tests/{shape[1]}"
+
+
+def test_every_test_against_rocketmqs_defects_is_named():
+    """Otherwise nobody knows what it is for."""
+    named = {test.strip("`") for row in ALL for test in row.tests}
+    assert all(count == 1 for row in ALL for count in Counter(row.tests).values()), "a test is named twice in a row"
+    file = "integration/test_better_than_rocketmq.py"
+    assert {f"{file}::{test}" for test in known_tests(TESTS / file) if "[" not in test} <= named

@@ -1,0 +1,125 @@
+"""The examples of docs/protocol.md are what txbridge writes and reads, to the byte."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.client_fakes import FakeRecord
+from txbridge.client.checks.request import parse_check
+from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.half_message import (
+    HalfMessage,
+    check_headers,
+    delivered_headers,
+    delivered_timestamp,
+    half_headers,
+    parse_half,
+)
+from txbridge.core.names import Names
+
+PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
+NAMES = Names()
+FIRST, SECOND = "0123456789ABCDEF0123456789ABCDEF", "FEDCBA9876543210FEDCBA9876543210"
+BORN = 1_700_000_000_000
+
+
+class Example:
+    """One block of the page, read by the rules that stand before the blocks."""
+
+    def __init__(self, name: str) -> None:
+        (block,) = re.findall(rf"^```text {name}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+        assert block.isascii()
+        told: dict[str, list[bytes]] = {}
+        for line in block.encode().splitlines():
+            word, _, rest = line.partition(b" ")
+            told.setdefault(word.decode(), []).append(rest)
+        assert set(told) <= {"topic", "partition", "key", "value", "hex", "header"}
+        self.topic = told["topic"][0].decode()
+        self.partition = int(told["partition"][0]) if "partition" in told else None
+        self.key = told["key"][0] if "key" in told else None
+        self.value = b"\n".join(told["value"])
+        assert told["hex"] == [self.value.hex().encode()]
+        self.headers = [(line.partition(b" ")[0].decode(), line.partition(b" ")[2]) for line in told["header"]]
+
+
+def read_half() -> HalfMessage:
+    page = Example("half")
+    return parse_half(7, BORN, page.key, page.value, page.headers, NAMES)
+
+
+def test_the_half_message_is_written_and_read_like_that() -> None:
+    page = Example("half")
+    assert (page.topic, page.partition) == (NAMES.half, 2)
+    written = half_headers(
+        [("trace", b"00-abc-01")],
+        transaction_id=FIRST,
+        group="orders",
+        real_topic="orders.placed",
+        immunity_seconds=90,
+        user_timestamp=1_700_000_000_123,
+    )
+    assert written == page.headers
+    half = read_half()
+    assert (half.key, half.value) == (b"order-42", b'{"order": 42}')
+    assert (half.transaction_id, half.group, half.real_topic) == (FIRST, "orders", "orders.placed")
+    assert (half.immunity, half.user_timestamp, half.real_partition) == ("90", 1_700_000_000_123, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "client_id", "entries"),
+    [
+        (
+            "end",
+            Source.CLIENT,
+            "host-1",
+            [EndEntry(7, FIRST, Decision.COMMIT), EndEntry(9, SECOND, Decision.ROLLBACK)],
+        ),
+        ("answer", Source.CHECK, None, [EndEntry(7, FIRST, Decision.UNKNOWN, 2, "größe, 100%")]),
+    ],
+)
+def test_an_end_is_written_and_read_like_that(
+    name: str, source: Source, client_id: str | None, entries: list[EndEntry]
+) -> None:
+    page = Example(name)
+    assert (page.topic, page.partition, page.key) == (NAMES.end, 2, None)
+    assert encode_end(entries, "orders", source, client_id) == (page.value, page.headers)
+    end = parse_end(40, page.value, page.headers)
+    assert (end.group, end.source, end.client_id, list(end.entries)) == ("orders", source, client_id, entries)
+
+
+def test_a_check_is_written_and_read_like_that() -> None:
+    page, half = Example("check"), read_half()
+    assert page.topic == NAMES.check("orders")
+    assert (half.key, half.value, check_headers(half, 2, 2, 40)) == (page.key, page.value, page.headers)
+    record = FakeRecord(headers=page.headers, key=page.key, value=page.value)
+    asked = parse_check(record, "orders", NAMES, 3).message
+    assert (asked.transaction_id, asked.half_partition, asked.half_offset, asked.check_times) == (FIRST, 2, 7, 2)
+    assert (asked.topic, asked.value, asked.born_timestamp) == ("orders.placed", b'{"order": 42}', BORN)
+
+
+def test_a_message_is_delivered_like_that() -> None:
+    page, half = Example("delivered"), read_half()
+    assert (half.real_topic, half.key, half.value) == (page.topic, page.key, page.value)
+    assert delivered_headers(half, 2) == page.headers
+    assert delivered_timestamp(half) == 1_700_000_000_123
+
+
+def test_the_topics_are_as_the_table_says() -> None:
+    """Of `txbridge topics plan`, for user values of a million bytes."""
+    from txbridge.topics.spec import check_topic, discard_topic, half_topic, history_topics, offset_topic
+
+    wanted = [
+        half_topic(NAMES, message_size=1_000_000, retention_ms="604800000"),
+        *history_topics(NAMES, half_retention_ms="604800000"),
+        offset_topic(NAMES),
+        check_topic(NAMES, "<group>", message_size=1_000_000),
+        discard_topic(NAMES, message_size=1_000_000),
+    ]
+    page = PAGE.read_text("utf-8")
+    for topic in wanted:
+        (size,) = [one.value for one in topic.properties if one.name == "max.message.bytes"]
+        (row,) = re.findall(rf"^\| \w+ \| `{re.escape(topic.name)}` \|.*$", page, re.MULTILINE)
+        assert row.endswith(f" {int(size):,} |"), row
