@@ -44,6 +44,7 @@ from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.acl import Pattern, Right, Role
 from txbridge.kafka.admin import Cluster
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.operations import Connection, list_pending, resolve
 from txbridge.topics.plan import Action, PlanOptions, apply
@@ -263,6 +264,7 @@ def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
     context = PartitionContext(
         kafka=kafka,
         admin=connect(),
+        requests=ControllerRequests(connect),
         membership=GroupMembership(connect),
         names=bridge.names,
         policy=policy,

@@ -28,6 +28,7 @@ from txbridge.core.timers import DueTimes
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka import group_membership
 from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.failures import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.worker import restore
@@ -222,6 +223,11 @@ def keep_a_client_that_is_silent() -> None:
     group_membership._ABANDON_AFTER_S = float("inf")
 
 
+def keep_a_client_whose_controller_is_gone() -> None:
+    """Requests about topics go to the broker that was the controller, whoever is it now."""
+    ControllerRequests._give_up = lambda *_: None
+
+
 def believe_the_own_clock() -> None:
     """What falls due is compared with the clock of the worker's machine."""
     BrokerClock.now = BrokerClock.due = lambda self: self._outside.now()
@@ -346,6 +352,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
         a_new_answer_makes_an_old_one_fresh,
         keep_a_client_that_fails,
         keep_a_client_that_is_silent,
+        keep_a_client_whose_controller_is_gone,
         believe_the_own_clock,
         discard_without_waiting,
         watermark_passes_the_undecided,

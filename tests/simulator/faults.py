@@ -19,6 +19,7 @@ CHANCES = {
     "group answered late": 0.3,
     "group client falls silent": 0.05,
     "group coordinator remembered": 0.05,
+    "controller remembered": 0.02,
     "InitProducerId late": 0.05,
     "EndTxn lost": 0.08,
     "EndTxn late": 0.1,

@@ -197,11 +197,17 @@ class SimulatedAdmin:
         self._world, self._process = world, process
         #: What it answers about groups from now on, whatever Kafka says: only another client helps.
         self._group_fault = ""
+        #: The broker that it takes for the controller is gone: only another client helps.
+        self._remembers_controller = False
 
     def describe_topics(self, topics: TopicCollection, **_options: Any) -> dict[str, Future[_Description]]:
         self._process.actor.io()
         if self._world.strikes("metadata not answered"):
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for metadata")
+        if not self._remembers_controller and self._world.strikes("controller remembered"):
+            self._remembers_controller = True
+        if self._remembers_controller:
+            raise kafka_exception(KafkaError._TIMED_OUT, "Timed out waiting for controller")
         self._world.saw(self._process.actor.name, "topics")
         return {topic: self._topic(topic) for topic in topics.topic_names}
 

@@ -18,6 +18,7 @@ from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.core.transaction_size import Limits
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.observe.metrics import WorkerMetrics
@@ -108,6 +109,7 @@ class Process:
         context = PartitionContext(
             kafka=_KAFKA,
             admin=admin,
+            requests=ControllerRequests(lambda: cast(AdminClient, SimulatedAdmin(world, self))),
             membership=GroupMembership(lambda: cast(AdminClient, SimulatedAdmin(world, self)), outside),
             names=names,
             policy=policy,

@@ -37,6 +37,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
 from txbridge.core.transaction_size import Limits
 from txbridge.kafka.admin import Cluster
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.testing import workers
@@ -325,6 +326,7 @@ class Bridge:
         context = PartitionContext(
             kafka={"bootstrap.servers": self.bootstrap_servers},
             admin=self.admin,
+            requests=ControllerRequests(lambda: AdminClient(quiet(self.bootstrap_servers))),
             membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
             names=self.names,
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),

@@ -29,6 +29,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.kafka.aiokafka_security import credentials
 from txbridge.kafka.config import admin_config, create
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.log import get_logger, librdkafka_logger
@@ -108,6 +109,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,
+            requests=ControllerRequests(connect),
             membership=GroupMembership(connect),
             names=names,
             policy=settings.check_policy,

@@ -60,7 +60,7 @@ class Cycle:
         self._context = context
         self._state = state
         self._outside = context.outside
-        self._topics = RealTopics(context.admin, context.outside)
+        self._topics = RealTopics(context.requests, context.outside)
         self._groups = GroupDirectory(context.membership, context.names, context.outside)
         self._refused_checks = RefusedChecks(context.outside)
         self._size = TransactionSize(context.largest)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import get_logger
 from txbridge.worker.observe.metrics import WorkerMetrics
 
@@ -27,9 +27,13 @@ class PartitionCounts:
     """Looks now and then, in the thread of whoever calls; `problem` is for any thread."""
 
     def __init__(
-        self, admin: AdminClient, names: Names, metrics: WorkerMetrics, clock: Callable[[], float] = time.monotonic
+        self,
+        requests: ControllerRequests,
+        names: Names,
+        metrics: WorkerMetrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._admin = admin
+        self._requests = requests
         self._names = names
         self._metrics = metrics
         self._clock = clock
@@ -71,5 +75,8 @@ class PartitionCounts:
     def _counts(self) -> dict[str, int]:
         """By topic. Raises KafkaException, TimeoutError."""
         topics = list(self._names.identified.values())
-        answers = self._admin.describe_topics(TopicCollection(topics), request_timeout=_REQUEST_TIMEOUT_S)
-        return {topic: len(answers[topic].result(_REQUEST_TIMEOUT_S).partitions) for topic in topics}
+        answers = self._requests.ask(
+            lambda admin, seconds: admin.describe_topics(TopicCollection(topics), request_timeout=seconds),
+            _REQUEST_TIMEOUT_S,
+        )
+        return {topic: len(answers[topic].result().partitions) for topic in topics}

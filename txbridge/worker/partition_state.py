@@ -17,6 +17,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.transaction_size import Limits
 from txbridge.kafka.body_cache import PayloadStore, mark_of, offset_of, to_half
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.headers import copyable_headers
@@ -39,6 +40,8 @@ class PartitionContext:
 
     kafka: Mapping[str, Any]
     admin: AdminClient
+    #: What is asked about topics while the worker runs.
+    requests: ControllerRequests
     membership: GroupMembership
     names: Names
     policy: CheckPolicy

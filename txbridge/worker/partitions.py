@@ -43,7 +43,7 @@ class Worker:
         self._lock = threading.Lock()
         self._owners: dict[int, PartitionOwner] = {}
         #: Whether the internal topics still fit together.
-        self.partition_counts = PartitionCounts(context.admin, context.names, context.metrics)
+        self.partition_counts = PartitionCounts(context.requests, context.names, context.metrics)
         #: Whether the group has assigned anything yet, be it nothing.
         self.was_assigned = False
         self.stopped = False

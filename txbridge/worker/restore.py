@@ -24,7 +24,6 @@ from dataclasses import replace
 from typing import NoReturn
 
 from confluent_kafka import Message, TopicCollection
-from confluent_kafka.admin import AdminClient
 
 from txbridge.core.checkpoint import Progress, parse_op
 from txbridge.core.half_queue import HalfQueue
@@ -33,6 +32,7 @@ from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetLedger
 from txbridge.core.states import Outcome
 from txbridge.kafka.body_cache import PayloadStore, offset_of
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import FencedError, LogGoneError, StoppedError, TakeOverRefusedError
 from txbridge.kafka.headers import headers_of
@@ -83,7 +83,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         writer.fence()
         fault_point("takeover.fenced")
         # 2. OFFSET, OP, HALF.
-        ids = _topic_ids(context.admin, names, partition)
+        ids = _topic_ids(context.requests, names, partition)
         ledger = read_offset_topic(context, partition, stopping)
         if ledger.newer is not None:
             _refuse_newer(names.offset, partition, *ledger.newer)
@@ -160,14 +160,17 @@ def _close(readers: Iterable[PartitionReader]) -> None:
         reader.close()
 
 
-def _topic_ids(admin: AdminClient, names: Names, partition: int) -> dict[str, str]:
+def _topic_ids(requests: ControllerRequests, names: Names, partition: int) -> dict[str, str]:
     """Kafka's ids of half, end, op and offset, all of which have the partition.
 
     Raises TakeOverRefusedError, KafkaException.
     """
     topics = names.identified
-    answers = admin.describe_topics(TopicCollection(list(topics.values())), request_timeout=_REQUEST_TIMEOUT_S)
-    facts = {short: answers[topic].result(_REQUEST_TIMEOUT_S) for short, topic in topics.items()}
+    answers = requests.ask(
+        lambda admin, seconds: admin.describe_topics(TopicCollection(list(topics.values())), request_timeout=seconds),
+        _REQUEST_TIMEOUT_S,
+    )
+    facts = {short: answers[topic].result() for short, topic in topics.items()}
     for short, topic in topics.items():
         count = len(facts[short].partitions)
         if count <= partition:

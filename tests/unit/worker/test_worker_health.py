@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 from txbridge.core.names import Names
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.worker.http.server import Web
 from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import WorkerMetrics
@@ -268,17 +270,19 @@ class FakeTopics:
     def describe_topics(self, topics, **_options):
         self.asked += 1
         numbers = dict(zip(topics.topic_names, self.counts.values(), strict=True))
-        return {
-            topic: SimpleNamespace(result=lambda _, count=count: SimpleNamespace(partitions=range(count)))
-            for topic, count in numbers.items()
-        }
+        answers = {topic: Future() for topic in numbers}
+        for topic, count in numbers.items():
+            answers[topic].set_result(SimpleNamespace(partitions=range(count)))
+        return answers
 
 
 def test_partitions_that_were_added_to_one_topic_make_it_not_ready_and_are_told_once(health, clock):
     topics, metrics = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics()
     metrics.found_partitions(4)
     worker = FakeWorker(FakeOwner(0))
-    worker.partition_counts = PartitionCounts(topics, Names(), metrics, clock=lambda: clock.now)
+    worker.partition_counts = PartitionCounts(
+        ControllerRequests(lambda: topics), Names(), metrics, clock=lambda: clock.now
+    )
     with capture_logs() as logs:
         for _ in range(20):
             assert ready(health, worker) == []
@@ -300,7 +304,9 @@ def test_partitions_that_were_added_to_all_topics_alike_are_told_and_served(heal
     topics, metrics = FakeTopics(half=4, end=4, op=4, offset=4), WorkerMetrics()
     metrics.found_partitions(4)
     worker = FakeWorker(FakeOwner(0))
-    worker.partition_counts = PartitionCounts(topics, Names(), metrics, clock=lambda: clock.now)
+    worker.partition_counts = PartitionCounts(
+        ControllerRequests(lambda: topics), Names(), metrics, clock=lambda: clock.now
+    )
     topics.counts = dict.fromkeys(topics.counts, 5)
     health.look_after(worker)
     with capture_logs() as logs:

@@ -18,10 +18,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 from txbridge.client.flow import process
 from txbridge.client.prepare.report_poller import join
 from txbridge.kafka import config as kafka_config
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import librdkafka_logger
 
-#: For each of the two requests of a look. A broker that is there answers in milliseconds; close() may wait for them.
-_REQUEST_S = 1.0
+#: For each of the two requests of a look, with all attempts. A broker that is there answers in milliseconds; close()
+#: may wait for them.
+_REQUEST_S = 1.5
 #: Another look is not made before.
 _EVERY_S = 2.0
 #: A look is good for so long: the next one has been made by then, if acknowledgements are still missed.
@@ -39,8 +41,7 @@ class Shortage:
         self._config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
         self._config.pop("error_cb", None)  # the other clients of this producer tell the application of the connection
         self._topic = topic
-        self._factory = factory
-        self._admin: Any = None
+        self._requests = ControllerRequests(lambda: kafka_config.create(factory, self._config))
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._next = 0.0
@@ -75,13 +76,16 @@ class Shortage:
     def _look(self) -> None:
         # Without an answer there is nothing to tell: the text that is there already speaks of the connection.
         with suppress(KafkaException, TimeoutError):
-            if self._admin is None:
-                self._admin = kafka_config.create(self._factory, self._config)
-            topics = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_REQUEST_S)
-            partitions = topics[self._topic].result(2 * _REQUEST_S).partitions
+            topics = self._requests.ask(
+                lambda admin, seconds: admin.describe_topics(TopicCollection([self._topic]), request_timeout=seconds),
+                _REQUEST_S,
+            )
             resource = ConfigResource(ResourceType.TOPIC, self._topic)
-            [config] = self._admin.describe_configs([resource], request_timeout=_REQUEST_S).values()
-            wanted = int(config.result(2 * _REQUEST_S)["min.insync.replicas"].value)
+            [config] = self._requests.ask(
+                lambda admin, seconds: admin.describe_configs([resource], request_timeout=seconds), _REQUEST_S
+            ).values()
+            partitions = topics[self._topic].result().partitions
+            wanted = int(config.result()["min.insync.replicas"].value)
             self._reason = "; ".join(_wrong(partitions, wanted))
             self._until = time.monotonic() + _FRESH_S
 

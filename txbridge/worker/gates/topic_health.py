@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.core.batch import Room
 from txbridge.core.draft import InTurn
 from txbridge.core.names import CHECK_TOPIC
 from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TransactionState
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.failures import RecordFailure
 from txbridge.log import get_logger
@@ -66,9 +67,9 @@ class _Wall:
 class RealTopics:
     """Answers from memory whether a message can be delivered; `look_up` asks Kafka beforehand. Not thread-safe."""
 
-    def __init__(self, admin: AdminClient, outside: Outside = OUTSIDE) -> None:
+    def __init__(self, requests: ControllerRequests, outside: Outside = OUTSIDE) -> None:
         self._outside = outside
-        self._admin = admin
+        self._requests = requests
         #: Until when it is believed, and the problem.
         self._topics: dict[str, tuple[float, str | None]] = {}
         #: Last problem of a check topic that was logged.
@@ -96,15 +97,16 @@ class RealTopics:
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic][0] <= now}
         if not unknown:
             return
-        answers = self._admin.describe_topics(
-            TopicCollection(sorted(unknown)),
-            include_authorized_operations=True,
-            request_timeout=_REQUEST_TIMEOUT_S,
+        answers = self._requests.ask(
+            lambda admin, seconds: admin.describe_topics(
+                TopicCollection(sorted(unknown)), include_authorized_operations=True, request_timeout=seconds
+            ),
+            _REQUEST_TIMEOUT_S,
         )
         for topic, answer in answers.items():
             problem = None
             try:
-                description = answer.result(_REQUEST_TIMEOUT_S)
+                description = answer.result()
                 self._partitions[topic] = len(description.partitions)
                 allowed = description.authorized_operations
                 if allowed is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(allowed):

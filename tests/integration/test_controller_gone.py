@@ -1,0 +1,38 @@
+"""Requests about topics, when the broker that librdkafka takes for the controller is killed; two real brokers."""
+
+from __future__ import annotations
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.harness import eventually, quiet
+from tests.support.second_broker import SESSION, SecondBroker
+from txbridge.embedded import EmbeddedKafka
+from txbridge.kafka.controller_requests import ControllerRequests
+
+TOPIC = "orders"
+
+
+def test_clients_that_knew_the_killed_broker_are_answered_by_the_other():
+    with EmbeddedKafka(config=SESSION) as kafka, SecondBroker(kafka) as second:
+        settings = quiet(f"{kafka.bootstrap_servers},{second.bootstrap_servers}")
+        admin = AdminClient(settings)
+        admin.create_topics([NewTopic(TOPIC, 1, 2)])[TOPIC].result(20)
+        eventually(lambda: is_described(ControllerRequests(lambda: AdminClient(settings))), 20)
+        # Each takes one of the two brokers for the controller.
+        clients = [ControllerRequests(lambda: AdminClient(settings)) for _ in range(8)]
+        assert all(is_described(client) for client in clients)
+        second.kill()
+        # Until the cluster has noticed, a new client may choose the dead broker as well.
+        eventually(lambda: all(is_described(client) for client in clients), 90)
+
+
+def is_described(client: ControllerRequests) -> bool:
+    try:
+        answers = client.ask(
+            lambda admin, seconds: admin.describe_topics(TopicCollection([TOPIC]), request_timeout=seconds), 10
+        )
+        return len(answers[TOPIC].result().partitions) == 1
+    except Exception as error:
+        print(repr(error))
+        return False

@@ -1,0 +1,76 @@
+"""ControllerRequests: admin requests that outlive the broker which librdkafka takes for the controller.
+
+librdkafka (2.16) sends what is about topics to the broker that its metadata names as the controller. Under KRaft that
+is any live broker. When that broker goes away, a client that exists keeps waiting for it until it renews its metadata,
+five minutes by default: each request times out until then, although every other broker would answer. So a client whose
+request has failed in librdkafka itself is replaced, and the request is made again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+#: A time-out is divided among so many attempts, each with a new client. The second usually succeeds; a client that
+#: connects while the cluster still lists the dead broker may choose it again.
+_ATTEMPTS = 3
+#: librdkafka itself ends a request that is not answered, within a second of its time.
+_MARGIN_S = 1.0
+
+_K = TypeVar("_K")
+#: Makes a request with this client and time-out (s).
+Request = Callable[[AdminClient, float], Mapping[_K, Future[Any]]]
+
+
+class ControllerRequests:
+    """Makes requests that any broker answers, with a client that is made when it is first needed. Thread-safe."""
+
+    def __init__(self, connect: Callable[[], AdminClient]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._client: AdminClient | None = None
+
+    def ask(self, request: Request[_K], timeout: float) -> dict[_K, Future[Any]]:
+        """The answers to `request`, each of them there, within `timeout` seconds.
+
+        Raises KafkaException or TimeoutError when no attempt was answered. A broker's answer, also that something is
+        wrong with a topic, is in the futures.
+        """
+        seconds = timeout / _ATTEMPTS
+        for left in reversed(range(_ATTEMPTS)):
+            client = self._connected()
+            try:
+                answers = dict(request(client, seconds))
+                for answer in answers.values():
+                    error = answer.exception(seconds + _MARGIN_S)
+                    if error is not None and _is_local(error):
+                        raise error
+            except (KafkaException, TimeoutError):
+                self._give_up(client)
+                if left == 0:
+                    raise
+            else:
+                return answers
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _connected(self) -> AdminClient:
+        with self._lock:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _give_up(self, client: AdminClient) -> None:
+        """Let the next request have another client. Those that wait for this one still hold it."""
+        with self._lock:
+            if self._client is client:
+                self._client = None
+
+
+def _is_local(error: BaseException) -> bool:
+    """Whether librdkafka says it and not a broker: its own codes are negative."""
+    return not isinstance(error, KafkaException) or error.args[0].code() < 0
