@@ -11,8 +11,9 @@ IMAGE := txbridge/worker:$(VERSION)
 DEMO_IMAGE := txbridge/demo:$(VERSION)
 SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 MUTATION := build/mutation/venv
+DOCS := build/docs/venv
 
-.PHONY: setup check format lock demo test test-containers image images compose chaos corruption differential bench broken mutation clean
+.PHONY: setup check format lock demo test test-containers image images compose chaos corruption differential bench broken mutation docs clean
 
 setup: $(STAMP)
 
@@ -29,6 +30,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/codespell --ignore-words-list unknow README.md CONTRIBUTING.md docs
 
 format: setup
 	$(BIN)/ruff check --fix-only .
@@ -39,6 +41,7 @@ lock:
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group build --group dev --extra demo --extra otel --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group docs -o requirements/docs.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt pyproject.toml -o requirements/worker.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra demo pyproject.toml -o requirements/demo.txt
 
@@ -113,6 +116,16 @@ mutation: $(MUTATION)/.ready
 $(MUTATION)/.ready: requirements/mutation.txt
 	$(PYTHON) -m venv $(MUTATION)
 	$(MUTATION)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mutation.txt
+	touch $@
+
+# The site of docs/, in build/docs/site/index.html. It is strict about links and loads nothing from another host.
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
+# An environment of its own: nothing that runs or tests txbridge needs these packages.
+$(DOCS)/.ready: requirements/docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
 	touch $@
 
 clean:

@@ -32,11 +32,18 @@ def steps() -> list[list[str]]:
     return [shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()]
 
 
+def test_the_page_about_the_quickstart_has_the_same_listing_and_the_same_steps() -> None:
+    page = (Path(__file__).parents[2] / "docs/quickstart.md").read_text("utf-8")
+    assert f"```python\n{listing()}```" in page
+    [block] = [one for one in re.findall(r"```console\n(.*?)```", README, re.DOTALL) if "# 1." in one]
+    assert f"```console\n{block}```" in page
+
+
 def test_the_quickstart(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
     servers = own_kafka.bootstrap_servers
-    (export, start, topics, worker, program, doctor) = steps()
+    (install, export, topics, worker, program) = steps()
+    assert install == ["pip", "install", "txbridge"]
     assert export == ["export", f"TXBRIDGE_BOOTSTRAP_SERVERS={ADDRESS}"]
-    assert start == ["txbridge", "kafka", "start", "--detach"]
     assert (worker, program) == (["txbridge", "worker"], ["python", "orders.py"])
     (tmp_path / "orders.py").write_text(listing().replace(ADDRESS, servers))
     environment = {**os.environ, "TXBRIDGE_BOOTSTRAP_SERVERS": servers}
@@ -61,7 +68,7 @@ def test_the_quickstart(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
         kafka = {"bootstrap.servers": servers, "log_level": 0}
         seen = lambda: [one.value() for one in read_committed(kafka, "orders.placed", 4)]  # noqa: E731
         eventually(lambda: seen() == [b'{"number": "A1"}'], 60)
-        found = run("-m", "txbridge.cli.main", *doctor[1:])
+        found = run("-m", "txbridge.cli.main", "doctor")
         assert (found.returncode, found.stderr) == (0, ""), found.stdout
     finally:
         running.stop()

@@ -1,0 +1,1 @@
+"""Scripts for the pages: the docs site and the state diagram."""
