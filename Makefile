@@ -88,7 +88,12 @@ build/image/%/.ready: $(STAMP) requirements/%.txt $(SOURCES)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation . --wheel-dir build/image/$*/wheels
 	touch $@
 
-build/image/demo/.ready: build/image/demo/ivy
+build/image/demo/.ready: build/image/demo/ivy build/image/demo/flights
+
+# The demonstration is an example, in no wheel.
+build/image/demo/flights: $(wildcard examples/flights/*.py)
+	rm -rf $@ && mkdir -p $@
+	cp $^ $@
 
 # Spark's own Ivy fetches the connector, as it does for every audit.
 build/image/demo/ivy:

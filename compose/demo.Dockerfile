@@ -13,6 +13,8 @@ FROM ${WORKER_IMAGE}
 LABEL org.opencontainers.image.title="txbridge demonstration and audit"
 COPY --from=java /opt/java/openjdk /opt/java/openjdk
 COPY --from=packages /opt/txbridge /opt/txbridge
+# `txbridge demo` looks for it below the environment's share/txbridge/examples.
+COPY flights /opt/txbridge/share/txbridge/examples/flights
 # What Spark's Ivy has fetched: the connector for Kafka.
 COPY --chown=10001:10001 ivy /home/txbridge/.ivy2.5.2
 ENV JAVA_HOME=/opt/java/openjdk

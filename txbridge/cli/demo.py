@@ -1,7 +1,8 @@
-"""`txbridge demo`."""
+"""`txbridge demo`: the example examples/flights, which is not part of the installed package."""
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +12,11 @@ import typer
 from txbridge.cli.extras import needs
 from txbridge.cli.main import as_interrupt
 from txbridge.cli.terminal import console
+from txbridge.errors import LocalProblemError
+
+#: Below the environment that txbridge is installed in: where compose/demo.Dockerfile puts the examples.
+INSTALLED_EXAMPLES = Path("share", "txbridge", "examples")
+_EXAMPLES = (Path(__file__).resolve().parents[2] / "examples", Path(sys.prefix) / INSTALLED_EXAMPLES)
 
 
 def demo(
@@ -26,13 +32,19 @@ def demo(
 
     Exit code 0 only when the audit is clean and every count is the expected one.
     """
+    examples = next((folder for folder in _EXAMPLES if (folder / "flights" / "run.py").is_file()), None)
+    if examples is None:
+        raise LocalProblemError(
+            "the demo is not part of the installed package: clone the repository of txbridge, and run `make demo` there"
+        )
+    sys.path.insert(0, str(examples))
     # PySpark, Faust's settings and the embedded Kafka: not to be loaded for the other commands.
     with needs("demo", "the demo needs PySpark and its data"):
-        from txbridge.demo.run import print_summary, run_demo  # noqa: PLC0415
+        demonstration = importlib.import_module("flights.run")
 
         # SIGTERM ends the demo as Ctrl-C does: with every process that it started.
         signal.signal(signal.SIGTERM, as_interrupt)
         screen = console()
-        report = run_demo(folder, flights, screen, bootstrap_servers)
-    print_summary(report, folder, screen)
+        report = demonstration.run_demo(folder, flights, screen, bootstrap_servers)
+    demonstration.print_summary(report, folder, screen)
     sys.exit(0 if report.clean else 1)

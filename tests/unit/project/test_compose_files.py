@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from txbridge.cli.demo import INSTALLED_EXAMPLES
 from txbridge.config.worker import OPTIONS
 from txbridge.testing.containers import KAFKA_IMAGE, WORKER_IMAGE
 
@@ -67,3 +68,10 @@ def test_the_images_set_options_that_exist():
         "TXBRIDGE_BOOTSTRAP_SERVERS",
     }
     assert named <= {option.variable for option in OPTIONS}
+
+
+def test_the_image_has_the_demo_where_the_command_looks_for_it():
+    [(place,)] = [
+        re.findall(r"^COPY flights /opt/txbridge/(\S+)$", (COMPOSE / "demo.Dockerfile").read_text(), re.MULTILINE)
+    ]
+    assert Path(place) == INSTALLED_EXAMPLES / "flights"

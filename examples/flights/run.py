@@ -21,11 +21,11 @@ from rich.table import Table
 from txbridge_audit import AuditReport, run_audit
 from txbridge_audit.errors import CouldNotAuditError
 
+from flights.data import TOPIC, Expected, expected, read_flights
+from flights.listener import FlightLog
+from flights.processes import CountingReader, DemoWorker
 from txbridge import Message, TransactionProducer
 from txbridge.core.names import Names
-from txbridge.demo.flights import TOPIC, Expected, expected, read_flights
-from txbridge.demo.listener import FlightLog
-from txbridge.demo.processes import CountingReader, DemoWorker
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.admin import Cluster

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from flights.data import Flight
 from txbridge import LocalTransactionState, MessageExt, TransactionListener
-from txbridge.demo.flights import Flight
 
 
 class FlightLog(TransactionListener):

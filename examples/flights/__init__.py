@@ -1,0 +1,1 @@
+"""The demo: 336,776 real flights through a real Kafka. `txbridge demo` runs it."""
