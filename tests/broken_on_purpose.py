@@ -49,7 +49,7 @@ BREAKS = (
     ),
     Break(
         "P3",
-        "progress does not pass the END that was applied",
+        "checkpoint does not pass the END that was applied",
         "txbridge/worker/commit/committer.py",
         "half=draft.watermark,\n            end=draft.next_end,",
         "half=last.half,\n            end=last.end,",

@@ -28,7 +28,7 @@ from txbridge.core.half_message import HalfMessage, delivered_headers, delivered
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka.body_cache import PayloadStore, to_half
+from txbridge.kafka.body_cache import BodyCache, to_half
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.worker.app import COLLECT_SELDOM
@@ -79,7 +79,7 @@ class _Steps:
         reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False, on_demand=True)
         reader.start(0)
         queue = HalfQueue(CheckPolicy())
-        bodies = PayloadStore(_BUDGET, self._bridge.names, reader)
+        bodies = BodyCache(_BUDGET, self._bridge.names, reader)
         producer = Producer({**servers, "linger.ms": 100, "queue.buffering.max.messages": self._count + 1})
         done = 0
         while done < self._count:
@@ -95,7 +95,7 @@ class _Steps:
         library = sum(each[name] for name in (_CONSUME, _HEADERS, _PRODUCE))
         return {**each, "library in sum, us": library, "ours in sum, us": sum(each.values()) - library}
 
-    def _read(self, reader: PartitionReader, queue: HalfQueue, bodies: PayloadStore) -> list[HalfMessage]:
+    def _read(self, reader: PartitionReader, queue: HalfQueue, bodies: BodyCache) -> list[HalfMessage]:
         names, step = self._bridge.names, self._step
         messages = step(_CONSUME, lambda: reader.poll(MOST_ENTRIES, PATIENCE_S))
         step(_HEADERS, lambda: [headers_of(message) for message in messages])
@@ -105,9 +105,7 @@ class _Steps:
         step("keep its body, us", lambda: [bodies.put(half) for half in halves])
         return halves
 
-    def _deliver(
-        self, queue: HalfQueue, bodies: PayloadStore, producer: Producer, halves: Sequence[HalfMessage]
-    ) -> None:
+    def _deliver(self, queue: HalfQueue, bodies: BodyCache, producer: Producer, halves: Sequence[HalfMessage]) -> None:
         step, headers = self._step, self._bridge.end_headers()
         values = list(end_values([(half.offset, half.transaction_id) for half in halves]))
         first = queue.next_end

@@ -252,7 +252,7 @@ class Writer:
     def _progress(self, partition: int) -> None:
         value = {"half": self._half[partition], "end": self._end[partition], "op": 0, "owner": "w"}
         text = json.dumps(value | {"seq": next(self._numbers)}).encode()
-        key = self.names.progress_key(partition)
+        key = self.names.checkpoint_key(partition)
         self._produce(self._worker, self.names.offset, text, key, partition, _encoded({"TXB_V": "1"}))
 
     # Kafka

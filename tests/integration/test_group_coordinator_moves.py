@@ -14,7 +14,7 @@ from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.group_membership import GroupMembership
-from txbridge.worker.gates.group_liveness import GroupDirectory
+from txbridge.worker.gates.group_liveness import GroupLiveness
 
 #: Both brokers have a copy of every group, so that either can be its coordinator.
 COPIES = {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "4"}
@@ -55,7 +55,7 @@ def test_p8_checks_go_on_when_the_coordinator_moves_and_the_former_one_still_ans
         if coordinator(servers, check) == SECOND:
             break
         member.leave()
-    groups = GroupDirectory(GroupMembership(lambda: AdminClient(quiet(servers))), names)
+    groups = GroupLiveness(GroupMembership(lambda: AdminClient(quiet(servers))), names)
 
     def is_alive() -> bool:
         groups.attend(lambda limit: [group][:limit], lambda _: True)

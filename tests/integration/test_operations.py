@@ -144,8 +144,8 @@ def test_pending_shows_checks_and_the_last_error_beside_a_worker_and_does_not_di
         bridge.end([f"{unsure},database%20is%20away%2C%20again"], 0, source="check")
         # A forged one: its remark is not believed.
         bridge.end([f"{asked.offset},{secrets.token_hex(16).upper()},0,1,forged"], 0, source="check")
-        eventually(lambda: bridge.progress(0)["end"] == 3)
-        before = bridge.progress(0)
+        eventually(lambda: bridge.checkpoint(0)["end"] == 3)
+        before = bridge.checkpoint(0)
         for _ in range(3):
             message = only(bridge)
         sent = member.requests(asked)[0].timestamp()[1]
@@ -156,7 +156,7 @@ def test_pending_shows_checks_and_the_last_error_beside_a_worker_and_does_not_di
         assert sent + 55_000 < message.next_due <= sent + 60_000
         assert list_pending(connect(bridge), errors=False).messages[0].error is None
         # The worker has noticed nothing: the same owner, no new take-over, and it goes on.
-        assert bridge.progress(0)["owner"] == before["owner"]
+        assert bridge.checkpoint(0)["owner"] == before["owner"]
         bridge.decide(asked, COMMIT)
         bridge.wait_visible(topic, [b"asked"])
         eventually(lambda: list_pending(connect(bridge), ALL).total == 0)
@@ -253,7 +253,7 @@ def test_p5_a_decided_message_can_not_be_resolved_and_nothing_is_written(bridge:
             with pytest.raises(FinishedError, match=f"{where(prepared)} is finished: it was (committed|rolled back)"):
                 resolve(connect(bridge), where(prepared), other, **WORDS)
         # Also when the watermark has passed it, and only OP remembers.
-        eventually(lambda: bridge.progress(0)["half"] > young.offset)
+        eventually(lambda: bridge.checkpoint(0)["half"] > young.offset)
         with pytest.raises(FinishedError, match="is finished: it was"):
             resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
     assert len(ends(bridge)) == 1
@@ -692,7 +692,7 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     topic = bridge.create_topic("real")
     bridge.prepare(topic, b"value", partition=0)
     with bridge.local_owner(park_after=200):
-        eventually(lambda: bridge.progress(0)["half"] == 1)
+        eventually(lambda: bridge.checkpoint(0)["half"] == 1)
     bridge.recreate(bridge.names.half)
     prepared = bridge.prepare(topic, b"value", partition=1)
     since = time.monotonic()
@@ -709,7 +709,7 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     # A topic that was created anew, and has grown as long as the old one.
     bridge.prepare(topic, b"value", partition=0)
     [warning] = list_pending(connect(bridge)).warnings
-    assert "partition 0: the progress was written for another half topic" in warning
+    assert "partition 0: the checkpoint was written for another half topic" in warning
     fresh = bridge.prepare(topic, b"value", partition=0)
     answer = resolve(connect(bridge), where(fresh), Decision.COMMIT, **WORDS, timeout_s=0)
     assert (answer.result, answer.detail.endswith(warning)) == (Result.STORED, True)

@@ -715,7 +715,7 @@ def test_op_records_are_as_the_page_says(bridge: Bridge, join: Join):
         assert re.fullmatch(rb"\d+(,\d+)*", record.value())
 
 
-def test_progress_records_are_as_the_page_says(bridge: Bridge, join: Join):
+def test_checkpoints_are_as_the_page_says(bridge: Bridge, join: Join):
     topic = bridge.create_topic("progress", 4)
     client = join("progress", listening=False)
     last = {}

@@ -144,7 +144,7 @@ def test_p5_forged_and_mistaken_ends_are_refused_with_the_reason(bridge: Bridge)
     bridge.decide(other, COMMIT)
     bridge.wait_visible(topic, [b"other"])
     bridge.wait_outcome(prepared, "rollback")
-    eventually(lambda: bridge.progress(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+    eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
     reasons = Counter[object]()
     for event in worker.events("end_refused"):
         reasons[event["reason"]] += int(str(event["count"]))

@@ -11,7 +11,9 @@ from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, e
 
 def _entry(bridge: Bridge, prepared: Prepared) -> dict[str, object]:
     """The parked entry of a half message, or nothing."""
-    return bridge.ledger(prepared.partition).get(bridge.names.parked_key(prepared.partition, prepared.offset), {})
+    return bridge.offset_records(prepared.partition).get(
+        bridge.names.parked_key(prepared.partition, prepared.offset), {}
+    )
 
 
 def test_p6_a_producer_that_died_before_its_end_is_asked_and_answers(bridge: Bridge) -> None:
@@ -145,7 +147,7 @@ def test_p9_a_message_that_is_never_checked_does_not_pin_the_watermark(bridge: B
         values = [b"%d" % number for number in range(200)]
         bridge.decide_many(bridge.prepare_many(topic, values, partition=0), COMMIT)
         bridge.wait_visible(topic, values)
-        eventually(lambda: bridge.progress(0)["half"] == 203)
+        eventually(lambda: bridge.checkpoint(0)["half"] == 203)
         assert [_entry(bridge, one)["checks"] for one in dead] == [0, 0, 0]
     # The one that took the partition over knows them from their parked entries alone, and reads their bodies again.
     with bridge.local_owner(**options, payload_memory=1):
@@ -166,7 +168,7 @@ def test_p9_by_age_a_pending_message_is_parked_though_nothing_else_happens(bridg
     with bridge.local_owner(park_after=500):
         bridge.prepare(topic, b"dead", partition=0, group="dead")
         eventually(lambda: bridge.parked_states(0) == ["pending"])
-        eventually(lambda: bridge.progress(0)["half"] == 1)
+        eventually(lambda: bridge.checkpoint(0)["half"] == 1)
 
 
 def test_p8_a_check_that_its_topic_does_not_take_delays_no_other(bridge: Bridge) -> None:

@@ -24,7 +24,7 @@ _AFTER = {"transaction_timeout": 200, "transaction_check_interval": 600_000, "tr
 # Two successors are worker processes that must wait for the victim's session to end; the others take over at once.
 _CASES = [
     *(f"{point}@1" for point in POINTS if point.startswith("takeover.")),
-    "commit.progress@1",
+    "commit.checkpoint@1",
     *(f"{point}@2" for point in POINTS if point.startswith("commit.")),
     "commit.discards@3",
     "commit.committed@3",

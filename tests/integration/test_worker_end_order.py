@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
 from txbridge.worker.commit.turn import Waiting
-from txbridge.worker.commit_loop import Cycle
+from txbridge.worker.commit_loop import CommitLoop
 from txbridge.worker.ingest.end_inbox import EndEvent, EndInbox
 
 _Offer = Callable[[EndEvent], None]
@@ -31,7 +31,7 @@ class Script:
         """Every first decision won, and each message was finished once."""
         eventually(lambda: len(bridge.outcomes()) == len(self.winners), 30, "not all decisions were applied")
         end = self.events[-1].offset + 1
-        eventually(lambda: bridge.progress(0)["end"] == end, 30, "END was not applied to its end")
+        eventually(lambda: bridge.checkpoint(0)["end"] == end, 30, "END was not applied to its end")
         names = {COMMIT: ["commit"], ROLLBACK: ["rollback"]}
         outcomes = bridge.outcomes()
         for prepared, (_, decision) in self.winners.items():
@@ -158,14 +158,14 @@ def test_p9_an_end_that_outruns_the_commits_waits_in_kafka_not_in_memory(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting: list[int] = []
-    run = Cycle.run
+    run = CommitLoop.run
 
-    def slow(self: Cycle, ends: Waiting, end_position: int) -> None:
+    def slow(self: CommitLoop, ends: Waiting, end_position: int) -> None:
         waiting.append(len(ends))
         time.sleep(0.02)
         run(self, ends, end_position)
 
-    monkeypatch.setattr(Cycle, "run", slow)
+    monkeypatch.setattr(CommitLoop, "run", slow)
     topic = bridge.create_topic("real")
     prepared = bridge.prepare(topic, b"the last", partition=0)
     records = [(prepared.entry(UNKNOWN).encode(), bridge.end_headers())] * 9_999
@@ -208,11 +208,11 @@ def test_p5_faust_in_a_thread_of_its_own_while_end_grows(bridge: Bridge) -> None
 
 
 def test_p5_what_was_decided_before_a_takeover_is_applied_first(bridge: Bridge) -> None:
-    """A new owner starts at the progress, though Faust goes on from somewhere else."""
+    """A new owner starts at the checkpoint, though Faust goes on from somewhere else."""
     first = _write(bridge, 1)
     with bridge.local_owner(transaction_timeout=600_000) as local:
         _feed(local, first.events[:40])
-        eventually(lambda: bridge.progress(0).get("end") == first.events[-1].offset + 1)
+        eventually(lambda: bridge.checkpoint(0).get("end") == first.events[-1].offset + 1)
     second = _write(bridge, 2, first.topic)
     with bridge.local_owner(transaction_timeout=600_000) as local:
         _feed(local, second.events[50:])

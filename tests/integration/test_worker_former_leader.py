@@ -89,13 +89,13 @@ def test_p3_a_take_over_that_a_former_leader_answers_writes_nothing(
         prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(5)], partition=0)
         bridge.decide_many(prepared, COMMIT)
         bridge.wait_visible(topic, [b"%d" % number for number in range(5)])
-    progress = bridge.progress(0)
+    checkpoint = bridge.checkpoint(0)
     former = FormerLeader(monkeypatch, getattr(bridge.names, short))
     former.end = early[short]
     owner = bridge.local_owner(park_after=600_000)
     time.sleep(4)
     assert not owner.owner.status.serving
-    assert bridge.progress(0) == progress
+    assert bridge.checkpoint(0) == checkpoint
     former.end = None
     owner.wait_serving(60)
     bridge.decide(undecided, COMMIT)

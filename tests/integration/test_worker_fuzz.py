@@ -20,11 +20,11 @@ from txbridge.core.checkpoint import parse_op
 from txbridge.core.end_record import parse_end
 from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
-from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.kafka.headers import headers_of
 
 SEED = 20_240
-#: Damaged records for each topic; in OFFSET as many progress records as parked entries.
+#: Damaged records for each topic; in OFFSET as many checkpoints as parked entries.
 RECORDS = 300
 GROUP = "group"
 
@@ -72,18 +72,18 @@ class _Stranger:
         # What looks valid in these is believed: only rights on the topic keep a stranger from writing it.
         while kind in _MUST_BE_MALFORMED and not _bad(_MUST_BE_MALFORMED[kind], setting, raw):
             raw = damaged(kind, setting, self._rng)
-        if kind in {"progress", "parked"} and raw.key is None:
+        if kind in {"checkpoint", "parked"} and raw.key is None:
             raw = replace(raw, key=b"")
         topic = {
             "half": names.half,
             "end": names.end,
             "op": names.op,
-            "progress": names.offset,
+            "checkpoint": names.offset,
             "parked": names.offset,
             "check": names.check(GROUP),
             "discard": names.discard,
         }[kind]
-        if kind in {"op", "progress", "parked"}:
+        if kind in {"op", "checkpoint", "parked"}:
             self.to_report[topic, partition] += 1
         aside = kind == "half" or (kind == "end" and _bad(_parse_end, setting, raw))
 
@@ -99,8 +99,8 @@ class _Stranger:
 
     def write_undecodable(self, topic: str, partition: int) -> None:
         """A record with a header whose name is not UTF-8, which confluent-kafka can not read."""
-        # OFFSET, which is compacted, takes no record without a key: this one would be the last progress.
-        key = self._bridge.names.progress_key(partition) if topic == self._bridge.names.offset else None
+        # OFFSET, which is compacted, takes no record without a key: this one would be the last checkpoint.
+        key = self._bridge.names.checkpoint_key(partition) if topic == self._bridge.names.offset else None
         offset = self._bridge.produce_undecodable(topic, b"undecodable", [("TXB_V", b"1")], partition, key)
         if topic in {self._bridge.names.half, self._bridge.names.end}:
             self.to_set_aside[f"{topic}:{partition}:{offset}".encode()] = (None, b"undecodable")
@@ -124,10 +124,10 @@ def _parse_op(_setting: Setting, raw: Raw) -> None:
 
 def _parse_offset(setting: Setting, raw: Raw) -> None:
     with suppress(NewerVersionError):
-        OffsetLedger(setting.names, setting.partition).take(raw.key or b"", raw.value, raw.headers)
+        OffsetTopic(setting.names, setting.partition).take(raw.key or b"", raw.value, raw.headers)
 
 
-_MUST_BE_MALFORMED = {"half": _parse_half, "op": _parse_op, "progress": _parse_offset, "parked": _parse_offset}
+_MUST_BE_MALFORMED = {"half": _parse_half, "op": _parse_op, "checkpoint": _parse_offset, "parked": _parse_offset}
 
 
 def _bad(parse: Callable[[Setting, Raw], None], setting: Setting, raw: Raw) -> bool:
@@ -199,7 +199,7 @@ def test_p8_damaged_records_in_every_internal_topic_harm_no_good_transaction(
 
         def write(count: int, name: bytes) -> None:
             for number in range(count):
-                for kind in ("half", "end", "op", "check", "discard", "progress" if number % 2 else "parked"):
+                for kind in ("half", "end", "op", "check", "discard", "checkpoint" if number % 2 else "parked"):
                     stranger.write(kind)
                 if number % 10 == 0:
                     what = (b"told commit", b"told rollback", b"asked commit", b"asked rollback")[number // 10 % 4]

@@ -46,7 +46,7 @@ def test_p8_a_missing_topic_holds_its_messages_alone_also_over_a_crash(bridge: B
     worker.kill()
     with bridge.local_owner():
         bridge.decide(held[1], ROLLBACK)
-        eventually(lambda: bridge.progress(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+        eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
         assert bridge.parked_states(0) == ["held", "held"]
         bridge.create_topic("missing")
         since = time.monotonic()
@@ -158,7 +158,7 @@ def test_p2_a_commit_whose_body_retention_has_eaten_is_held_and_named(bridge: Br
     topic = bridge.create_topic("real")
     with bridge.local_owner(park_after=200, payload_memory=1), capture_logs() as logs:
         eaten, kept = (bridge.prepare(topic, value, partition=0) for value in (b"eaten", b"kept"))
-        eventually(lambda: bridge.progress(0)["half"] == 2)
+        eventually(lambda: bridge.checkpoint(0)["half"] == 2)
         bridge.delete_records(bridge.names.half, 0, 1)
         bridge.decide_many([eaten, kept], COMMIT)
         bridge.wait_visible(topic, [b"kept"])

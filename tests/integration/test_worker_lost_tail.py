@@ -88,7 +88,7 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         bridge.wait_visible(topic, [*values, *(b"more %d" % number for number in range(4))])
         assert set(bridge.visible(topic).values()) == {1}
         assert b"lost" not in bridge.visible(topic)
-        cut = bridge.progress(0)["cut"]
+        cut = bridge.checkpoint(0)["cut"]
         assert isinstance(cut, dict)
         assert (cut["half"], cut["by"], cut["reason"]) == (lost.offset, "ann", "power loss")
         refused.stop()

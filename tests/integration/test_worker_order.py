@@ -46,7 +46,7 @@ def _delivered(bridge: Bridge, topic: str) -> list[int]:
 
 def _wait_applied(bridge: Bridge, timeout: float) -> None:
     end = bridge.bounds(bridge.names.end, 0)[1]
-    eventually(lambda: bridge.progress(0).get("end") == end, timeout, "END was not applied to its end")
+    eventually(lambda: bridge.checkpoint(0).get("end") == end, timeout, "END was not applied to its end")
 
 
 def _was_ever_parked(bridge: Bridge) -> bool:
@@ -72,13 +72,13 @@ def test_p14_p10_one_end_of_many_large_messages_goes_on_at_its_entry_after_a_cra
         # The first Kafka transaction proves the ownership; the second and third deliver parts of the END.
         worker = bridge.worker(fault="commit.applied@3", wait=0, transaction_timeout=600_000)
         worker.wait_dead()
-        stopped = bridge.progress(0)
+        stopped = bridge.checkpoint(0)
         assert (stopped["end"], 0 < stopped["entry"] < 390) == (end, True)
         assert _delivered(bridge, topic) == [*range(stopped["entry"])]
         bridge.worker(transaction_timeout=600_000)
         _wait_applied(bridge, 60)
         assert _delivered(bridge, topic) == [*range(400)]
-        assert "entry" not in bridge.progress(0)
+        assert "entry" not in bridge.checkpoint(0)
 
 
 def test_p2_held_messages_have_their_share_while_decisions_fill_every_transaction(bridge: Bridge) -> None:

@@ -101,7 +101,7 @@ def test_p3_a_zombie_that_commits_in_the_middle_of_a_takeover(
         group_says = "zombie"
         zombie.wait_serving()
         bridge.decide(prepared[0], ROLLBACK)
-        eventually(lambda: bridge.progress(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+        eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
     assert set(bridge.visible(topic).values()) == {1}
 
 
@@ -197,7 +197,7 @@ def _expect_refusal(bridge: Bridge, *texts: str) -> None:
 
 @pytest.mark.parametrize("short", ["half", "end", "op"])
 def test_a_takeover_refuses_a_log_that_begins_above_what_is_needed(used: Bridge, short: str) -> None:
-    topic, wanted = getattr(used.names, short), used.progress(0)[short]
+    topic, wanted = getattr(used.names, short), used.checkpoint(0)[short]
     assert isinstance(wanted, int)
     used.end(["0,0,0"], 0)
     used.end(["0,0,0"], 0)
@@ -208,19 +208,19 @@ def test_a_takeover_refuses_a_log_that_begins_above_what_is_needed(used: Bridge,
 @pytest.mark.parametrize("short", ["half", "end", "op"])
 def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
     monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
-    progress = used.progress(0)
-    key = used.names.progress_key(0)
+    checkpoint = used.checkpoint(0)
+    key = used.names.checkpoint_key(0)
 
     def write(value: dict[str, object]) -> None:
         used.produce(
             used.names.offset, key=key, value=json.dumps(value).encode(), headers=offset_headers(), partition=0
         )
 
-    write({**progress, short: 10**6})
+    write({**checkpoint, short: 10**6})
     refused = used.local_owner(0)
     refused.wait_error(getattr(used.names, short), "the log was cut")
     # Once a person has put it right, it goes on by itself.
-    write(progress)
+    write(checkpoint)
     refused.wait_serving()
     refused.stop()
 
@@ -238,7 +238,7 @@ def test_a_takeover_refuses_a_topic_that_was_created_anew(used: Bridge, short: s
 def test_a_takeover_refuses_an_offset_topic_that_was_emptied(used: Bridge) -> None:
     used.recreate(used.names.offset)
     refused = used.local_owner(0)
-    refused.wait_error(used.names.offset, "holds no progress although", used.names.op)
+    refused.wait_error(used.names.offset, "holds no checkpoint although", used.names.op)
     refused.stop()
 
 
@@ -252,7 +252,7 @@ def test_an_owner_notices_that_a_log_was_created_anew(used: Bridge, short: str) 
 
 
 def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_beginning(bridge: Bridge) -> None:
-    """The progress is still there and looks fine. The parked messages, which it has passed, are not."""
+    """The checkpoint is still there and looks fine. The parked messages, which it has passed, are not."""
     topic = bridge.create_topic("real")
     with bridge.local_owner(park_after=100):
         bridge.prepare(topic, b"parked", partition=0)
@@ -274,7 +274,7 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
 
     eventually(is_cut)
     bridge.alter_topic(bridge.names.offset, cleanup_policy="compact")
-    assert bridge.progress(0)["half"] == 2
+    assert bridge.checkpoint(0)["half"] == 2
     _expect_refusal(bridge, f"{bridge.names.offset}[0] begins at offset {before}", "must only be compacted")
     settings = WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace)
     assert any("records were deleted" in warning for warning in read_view(Connection.open(settings), 0).warnings)
@@ -370,8 +370,8 @@ def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
         # the logs end.
         eventually(lambda: len(bridge.discarded()) == 1, 30, "the garbage in HALF was not set aside")
         ends = {short: bridge.bounds(getattr(bridge.names, short), 0)[1] for short in ("half", "end", "op")}
-        eventually(lambda: {short: bridge.progress(0)[short] for short in ends} == ends, 30, "not settled")
-        written = bridge.progress(0)["seq"]
+        eventually(lambda: {short: bridge.checkpoint(0)[short] for short in ends} == ends, 30, "not settled")
+        written = bridge.checkpoint(0)["seq"]
     for short, end in ends.items():
         bridge.delete_records(getattr(bridge.names, short), 0, end)
     with bridge.local_owner():
@@ -386,7 +386,7 @@ def test_op_records_that_nothing_needs_may_be_gone(bridge: Bridge) -> None:
     with bridge.local_owner():
         bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
         bridge.wait_visible(topic, [b"value"])
-        eventually(lambda: bridge.progress(0)["half"] == 1)
+        eventually(lambda: bridge.checkpoint(0)["half"] == 1)
     bridge.delete_records(bridge.names.op, 0, bridge.bounds(bridge.names.op, 0)[1])
     with bridge.local_owner():
         bridge.decide(bridge.prepare(topic, b"after", partition=0), COMMIT)
@@ -397,9 +397,9 @@ def test_op_records_that_nothing_needs_may_be_gone(bridge: Bridge) -> None:
     ("key", "value"),
     [
         (b"nonsense", b"\xff\xfe"),
-        ("progress", b"not JSON"),
-        ("progress", b'{"half": -1}'),
-        ("progress", None),
+        ("checkpoint", b"not JSON"),
+        ("checkpoint", b'{"half": -1}'),
+        ("checkpoint", None),
         ("parked", b'{"state": "odd"}'),
         ("parked nonsense", b"{}"),
         ("parked huge", b"{}"),
@@ -417,13 +417,13 @@ def test_malformed_records_in_offset_and_op_do_not_stop_a_takeover(
         bridge.wait_visible(topic, [b"value"])
         eventually(lambda: bridge.parked_states(0) == ["pending"])
         local.stop()
-    progress_key = bridge.names.progress_key(0)
+    checkpoint_key = bridge.names.checkpoint_key(0)
     keys = {
-        "progress": progress_key,
-        "parked": progress_key + b"/7",
-        "parked nonsense": progress_key + b"/x",
-        "parked huge": progress_key + b"/" + b"9" * 5_000,
-        "parked pending": progress_key + b"/%d" % pending.offset,
+        "checkpoint": checkpoint_key,
+        "parked": checkpoint_key + b"/7",
+        "parked nonsense": checkpoint_key + b"/x",
+        "parked huge": checkpoint_key + b"/" + b"9" * 5_000,
+        "parked pending": checkpoint_key + b"/%d" % pending.offset,
     }
     bridge.produce(bridge.names.offset, key=keys.get(key, key), value=value, partition=0)  # type: ignore[arg-type]
     bridge.produce(bridge.names.op, value=value, partition=0)
@@ -434,16 +434,16 @@ def test_malformed_records_in_offset_and_op_do_not_stop_a_takeover(
     assert bridge.visible(topic) == {b"value": 1, b"pending": 1}
 
 
-@pytest.mark.parametrize("short", ["progress", "parked", "op"])
+@pytest.mark.parametrize("short", ["checkpoint", "parked", "op"])
 def test_a_later_release_s_records_are_not_guessed_until_it_is_back(bridge: Bridge, short: str) -> None:
     topic = bridge.create_topic("real")
     with bridge.local_owner(park_after=100):
         pending = bridge.prepare(topic, b"pending", partition=0)
         eventually(lambda: bridge.parked_states(0) == ["pending"])
-    progress_key, version = bridge.names.progress_key(0), [("TXB_V", b"2")]
+    checkpoint_key, version = bridge.names.checkpoint_key(0), [("TXB_V", b"2")]
     offset, key = {
-        "progress": (bridge.names.offset, progress_key),
-        "parked": (bridge.names.offset, progress_key + b"/%d" % pending.offset),
+        "checkpoint": (bridge.names.offset, checkpoint_key),
+        "parked": (bridge.names.offset, checkpoint_key + b"/%d" % pending.offset),
         "op": (bridge.names.op, None),
     }[short]
     # What this release wrote under the key: a later one that gives way to it would write it again.

@@ -57,7 +57,7 @@ def test_any_record_is_malformed(raw):
     assert _is_malformed(raw)
 
 
-@given(RANDOMS, st.sampled_from(["half", "end", "op", "progress", "parked", "discard"]))
+@given(RANDOMS, st.sampled_from(["half", "end", "op", "checkpoint", "parked", "discard"]))
 def test_a_record_of_another_topic_is_malformed(rng, other):
     # A discarded message has all that a request has: it can be asked about, and the answer is refused.
     assert _is_malformed(VALID[other](Setting(), rng)) is (other != "discard")

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz import VALID, Raw, Setting, damaged
-from txbridge.core.checkpoint import ParkedEntry, Progress, parse_op
+from txbridge.core.checkpoint import Checkpoint, ParkedEntry, parse_op
 from txbridge.core.end_record import MAX_ENTRIES, Source, parse_end
 from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names, is_group, is_topic, is_transaction_id
-from txbridge.core.offset_topic import OffsetLedger, ParkedEntries
+from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
 
 LARGEST = 2**63 - 1
 SETTING = Setting()
@@ -59,17 +59,25 @@ def _read_op(raw: Raw) -> None:
 
 
 def _read_offset(raw: Raw) -> None:
-    """Into a ledger that knows something already: malformed records must not change that."""
-    progress = Progress(1, 2, 3, {"half": "a"}, "me", 4)
+    """Into an OFFSET that knows something already: malformed records must not change that."""
+    checkpoint = Checkpoint(1, 2, 3, {"half": "a"}, "me", 4)
     parked = ParkedEntry.decode(5, VALID["parked"](SETTING, Random(1)).value or b"")
-    ledger = OffsetLedger(Names(), 0)
-    ledger.progress, ledger.progress_offset, ledger.parked = progress, 9, ParkedEntries([parked])
+    offset_topic = OffsetTopic(Names(), 0)
+    offset_topic.checkpoint, offset_topic.checkpoint_offset, offset_topic.parked = (
+        checkpoint,
+        9,
+        ParkedEntries([parked]),
+    )
     try:
-        ledger.take(raw.key, raw.value, raw.headers, 10)
+        offset_topic.take(raw.key, raw.value, raw.headers, 10)
     except MalformedRecordError:
-        assert (ledger.progress, ledger.progress_offset, ledger.parked) == (progress, 9, {5: parked})
+        assert (offset_topic.checkpoint, offset_topic.checkpoint_offset, offset_topic.parked) == (
+            checkpoint,
+            9,
+            {5: parked},
+        )
         raise
-    for offset, entry in ledger.parked.items():
+    for offset, entry in offset_topic.parked.items():
         assert 0 <= offset <= LARGEST
         assert is_transaction_id(entry.transaction_id)
         assert is_group(entry.group)
@@ -77,14 +85,14 @@ def _read_offset(raw: Raw) -> None:
         numbers = (entry.born, entry.size, entry.checks, entry.next_due, entry.end)
         assert all(0 <= number <= LARGEST for number in numbers)
         assert ParkedEntry.decode(offset, entry.encode()) == entry
-    assert Progress.decode(ledger.progress.encode()) == ledger.progress
+    assert Checkpoint.decode(offset_topic.checkpoint.encode()) == offset_topic.checkpoint
 
 
 READERS: dict[str, Callable[[Raw], None]] = {
     "half": _read_half,
     "end": _read_end,
     "op": _read_op,
-    "progress": _read_offset,
+    "checkpoint": _read_offset,
     "parked": _read_offset,
 }
 
@@ -125,7 +133,7 @@ def test_any_record_is_malformed(kind, raw):
 @given(RANDOMS, st.sampled_from(sorted(set(VALID))))
 def test_a_record_in_the_wrong_topic_is_malformed(kind, rng, other):
     # Check requests and half messages in HALF: a check's reserved headers give it away.
-    if other != kind and {kind, other} != {"progress", "parked"}:
+    if other != kind and {kind, other} != {"checkpoint", "parked"}:
         assert _is_malformed(READERS[kind], VALID[other](SETTING, rng))
 
 

@@ -314,7 +314,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         queue = self.worker.queue
         assert (queue.next_end, queue.next_entry) == (old.queue.next_end, old.queue.next_entry)
         REACHED["take_over_within_a_record"] += queue.next_entry > 0
-        assert self.topics.progress.half <= watermark
+        assert self.topics.checkpoint.half <= watermark
         for entry in queue.open_entries():
             REACHED["take_over_with_parked"] += entry.parked
             REACHED["take_over_with_resumed"] += entry.resumed is not None
@@ -506,24 +506,31 @@ class HalfQueueMachine(RuleBasedStateMachine):
         # P8: each malformed record once.
         assert max(Counter(self.topics.set_aside).values(), default=1) == 1
         # A take-over finds every outcome from the watermark on, and every open message below it.
-        progress, parked = self.topics.progress, self.topics.parked
+        checkpoint, parked = self.topics.checkpoint, self.topics.parked
         for op_offset, offset in self.topics.named_in_op():
-            assert op_offset >= progress.op or offset < progress.half, "an outcome would be forgotten"
+            assert op_offset >= checkpoint.op or offset < checkpoint.half, "an outcome would be forgotten"
         assert all(parked[offset].state.value != "pending" or fates[offset].state == "pending" for offset in parked)
         # P9: schedules hold about what is open.
         queue = self.worker.queue
-        schedules = [queue.due._exhausted, queue.due._timers, queue.due._by_age, *queue.due._checks.schedules.values()]
+        schedules = [
+            queue.timers._exhausted,
+            queue.timers._timers,
+            queue.timers._by_age,
+            *queue.timers._checks.schedules.values(),
+        ]
         assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
         # The census is what a count of everything would give.
         counted: Counter[object] = Counter()
         for entry in queue.open_entries():
             is_pending = entry.state is TransactionState.PENDING
             counted[entry.group, entry.since // SLOT_MS if is_pending else entry.state] += 1
-        census = queue.census()
-        pending = {(group, slot): number for group, slots in census.pending.items() for slot, number in slots.items()}
-        assert {**pending, **census.others} == dict(counted)
+        open_counts = queue.open_counts()
+        pending = {
+            (group, slot): number for group, slots in open_counts.pending.items() for slot, number in slots.items()
+        }
+        assert {**pending, **open_counts.others} == dict(counted)
 
-    @precondition(lambda self: self.topics.end_end > self.topics.progress.end)
+    @precondition(lambda self: self.topics.end_end > self.topics.checkpoint.end)
     @rule(limit=st.sampled_from([10**9, 150, 350]))
     def all_of_end_is_applied(self, limit: int) -> None:
         """Often enough that much happens."""

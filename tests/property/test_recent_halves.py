@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txbridge.core.dedup import RecentHalves
+from txbridge.core.dedup import DeduplicationWindow
 
 #: An id out of a few, and how much later (or, after an election, earlier) it is appended.
 _RECORDS = st.lists(st.tuples(st.integers(0, 12), st.integers(-15, 60)), max_size=120)
@@ -15,7 +15,7 @@ _RECORDS = st.lists(st.tuples(st.integers(0, 12), st.integers(-15, 60)), max_siz
 def test_a_copy_is_recognised_within_the_window_and_nothing_else_is_one(
     records: list[tuple[int, int]], window: int, at_least: int
 ) -> None:
-    recent = RecentHalves(window, at_least)
+    recent = DeduplicationWindow(window, at_least)
     accepted: dict[int, list[tuple[int, int]]] = {}
     born = newest = 1_000
     for offset, (name, later) in enumerate(records):

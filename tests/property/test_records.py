@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from txbridge.core import names
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import MAX_OP_BYTES, ParkedEntry, Progress, encode_ops, op_headers, parse_op
+from txbridge.core.checkpoint import MAX_OP_BYTES, Checkpoint, ParkedEntry, encode_ops, op_headers, parse_op
 from txbridge.core.end_record import MAX_REMARK, Decision, EndEntry, EndRecord, Source, encode_end, parse_end
 from txbridge.core.half_message import (
     HalfMessage,
@@ -169,9 +169,9 @@ def test_op_records_are_large_but_not_too_large(first, count):
     st.one_of(st.none(), OFFSETS),
     OFFSETS,
 )
-def test_progress(half, end, op, topics, owner, seq, recent, entry):
-    progress = Progress(half, end, op, topics, owner, seq, recent, entry=entry)
-    assert Progress.decode(progress.encode()) == progress
+def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
+    checkpoint = Checkpoint(half, end, op, topics, owner, seq, recent, entry=entry)
+    assert Checkpoint.decode(checkpoint.encode()) == checkpoint
 
 
 @given(
@@ -246,7 +246,7 @@ def test_any_record_is_ours_or_malformed(value, headers):
 
 @given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()))
 def test_any_value_of_offset_is_ours_or_malformed(value):
-    for decode in (Progress.decode, lambda given: ParkedEntry.decode(0, given)):
+    for decode in (Checkpoint.decode, lambda given: ParkedEntry.decode(0, given)):
         with contextlib.suppress(MalformedRecordError):
             decode(value)
 

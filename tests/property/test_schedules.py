@@ -15,7 +15,7 @@ from txbridge.core.draft import Draft
 from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.timer_queue import Schedule
+from txbridge.core.timer_queue import TimerQueue
 from txbridge.core.transaction_size import Limits
 
 MESSAGES = 6
@@ -31,7 +31,7 @@ MESSAGES = 6
 )
 def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
     dues: dict[int, int] = {}
-    schedule = Schedule(lambda due, offset: dues.get(offset) == due)
+    schedule = TimerQueue(lambda due, offset: dues.get(offset) == due)
     for what, offset, number in steps:
         expected = [o for _, o in sorted((due, o) for o, due in dues.items() if due <= number)][:offset]
         if what == "push":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from txbridge.core import transaction_size
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import ParkedEntry, Progress, encode_ops, op_headers, parse_op
+from txbridge.core.checkpoint import Checkpoint, ParkedEntry, encode_ops, op_headers, parse_op
 from txbridge.core.draft import Draft
 from txbridge.core.end_record import EndRecord
 from txbridge.core.half_message import HalfMessage
@@ -20,7 +20,7 @@ from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.open_messages import HalfEntry
 
 NAMES = Names()
-PROGRESS_KEY = NAMES.progress_key(0)
+CHECKPOINT_KEY = NAMES.checkpoint_key(0)
 
 
 @dataclass
@@ -43,13 +43,13 @@ class Topics:
     set_aside: list[int] = field(default_factory=list)
 
     @property
-    def progress(self) -> Progress:
-        value = self.offset.get(PROGRESS_KEY)
-        return Progress(half=0, end=0, op=0, topics={}) if value is None else Progress.decode(value)
+    def checkpoint(self) -> Checkpoint:
+        value = self.offset.get(CHECKPOINT_KEY)
+        return Checkpoint(half=0, end=0, op=0, topics={}) if value is None else Checkpoint.decode(value)
 
     @property
     def parked(self) -> dict[int, ParkedEntry]:
-        prefix = PROGRESS_KEY + b"/"
+        prefix = CHECKPOINT_KEY + b"/"
         return {
             int(key[len(prefix) :]): ParkedEntry.decode(int(key[len(prefix) :]), value)
             for key, value in self.offset.items()
@@ -87,8 +87,8 @@ class Topics:
             self.offset[NAMES.parked_key(0, entry.offset)] = entry.to_parked(draft.next_end).encode()
         for offset in draft.tombstones:
             del self.offset[NAMES.parked_key(0, offset)]
-        progress = Progress(draft.watermark, draft.next_end, replay_op, {}, entry=draft.next_entry)
-        self.offset[PROGRESS_KEY] = progress.encode()
+        checkpoint = Checkpoint(draft.watermark, draft.next_end, replay_op, {}, entry=draft.next_entry)
+        self.offset[CHECKPOINT_KEY] = checkpoint.encode()
         return landed
 
 
@@ -110,13 +110,17 @@ class Worker:
 
     def __init__(self, topics: Topics, policy: CheckPolicy) -> None:
         self.topics = topics
-        progress = topics.progress
+        checkpoint = topics.checkpoint
         self.queue = HalfQueue(
-            policy, watermark=progress.half, next_end=progress.end, next_entry=progress.entry, next_op=progress.op
+            policy,
+            watermark=checkpoint.half,
+            next_end=checkpoint.end,
+            next_entry=checkpoint.entry,
+            next_op=checkpoint.op,
         )
         self.queue.restore_parked(ParkedEntries(topics.parked.values()))
         for op_offset, (value, headers) in topics.op.items():
-            if op_offset >= progress.op:
+            if op_offset >= checkpoint.op:
                 self.queue.restore_op(op_offset, *parse_op(value, headers))
         self.read(topics.half_end)
 

@@ -24,7 +24,7 @@ from txbridge.core.batch import Batch
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import TransactionState
-from txbridge.core.timers import DueTimes
+from txbridge.core.timers import Timers
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka import group_membership
 from txbridge.kafka.broker_clock import BrokerClock
@@ -36,8 +36,8 @@ from txbridge.worker.commit.committer import Committer
 from txbridge.worker.commit.endtxn_watch import EndTxnWatch
 from txbridge.worker.commit.records import Transaction
 from txbridge.worker.commit.writer import TransactionalWriter
-from txbridge.worker.commit_loop import Cycle
-from txbridge.worker.gates.group_liveness import GroupDirectory, _Group
+from txbridge.worker.commit_loop import CommitLoop
+from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.end_inbox import EndInbox
@@ -78,7 +78,7 @@ def believe_an_indefinite_commit() -> None:
         try:
             write(self, contents, receipt)
         except IndefiniteError:
-            receipt.progress_offset = max(receipt.progress_offset, 0)
+            receipt.checkpoint_offset = max(receipt.checkpoint_offset, 0)
 
     TransactionalWriter.write = believing
 
@@ -141,15 +141,15 @@ def last_decision_wins() -> None:
     Draft.apply_end = reversed_entries
 
 
-def progress_not_in_the_transaction() -> None:
-    """The progress lags one transaction behind what it should name."""
-    progress = Committer._progress
+def checkpoint_not_in_the_transaction() -> None:
+    """The checkpoint lags one transaction behind what it should name."""
+    checkpoint = Committer._checkpoint
 
     def stale(self, draft):
-        last = self._state.progress
-        return replace(progress(self, draft), half=last.half, end=last.end, entry=last.entry)
+        last = self._state.checkpoint
+        return replace(checkpoint(self, draft), half=last.half, end=last.end, entry=last.entry)
 
-    Committer._progress = stale
+    Committer._checkpoint = stale
 
 
 def held_at_the_limit() -> None:
@@ -172,14 +172,14 @@ def held_at_the_limit() -> None:
     simulation.choose_load = lambda seed: replace(choose_load(seed), link=sys.maxsize)
 
 
-def progress_without_the_entry() -> None:
-    """The progress names the END record to go on with, and not the entry."""
-    progress = Committer._progress
-    Committer._progress = lambda self, draft: replace(progress(self, draft), entry=0)
+def checkpoint_without_the_entry() -> None:
+    """The checkpoint names the END record to go on with, and not the entry."""
+    checkpoint = Committer._checkpoint
+    Committer._checkpoint = lambda self, draft: replace(checkpoint(self, draft), entry=0)
 
 
 def take_over_from_the_beginning_of_the_record() -> None:
-    """A take-over goes on with the END record that the progress names, from its first entry."""
+    """A take-over goes on with the END record that the checkpoint names, from its first entry."""
     restore.HalfQueue = lambda policy, next_entry, **start: HalfQueue(policy, next_entry=0 * next_entry, **start)
 
 
@@ -190,16 +190,16 @@ def what_times_out_is_tried_again_as_it_was() -> None:
 
 def check_before_the_end_is_applied() -> None:
     """A check is sent as soon as it is due, whatever waits in END."""
-    Cycle._round_as_of = lambda self, _next_end: None if self._due is None else self._due[0]
+    CommitLoop._round_as_of = lambda self, _next_end: None if self._due is None else self._due[0]
 
 
 def check_the_dead() -> None:
     """A group with nobody alive is checked."""
-    GroupDirectory.is_alive = lambda _self, _name: True
+    GroupLiveness.is_alive = lambda _self, _name: True
 
 
 def a_new_answer_makes_an_old_one_fresh() -> None:
-    """The defect that the simulator found in GroupDirectory."""
+    """The defect that the simulator found in GroupLiveness."""
 
     def mark_arrived(self, _):
         self.arrived = self.outside.monotonic()
@@ -210,7 +210,7 @@ def a_new_answer_makes_an_old_one_fresh() -> None:
         return group is not None and group.alive and group.believed_until > self._outside.monotonic()
 
     _Group.mark_arrived = mark_arrived
-    GroupDirectory.is_alive = is_alive
+    GroupLiveness.is_alive = is_alive
 
 
 def keep_a_client_that_fails() -> None:
@@ -235,7 +235,7 @@ def believe_the_own_clock() -> None:
 
 def discard_without_waiting() -> None:
     """The discard does not wait for the interval after the last check."""
-    DueTimes.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
+    Timers.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
 
 
 def watermark_passes_the_undecided() -> None:
@@ -289,15 +289,15 @@ def absence_by_one_answer() -> None:
 
 def offset_topic_ends_where_somebody_says() -> None:
     """A take-over does not look where its first record lands."""
-    Committer._look_where_the_ledger_ends = lambda _self: None
+    Committer._find_offset_topic_end = lambda _self: None
     produce = Transaction.produce
-    Transaction.produce = lambda self, contents: produce(self, replace(contents, ledger_at=None))
+    Transaction.produce = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
 
 
 def op_ends_where_somebody_says() -> None:
     """A take-over does not count the records of OP."""
-    progress = Committer._progress
-    Committer._progress = lambda self, draft: replace(progress(self, draft), ops=0)
+    checkpoint = Committer._checkpoint
+    Committer._checkpoint = lambda self, draft: replace(checkpoint(self, draft), ops=0)
 
 
 def what_is_pending_can_be_abandoned() -> None:
@@ -342,9 +342,9 @@ MUTANTS: dict[str, Callable[[], None]] = {
         ignore_trouble,
         end_out_of_order,
         last_decision_wins,
-        progress_not_in_the_transaction,
+        checkpoint_not_in_the_transaction,
         held_at_the_limit,
-        progress_without_the_entry,
+        checkpoint_without_the_entry,
         take_over_from_the_beginning_of_the_record,
         what_times_out_is_tried_again_as_it_was,
         check_before_the_end_is_applied,

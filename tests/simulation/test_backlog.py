@@ -13,7 +13,7 @@ from tests.simulator.process import Process
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
-from txbridge.core.open_messages import HalfEntry, OpenEntries
+from txbridge.core.open_messages import HalfEntry, OpenMessages
 from txbridge.worker.ingest.half_log import HALF_BATCH
 
 UNREAD = 30_000
@@ -48,13 +48,13 @@ class Backlog:
         policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=LIMIT)
         #: The most half messages that were objects at one time.
         self.most = 0
-        add = OpenEntries.add
+        add = OpenMessages.add
 
-        def counted(entries: OpenEntries, entry: HalfEntry) -> None:
+        def counted(entries: OpenMessages, entry: HalfEntry) -> None:
             add(entries, entry)
             self.most = max(self.most, len(entries._objects))
 
-        monkeypatch.setattr(OpenEntries, "add", counted)
+        monkeypatch.setattr(OpenMessages, "add", counted)
         self.process = Process(world, names, policy, 0, "w1")
         self.logged: list[str] = []
 

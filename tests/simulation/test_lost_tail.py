@@ -14,11 +14,11 @@ from txbridge.worker import restore
 SEEDS = 40
 
 
-def _progress(simulation: Simulation) -> dict[str, object] | None:
+def _checkpoint(simulation: Simulation) -> dict[str, object] | None:
     names = simulation.names
     log = simulation.world.cluster.logs[names.offset, 0]
     records, _ = log.visible(0, 1_000_000, committed=True)
-    found = [record.value for record in records if record.key == names.progress_key(0)]
+    found = [record.value for record in records if record.key == names.checkpoint_key(0)]
     return json.loads(found[-1] or b"") if found else None
 
 
@@ -39,8 +39,8 @@ def _refused(seed: int, short: str) -> bool | None:
         world.late_requests.clear()
         for coordinated, place in world.cluster.markers_due():
             world.cluster.write_marker(coordinated, place)
-        progress, log = _progress(simulation), world.cluster.logs[simulation.names.identified[short], 0]
-        mark = None if progress is None else progress.get("marks", {}).get(short)
+        checkpoint, log = _checkpoint(simulation), world.cluster.logs[simulation.names.identified[short], 0]
+        mark = None if checkpoint is None else checkpoint.get("marks", {}).get(short)
         if mark is None:
             return None
         log.lose(log.high_watermark - mark[0])
@@ -51,7 +51,7 @@ def _refused(seed: int, short: str) -> bool | None:
                 (name, b"%032X" % log.high_watermark if name == "UNIQ_KEY" else value) for name, value in other.headers
             ]
             world.cluster.append_plain((log.topic, 0), (other.key, b"another", headers, 0))
-        before = _progress(simulation)
+        before = _checkpoint(simulation)
         simulation.start_owner(0)
         actor = simulation.processes[-1].actor
         for _ in range(600):
@@ -61,7 +61,7 @@ def _refused(seed: int, short: str) -> bool | None:
                 world.now = max(world.now + 1, actor.waits_until or 0)
             for coordinated, place in world.cluster.markers_due():
                 world.cluster.write_marker(coordinated, place)
-        return world.counters["log refused"] > 0 and _progress(simulation) == before
+        return world.counters["log refused"] > 0 and _checkpoint(simulation) == before
     finally:
         for process in simulation.processes:
             process.actor.crash()

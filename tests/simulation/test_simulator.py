@@ -157,7 +157,9 @@ def test_every_schedule_of_two_producers_with_a_transaction_each_and_one_crash_o
     assert all(int(states) > 5_000 and int(complete) > 100 for states, complete in found)
 
 
-@pytest.mark.parametrize("name", ["dirty_reads_at_take_over", "fence_after_reading", "progress_not_in_the_transaction"])
+@pytest.mark.parametrize(
+    "name", ["dirty_reads_at_take_over", "fence_after_reading", "checkpoint_not_in_the_transaction"]
+)
 def test_the_search_of_every_schedule_finds_a_planted_defect(name):
     result = python("-m", "tests.simulation.mutants", name, "--exhaustive")
     assert result.returncode == 1, result.stdout + result.stderr

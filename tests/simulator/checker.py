@@ -43,9 +43,9 @@ class Checker:
             PartitionModel(logs[names.half, number], logs[names.end, number], times, world.count)
             for number in range(partitions)
         ]
-        self._progress: list[dict[str, Any] | None] = [None] * partitions
+        self._checkpoint: list[dict[str, Any] | None] = [None] * partitions
         self._parked: list[dict[int, dict[str, Any]]] = [{} for _ in range(partitions)]
-        #: By owner's name in progress records.
+        #: By owner's name in checkpoints.
         self.witnesses: dict[str, Witness] = {}
         self._cluster.on_finished = self._on_finished
         self.violation: Violation | None = None
@@ -71,19 +71,19 @@ class Checker:
         by_topic: dict[str, list[tuple[Place, Stored]]] = {}
         for place, stored in finished.records:
             by_topic.setdefault(place[0], []).append((place, stored))
-        ledger = by_topic.pop(self._names.offset, [])
-        progress = [one for one in ledger if b"/" not in _key_rest(one, self._names)]
+        offset_records = by_topic.pop(self._names.offset, [])
+        checkpoint = [one for one in offset_records if b"/" not in _key_rest(one, self._names)]
         self._require(
-            len(progress) == 1,
+            len(checkpoint) == 1,
             "P3",
-            f"Kafka transaction {finished.number} was committed with {len(progress)} progress records: it was torn",
+            f"Kafka transaction {finished.number} was committed with {len(checkpoint)} checkpoints: it was torn",
         )
-        number = progress[0][0][1]
-        new = json.loads(progress[0][1].value or b"")
+        number = checkpoint[0][0][1]
+        new = json.loads(checkpoint[0][1].value or b"")
         witness = self.witnesses[new["owner"].partition(".")[0]]
-        before, model = self._progress[number], self.models[number]
+        before, model = self._checkpoint[number], self.models[number]
         ended = before["end"] if before else 0
-        self._check_progress(number, before, new)
+        self._check_checkpoint(number, before, new)
         decided, given_up = self._apply_ends(model, _position(before), _position(new))
         delivered = self._deliveries(by_topic, number, decided)
         # Not by what OP names: one that was discarded and resumed before is named already.
@@ -94,7 +94,7 @@ class Checker:
         checked = self._checks(by_topic, number, witness, new["end"], finished.began)
         rolled_back = {offset for offset in decided if model.halves[offset].state == "rolled_back"}
         self._ops(op_place, model, delivered, rolled_back, discarded | set_aside, abandoned)
-        self._ledger(number, [one for one in ledger if one is not progress[0]], witness)
+        self._offset_records(number, [one for one in offset_records if one is not checkpoint[0]], witness)
         for offset in decided.keys() - rolled_back - delivered:
             half = model.halves[offset]
             if half.state == "abandoned":
@@ -119,25 +119,25 @@ class Checker:
         self._check_watermark(number, before, new)
         self._check_malformed_ends(model, ended, new["end"])
         if before and len(finished.records) == 1 and new["op"] > before["op"] and new["end"] == ended:
-            self._world.count("progress settled at the ends of the logs")
+            self._world.count("checkpoint settled at the ends of the logs")
         for offset in checked:
             parked = self._parked[number].get(offset, {})
             half = model.halves[offset]
             self._require(parked.get("checks") == half.checks, "P6", f"{number}:{offset}: a check was not counted")
             half.due = parked["next"]
-        self._progress[number] = new
+        self._checkpoint[number] = new
 
-    def _check_progress(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
+    def _check_checkpoint(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
         if before is not None:
             for name in ("half", "op"):
-                self._require(new[name] >= before[name], "P10", f"progress {number}: {name} went back to {new[name]}")
+                self._require(new[name] >= before[name], "P10", f"checkpoint {number}: {name} went back to {new[name]}")
             went_back = _position(new) < _position(before)
-            self._require(not went_back, "P10", f"progress {number}: END went back to {_position(new)}")
+            self._require(not went_back, "P10", f"checkpoint {number}: END went back to {_position(new)}")
         for name, topic in (("half", self._names.half), ("end", self._names.end), ("op", self._names.op)):
             high = self._cluster.logs[topic, number].high_watermark
-            self._require(new[name] <= high, "P10", f"progress {number}: {name} {new[name]} is beyond the log")
+            self._require(new[name] <= high, "P10", f"checkpoint {number}: {name} {new[name]} is beyond the log")
         stable = self._cluster.logs[self._names.end, number].last_stable_offset
-        text = f"progress {number}: END {new['end']} is beyond {stable}, where a Kafka transaction is open"
+        text = f"checkpoint {number}: END {new['end']} is beyond {stable}, where a Kafka transaction is open"
         self._require(new["end"] <= stable, "P1", text)
 
     def _apply_ends(
@@ -297,7 +297,7 @@ class Checker:
                     self._world.now >= half.due, "P6", f"{name} was checked {half.due - self._world.now} ms early"
                 )
                 self._require(
-                    int(headers["TXB_END"]) == end, "P6", f"{name}: its END position is not that of the progress"
+                    int(headers["TXB_END"]) == end, "P6", f"{name}: its END position is not that of the checkpoint"
                 )
                 self._require(
                     witness.saw_alive(topic, began), "P6", f"{name} was checked, but nobody of its group was alive"
@@ -323,8 +323,8 @@ class Checker:
                     self._fail(promise, f"half {offset}: its decision at END {position} was stored before it fell due")
 
     def _applied(self, model: PartitionModel) -> int:
-        progress = self._progress[self.models.index(model)]
-        return progress["end"] if progress else 0
+        checkpoint = self._checkpoint[self.models.index(model)]
+        return checkpoint["end"] if checkpoint else 0
 
     def _ops(
         self,
@@ -353,7 +353,7 @@ class Checker:
                 f"OP names {sorted(named[outcome])} as {outcome}, the same Kafka transaction did {sorted(expected)}",
             )
 
-    def _ledger(self, number: int, records: list[tuple[Place, Stored]], witness: Witness) -> None:
+    def _offset_records(self, number: int, records: list[tuple[Place, Stored]], witness: Witness) -> None:
         """Parked entries and tombstones."""
         model, parked = self.models[number], self._parked[number]
         for _, stored in records:
@@ -408,17 +408,17 @@ class Checker:
 
     # --- once all is quiet ------------------------------------------------------------------------------------------
 
-    def progress_end(self, number: int) -> int:
-        progress = self._progress[number]
-        return progress["end"] if progress else 0
+    def checkpoint_end(self, number: int) -> int:
+        checkpoint = self._checkpoint[number]
+        return checkpoint["end"] if checkpoint else 0
 
     def unfinished(self, undeliverable: set[str], dead_groups: set[str]) -> list[str]:
         """What should still happen, once faults have stopped; in words."""
         waiting = []
         for number, model in enumerate(self.models):
             end = model.end_of_decisions()
-            if self.progress_end(number) < end:
-                waiting.append(f"P2: END of {number} is applied up to {self.progress_end(number)}, not to {end}")
+            if self.checkpoint_end(number) < end:
+                waiting.append(f"P2: END of {number} is applied up to {self.checkpoint_end(number)}, not to {end}")
             for offset in range(model.half_log.high_watermark):
                 half = model.half(offset)
                 if half is None:
@@ -483,11 +483,11 @@ class Checker:
         self._require(not seen, "P1", f"readers see what was never prepared: {sorted(seen)}")
 
 
-def _position(progress: dict[str, Any] | None) -> tuple[int, int]:
+def _position(checkpoint: dict[str, Any] | None) -> tuple[int, int]:
     """Where END goes on: offset and index of the entry there."""
-    return (progress["end"], progress.get("entry", 0)) if progress else (0, 0)
+    return (checkpoint["end"], checkpoint.get("entry", 0)) if checkpoint else (0, 0)
 
 
 def _key_rest(one: tuple[Place, Stored], names: Names) -> bytes:
-    """Of a key of OFFSET, what follows the prefix of all progress keys: `p` or `p/<half offset>`."""
+    """Of a key of OFFSET, what follows the prefix of all checkpoint keys: `p` or `p/<half offset>`."""
     return (one[1].key or b"")[len(names.half) + len("@CID_RMQ_SYS_TRANS/") :]

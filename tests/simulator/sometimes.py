@@ -53,7 +53,7 @@ OTHER_COUNTERS = (
     "discard MAX_CHECKS",
     "discard forgotten",
     "parked with why it is not checked",
-    "progress settled at the ends of the logs",
+    "checkpoint settled at the ends of the logs",
     "log abandoned",
     "log check_refused",
     "log clock_agrees",

@@ -166,7 +166,7 @@ class Log(ABC):
         return Record(
             self.names.offset,
             partition,
-            self.names.progress_key(partition),
+            self.names.checkpoint_key(partition),
             json.dumps(value).encode(),
             headers(TXB_V="1"),
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from txbridge.core.checkpoint import ParkedEntry, Progress, encode_ops, offset_headers, op_headers
+from txbridge.core.checkpoint import Checkpoint, ParkedEntry, encode_ops, offset_headers, op_headers
 from txbridge.core.end_record import Decision, EndEntry, Source, encode_end
 from txbridge.core.half_message import HalfMessage, check_headers, copy_headers, half_headers
 from txbridge.core.names import Headers, Names
@@ -79,11 +79,11 @@ def _op(setting: Setting, rng: Random) -> Raw:
     return Raw(None, value, op_headers(rng.choice(list(Outcome))))
 
 
-def _progress(setting: Setting, rng: Random) -> Raw:
+def _checkpoint(setting: Setting, rng: Random) -> Raw:
     half, end, op = (rng.randrange(100) for _ in range(3))
     topics = dict.fromkeys(("half", "end", "op", "offset"), "AAAAAAAAAAAAAAAAAAAAAA")
-    value = Progress(half, end, op, topics, "thief", 7, rng.choice([None, 3])).encode()
-    return Raw(setting.names.progress_key(setting.partition), value, offset_headers())
+    value = Checkpoint(half, end, op, topics, "thief", 7, rng.choice([None, 3])).encode()
+    return Raw(setting.names.checkpoint_key(setting.partition), value, offset_headers())
 
 
 def _parked(setting: Setting, rng: Random) -> Raw:
@@ -138,7 +138,7 @@ VALID: dict[str, Callable[[Setting, Random], Raw]] = {
     "half": _half,
     "end": _end,
     "op": _op,
-    "progress": _progress,
+    "checkpoint": _checkpoint,
     "parked": _parked,
     "check": _check,
     "discard": _discard,

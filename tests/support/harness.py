@@ -582,8 +582,8 @@ class Bridge:
         self.__enter__()
         eventually(lambda: self._is_readable(topic), 20)
 
-    def ledger(self, partition: int) -> dict[bytes, dict[str, object]]:
-        """What OFFSET holds for a partition after compaction: progress and parked entries by key."""
+    def offset_records(self, partition: int) -> dict[bytes, dict[str, object]]:
+        """What OFFSET holds for a partition after compaction: checkpoint and parked entries by key."""
         found: dict[bytes, dict[str, object]] = {}
         for message in self.read(self.names.offset):
             if message.partition() != partition:
@@ -594,12 +594,12 @@ class Bridge:
                 found[message.key()] = json.loads(message.value())
         return found
 
-    def progress(self, partition: int) -> dict[str, object]:
-        return self.ledger(partition).get(self.names.progress_key(partition), {})
+    def checkpoint(self, partition: int) -> dict[str, object]:
+        return self.offset_records(partition).get(self.names.checkpoint_key(partition), {})
 
     def parked_states(self, partition: int) -> list[object]:
         """The states of the parked entries of a partition."""
-        return [entry["state"] for entry in self.ledger(partition).values() if "state" in entry]
+        return [entry["state"] for entry in self.offset_records(partition).values() if "state" in entry]
 
     def alter_topic(self, topic: str, **config: str) -> None:
         """Change a topic's configuration; underscores stand for dots."""

@@ -15,7 +15,7 @@ from txbridge.subject import about
 
 def acknowledge_command(
     partition: Annotated[int, typer.Argument(help="Partition of HALF and END that workers refuse.")],
-    reason: Annotated[str, typer.Option(help="Why it is accepted; recorded in the progress.")],
+    reason: Annotated[str, typer.Option(help="Why it is accepted; recorded in the checkpoint.")],
     operator: Operator = None,
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,

@@ -65,7 +65,7 @@ Groups = Annotated[
 ]
 
 
-RealTopics = Annotated[
+TopicHealth = Annotated[
     list[str] | None,
     typer.Option(
         "--real-topic",
@@ -86,7 +86,7 @@ def plan(
     min_insync_replicas: MinInsyncReplicas = None,
     max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
     group: Groups = None,
-    real_topic: RealTopics = None,
+    real_topic: TopicHealth = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what `apply` would do; nothing is changed.
@@ -119,7 +119,7 @@ def apply(
     min_insync_replicas: MinInsyncReplicas = None,
     max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
     group: Groups = None,
-    real_topic: RealTopics = None,
+    real_topic: TopicHealth = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Create missing topics and raise weaker settings; larger ones stay. If anything is refused, nothing is done.

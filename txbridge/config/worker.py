@@ -102,7 +102,7 @@ class WorkerSettings(BaseSettings):
 
     park_after: Annotated[_Milliseconds, Field(ge=1)] = 30_000
     """A half message that stays undecided longer is parked in the offset topic, so that it does not hold up progress:
-    what lies behind the progress must be read again when a partition moves to another worker."""
+    what lies behind the checkpoint must be read again when a partition moves to another worker."""
 
     park_after_records: Annotated[_Count, Field(ge=1)] = 100_000
     """Parked earlier when more records than this have come behind it."""

@@ -10,7 +10,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from txbridge.core.timer_queue import Schedule
+from txbridge.core.timer_queue import TimerQueue
 
 #: Groups that are looked at for each that is new, whether they have anything left: then those that have nothing are
 #: never more than those that have.
@@ -23,7 +23,7 @@ class CheckGroups:
     def __init__(self, is_current: Callable[[int, int], bool]) -> None:
         self._is_current = is_current
         #: By group; some may have nothing left that is current.
-        self.schedules: OrderedDict[str, Schedule] = OrderedDict()
+        self.schedules: OrderedDict[str, TimerQueue] = OrderedDict()
         #: Of each group that does not stand in line: a time not after its first check. As a heap, where only the
         #: earliest entry of a group counts.
         self._heads: list[tuple[int, str]] = []
@@ -106,10 +106,10 @@ class CheckGroups:
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
-    def _schedule(self, group: str) -> Schedule:
+    def _schedule(self, group: str) -> TimerQueue:
         found = self.schedules.get(group)
         if found is None:
-            found = self.schedules[group] = Schedule(self._is_current)
+            found = self.schedules[group] = TimerQueue(self._is_current)
         return found
 
     def _sweep(self) -> None:

@@ -1,4 +1,4 @@
-"""What the worker writes down for whoever takes the partition over: OP messages, the progress, parked entries."""
+"""What the worker writes down for whoever takes the partition over: OP messages, the checkpoint, parked entries."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Cut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of one partition. `owner` and `seq` name the Kafka transaction that wrote it: no two are alike."""
+class Checkpoint:
+    """How far a partition is worked off. `owner` and `seq` name the Kafka transaction that wrote it."""
 
     #: Low watermark: every half message below it is finished or parked.
     half: int
@@ -132,7 +132,7 @@ class Progress:
         return _dump(data)
 
     @classmethod
-    def decode(cls, value: bytes) -> Progress:
+    def decode(cls, value: bytes) -> Checkpoint:
         data = _load(value)
         try:
             return cls(
@@ -150,7 +150,7 @@ class Progress:
                 cut=None if data.get("cut") is None else _cut(data["cut"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise MalformedRecordError(f"not a progress record: {_short(error)}") from None
+            raise MalformedRecordError(f"not a checkpoint: {_short(error)}") from None
 
 
 _OPEN_STATES = {state.value: state for state in TransactionState if state.is_open}

@@ -25,7 +25,7 @@ _LONGEST_S = 0.025
 _WINDOW_S = 10.0
 
 
-class CommitPace:
+class CommitPacing:
     """Knows how fast small Kafka transactions of a partition are at their best. Asks no clock."""
 
     def __init__(self) -> None:

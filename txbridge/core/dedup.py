@@ -74,7 +74,7 @@ class _Table:
         index[slot] = len(self.offsets) | (hashed >> _ROW_BITS & (1 << _TAG_BITS) - 1) << _ROW_BITS
 
 
-class RecentHalves:
+class DeduplicationWindow:
     """Transaction ids of the last half messages of a partition."""
 
     def __init__(self, window: int = WINDOW_MS, at_least: int = _AT_LEAST) -> None:

@@ -202,7 +202,7 @@ class Draft:
         `max_bytes` bounds the draft as a whole; only a message that would be alone in it may be larger. What has no
         room goes back as it came: nothing is written about it.
         """
-        for entry in self._take(self._queue.due.take_timers_due(self._due, limit)):
+        for entry in self._take(self._queue.timers.take_timers_due(self._due, limit)):
             if entry.state is TransactionState.DISCARDED:
                 self._final[entry.offset] = TransactionState.DISCARDED
                 self.forgotten.append(entry)
@@ -219,12 +219,12 @@ class Draft:
                 continue
             del self._taken[entry.offset]
             # The back-off of one that waits for others begins anew.
-            self._queue.due.postpone(entry, self._now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
+            self._queue.timers.postpone(entry, self._now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
 
     def _put_back(self, entry: HalfEntry) -> None:
         """Back into the schedule at once, whatever becomes of this transaction."""
         del self._taken[entry.offset]
-        self._queue.due.put_back((entry,))
+        self._queue.timers.put_back((entry,))
 
     def send_checks(
         self,
@@ -242,7 +242,7 @@ class Draft:
         A group with nobody alive keeps its checks: none is sent, none is counted. The others share the limit equally,
         and what one leaves the next may use: the backlog of one group does not hold up the others.
         """
-        looked_at, due = 0, self._queue.due
+        looked_at, due = 0, self._queue.timers
         known = due.groups_with_checks_due(as_of) if groups is None else groups
         living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))
         for turn, group in enumerate(living):
@@ -274,7 +274,7 @@ class Draft:
         # OFFSET tells already. Back into the schedule at once, whatever becomes of this transaction.
         del self._taken[entry.offset]
         attempts = entry.attempts + (not isinstance(why, InTurn))
-        self._queue.due.postpone(entry, self._now, why, max(1, attempts))
+        self._queue.timers.postpone(entry, self._now, why, max(1, attempts))
 
     def discard(self, as_of: int, limit: int) -> int:
         """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
@@ -282,14 +282,14 @@ class Draft:
         Best called before `send_checks`: what is too old need not be checked once more. Returns how many were looked
         at.
         """
-        exhausted = self._queue.due.take_exhausted(as_of, limit)
+        exhausted = self._queue.timers.take_exhausted(as_of, limit)
         for entry in self._take(exhausted):
             self._give_up(entry, MAX_CHECKS)
-        expired = self._queue.due.take_expired(as_of, limit)
+        expired = self._queue.timers.take_expired(as_of, limit)
         for entry in expired:
             if self._is_touched(entry.offset):
                 # Whatever else this transaction does to it, its age goes on counting.
-                self._queue.due.put_back_expired((entry,))
+                self._queue.timers.put_back_expired((entry,))
             else:
                 self._taken_for_age.append(entry)
                 self._give_up(entry, EXPIRED)
@@ -430,5 +430,5 @@ class Draft:
 
     def abandon(self) -> None:
         """Kafka has not committed this draft: the state is as it was."""
-        self._queue.due.put_back(self._taken.values())
-        self._queue.due.put_back_expired(self._taken_for_age)
+        self._queue.timers.put_back(self._taken.values())
+        self._queue.timers.put_back_expired(self._taken_for_age)

@@ -10,7 +10,7 @@ _MOST = 65_536
 
 
 class Mark(NamedTuple):
-    """The last record that was read of a log, as the progress keeps it."""
+    """The last record that was read of a log, as the checkpoint keeps it."""
 
     offset: int
     digest: str

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.dedup import RecentHalves
+from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.open_counts import Count
-from txbridge.core.open_messages import HalfEntry, OpenEntries
+from txbridge.core.open_counts import OpenCounts
+from txbridge.core.open_messages import HalfEntry, OpenMessages
 from txbridge.core.states import Outcome, TransactionState
-from txbridge.core.timers import DueTimes
+from txbridge.core.timers import Timers
 
 #: Outcomes below the watermark that are remembered, in two generations of this many: about 8 MB when both are full.
 _REMEMBERED = 50_000
@@ -47,19 +47,19 @@ class HalfQueue:
         self.next_end, self.next_entry = next_end, next_entry
         #: Next HALF offset to read.
         self.half_position = watermark
-        self._entries = OpenEntries()
+        self._entries = OpenMessages()
         self._outcomes: dict[int, Outcome] = {}
         # The younger generation and the older: forgetting half of them at once costs nothing per message.
         self._remembered: tuple[dict[int, Outcome], dict[int, Outcome]] = ({}, {})
         self._malformed: set[int] = set()
-        self._recent = RecentHalves()
+        self._recent = DeduplicationWindow()
         #: The offset of the half message that an offset means: of a copy, that of the first.
         self.first_of = self._recent.first_of
         #: The open message at an offset, or None.
         self.entry = self._entries.get
         self._window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
-        self.due = DueTimes(policy, self._entries)
+        self.timers = Timers(policy, self._entries)
         self._ops: deque[tuple[int, int]] = deque()
         self._next_op = next_op
 
@@ -70,11 +70,11 @@ class HalfQueue:
         rows, others = parked.release()
         above = rows.split(self.half_position)
         self._entries.adopt(rows)
-        self.due.load(rows)
+        self.timers.load(rows)
         for entry in (*map(HalfEntry.from_row, above), *map(HalfEntry.from_parked, others)):
             self._entries.put(entry)
-            self.due.schedule(entry)
-            self.due.schedule_expiry(entry)
+            self.timers.schedule(entry)
+            self.timers.schedule_expiry(entry)
 
     def restore_op(self, op_offset: int, outcome: Outcome, half_offsets: Collection[int]) -> None:
         """Take in one OP record, in the order of OP, after the parked entries and before anything is read."""
@@ -116,7 +116,7 @@ class HalfQueue:
             # One that will be parked before its first check is scheduled then: most messages are long finished by that
             # time, and a schedule is not searched for those that are.
             if next_due <= born + self._park_after:
-                self.due.schedule_first(entry)
+                self.timers.schedule_first(entry)
         return entry.state is not TransactionState.DISCARDED
 
     def read_malformed(self, offset: int, size: int) -> bool:
@@ -212,9 +212,9 @@ class HalfQueue:
         """Open messages by state."""
         return self._entries.counts()
 
-    def census(self) -> Count:
+    def open_counts(self) -> OpenCounts:
         """Open messages by group, state and age; for any thread."""
-        return self._entries.census()
+        return self._entries.open_counts()
 
     # --- what is due ------------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class HalfQueue:
         """
         if self._malformed:
             return 0
-        heads = self.due.heads(until)
+        heads = self.timers.heads(until)
         # The first one that holds the watermark back is due to be parked, and those behind it follow.
         passed_bytes = 0
         for offset, size in self._window:
@@ -255,8 +255,8 @@ class HalfQueue:
         before = self._entries.known(entry.offset)
         self._entries.put(entry)
         if not before.parked or before.state is not entry.state:
-            self.due.schedule_expiry(entry)
-        self.due.schedule(entry)
+            self.timers.schedule_expiry(entry)
+        self.timers.schedule(entry)
 
     def note_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
         """Where an OP record of ours landed; negative when the producer was not told. To be called before `advance`."""

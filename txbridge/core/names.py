@@ -49,7 +49,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
 #: Groups and topics whose names are known to be good or bad: asked for every message, and messages share a few.
 _KNOWN_NAMES = 1_000
-#: RocketMQ's consumer group of the half topic; here the name of the progress and of the fence.
+#: RocketMQ's consumer group of the half topic; here the name of the checkpoint and of the fence.
 SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"
 #: How the topic of a producer group's checks begins, behind the namespace; no real topic may have it in its name there.
 CHECK_TOPIC = "RMQ_SYS_TRANS_CHECK."
@@ -123,7 +123,7 @@ class Names:
 
     @property
     def identified(self) -> dict[str, str]:
-        """The topics whose Kafka ids the progress keeps, by the short names that stand in it."""
+        """The topics whose Kafka ids the checkpoint keeps, by the short names that stand in it."""
         return {"half": self.half, "end": self.end, "op": self.op, "offset": self.offset}
 
     def check(self, group: str) -> str:
@@ -139,7 +139,7 @@ class Names:
         """The fence of a partition. From the topics, not from the app: two apps on the same topics must collide."""
         return f"{self.half}@{SYSTEM_GROUP}/{partition}/{index}"
 
-    def progress_key(self, partition: int) -> bytes:
+    def checkpoint_key(self, partition: int) -> bytes:
         return f"{self.half}@{SYSTEM_GROUP}/{partition}".encode()
 
     def parked_key(self, partition: int, half_offset: int) -> bytes:
@@ -149,7 +149,7 @@ class Names:
     def is_forbidden(real_topic: str) -> bool:
         """System topics, to which no message may be delivered (RocketMQ's TopicValidator): those of every namespace.
 
-        A worker may have the right to write to them: whoever can write to its HALF could then forge the progress of
+        A worker may have the right to write to them: whoever can write to its HALF could then forge the checkpoint of
         another environment.
         """
         return _is_forbidden(real_topic)

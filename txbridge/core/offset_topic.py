@@ -1,10 +1,10 @@
-"""What OFFSET says of one partition: the progress and the parked entries."""
+"""What OFFSET says of one partition: the checkpoint and the parked entries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from txbridge.core.checkpoint import ParkedEntry, Progress, offset_headers, parse_parked
+from txbridge.core.checkpoint import Checkpoint, ParkedEntry, offset_headers, parse_parked
 from txbridge.core.headers import MalformedRecordError, NewerVersionError, OurHeaders, whole_number
 from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedRow, ParkedTable
@@ -57,16 +57,16 @@ class ParkedEntries(Mapping[int, ParkedEntry]):
         return plain, list(others.values())
 
 
-class OffsetLedger:
+class OffsetTopic:
     """What OFFSET says of one partition, folded record by record."""
 
     def __init__(self, topic_names: Names, partition: int) -> None:
         self.partition = partition
-        self._progress_key = topic_names.progress_key(partition)
-        self._parked_prefix = self._progress_key + b"/"
-        self.progress: Progress | None = None
-        #: Where the last progress stands in OFFSET, if `take` was told.
-        self.progress_offset = -1
+        self._checkpoint_key = topic_names.checkpoint_key(partition)
+        self._parked_prefix = self._checkpoint_key + b"/"
+        self.checkpoint: Checkpoint | None = None
+        #: Where the last checkpoint stands in OFFSET, if `take` was told.
+        self.checkpoint_offset = -1
         self.parked = ParkedEntries()
         #: OFFSET offset up to which it is folded; kept by whoever reads.
         self.position = 0
@@ -92,11 +92,11 @@ class OffsetLedger:
             self._newer.pop(key or b"", None)
 
     def _take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int) -> None:
-        if key == self._progress_key:
-            OurHeaders(headers).require_version("progress record")
+        if key == self._checkpoint_key:
+            OurHeaders(headers).require_version("checkpoint")
             if value is None:
-                raise MalformedRecordError("a progress without a value")
-            self.progress, self.progress_offset = Progress.decode(value), offset
+                raise MalformedRecordError("a checkpoint without a value")
+            self.checkpoint, self.checkpoint_offset = Checkpoint.decode(value), offset
             return
         half_offset = self._half_offset(key or b"")
         if headers != _OURS:

@@ -1,4 +1,4 @@
-"""Census: how many messages are open, kept up to date with every change, so that nobody has to count a million."""
+"""OpenCounter: how many messages are open, kept up to date with every change, so that nobody has to count a million."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ OTHER = "(other)"
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """A census at one moment."""
+class OpenCounts:
+    """How many messages are open, at one moment."""
 
     #: By producer group: slot number (birth / SLOT_MS) and how many pending messages it holds.
     pending: Mapping[str, Mapping[int, int]]
@@ -35,7 +35,7 @@ class Count:
         return totals
 
 
-class Census:
+class OpenCounter:
     """One thread changes it, any may `count`."""
 
     def __init__(self) -> None:
@@ -97,13 +97,13 @@ class Census:
         else:
             del self._others[group, state]
 
-    def count(self) -> Count:
+    def count(self) -> OpenCounts:
         """A copy."""
         pending: dict[str, dict[int, int]] = {}
         # copy() of a dict is one step for other threads.
         for (group, slot), number in self._pending.copy().items():
             pending.setdefault(group, {})[slot] = number
-        return Count(pending, self._others.copy())
+        return OpenCounts(pending, self._others.copy())
 
     def totals(self) -> dict[TransactionState, int]:
         """How many of each state, over all groups."""

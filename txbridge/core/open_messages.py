@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from txbridge.core.checkpoint import ParkedEntry
-from txbridge.core.open_counts import SLOT_MS, Census, Count
+from txbridge.core.open_counts import SLOT_MS, OpenCounter, OpenCounts
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.states import TransactionState
 
@@ -37,10 +37,10 @@ class _Fields(NamedTuple):
 
 
 class HalfEntry(_Fields):
-    """One open half message: pending, held, or discarded and resumable. Its body lives elsewhere (PayloadStore).
+    """One open half message: pending, held, or discarded and resumable. Its body lives elsewhere (BodyCache).
 
     It can not be changed: many are made out of a row whenever they are asked for, and a change of such a one would be
-    lost. Another one takes its place (`OpenEntries.put`). A tuple, which is made as quickly as an object with slots.
+    lost. Another one takes its place (`OpenMessages.put`). A tuple, which is made as quickly as an object with slots.
     """
 
     __slots__ = ()
@@ -128,7 +128,7 @@ class HalfEntry(_Fields):
         )
 
 
-class OpenEntries:
+class OpenMessages:
     """Open messages by half offset. An entry that comes out of it is a snapshot: to change one, `put` another.
 
     One that is pending and parked becomes a row when the low watermark passes it (`settle`): watermark after watermark,
@@ -140,7 +140,7 @@ class OpenEntries:
         self._objects: dict[int, HalfEntry] = {}
         self._rows = ParkedTable()
         self._rows.sort()
-        self._census = Census()
+        self._counter = OpenCounter()
 
     def __len__(self) -> int:
         return len(self._objects) + len(self._rows)
@@ -172,7 +172,7 @@ class OpenEntries:
     def add(self, entry: HalfEntry) -> None:
         """Add one that is not there."""
         self._objects[entry.offset] = entry
-        self._census.add(entry.group, entry.state, entry.since)
+        self._counter.add(entry.group, entry.state, entry.since)
 
     def put(self, entry: HalfEntry) -> None:
         """Add or replace."""
@@ -186,11 +186,11 @@ class OpenEntries:
         """Remove, if it is there."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
-            self._census.remove(entry.group, entry.state, entry.since)
+            self._counter.remove(entry.group, entry.state, entry.since)
         elif self._rows and (birth := self._rows.birth_of(offset)) is not None:
             self._rows.remove(offset)
             group, born = birth
-            self._census.remove(group, TransactionState.PENDING, born)
+            self._counter.remove(group, TransactionState.PENDING, born)
 
     def settle(self, offset: int) -> None:
         """The low watermark has passed this offset."""
@@ -204,7 +204,7 @@ class OpenEntries:
         """Take over a sorted table, to be empty before."""
         self._rows = rows
         for (group, slot), number in rows.births(SLOT_MS).items():
-            self._census.add_pending(group, slot, number)
+            self._counter.add_pending(group, slot, number)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
         """Of a pending one: when its next check is due, how many were sent, and from when its age counts."""
@@ -215,8 +215,8 @@ class OpenEntries:
 
     def counts(self) -> Mapping[TransactionState, int]:
         """How many of each state."""
-        return self._census.totals()
+        return self._counter.totals()
 
-    def census(self) -> Count:
+    def open_counts(self) -> OpenCounts:
         """How many, by group, state and age; for any thread."""
-        return self._census.count()
+        return self._counter.count()

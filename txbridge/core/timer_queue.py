@@ -1,4 +1,4 @@
-"""Schedule: what is due when, in a heap that is not searched when something changes, and behind it a calendar."""
+"""TimerQueue: what is due when, in a heap that is not searched when something changes, and behind it a calendar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DAY = 1_024
 _LOOKS = 8
 
 
-class Schedule:
+class TimerQueue:
     """Items (due, half offset) that go out of date when their message moves on, and are dropped when they come up.
 
     What is due soon stands in a heap. The rest waits in a calendar, a plain column of numbers for every second of time,

@@ -1,4 +1,4 @@
-"""DueTimes: which open messages of a partition are due for what, and when."""
+"""Timers: which open messages of a partition are due for what, and when."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Iterable
 
 from txbridge.core.check_groups import CheckGroups
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.open_messages import HalfEntry, OpenEntries
+from txbridge.core.open_messages import HalfEntry, OpenMessages
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
-from txbridge.core.timer_queue import Schedule
+from txbridge.core.timer_queue import TimerQueue
 
 #: First checks within so many ms of the birth wait without being looked at, decided or not: 16 bytes each, 40 MB for a
 #: partition with 40,000 messages a second.
 _SOON = 60_000
 
 
-class DueTimes:
+class Timers:
     """The schedules of the open messages. Who takes from one must apply the draft or put back."""
 
-    def __init__(self, policy: CheckPolicy, entries: OpenEntries) -> None:
+    def __init__(self, policy: CheckPolicy, entries: OpenMessages) -> None:
         self._policy = policy
         self._entries = entries
         self._checks = CheckGroups(self._awaits_check)
         # The first check of each message that was just read, until it is due: nearly all are decided by then.
-        self._first_checks = Schedule(self._awaits_first_check, cleaned=False)
-        self._exhausted = Schedule(self._is_exhausted)
-        self._timers = Schedule(self._is_timer)
-        self._by_age = Schedule(self._is_aging)
+        self._first_checks = TimerQueue(self._awaits_first_check, cleaned=False)
+        self._exhausted = TimerQueue(self._is_exhausted)
+        self._timers = TimerQueue(self._is_timer)
+        self._by_age = TimerQueue(self._is_aging)
 
     def heads(self, until: int | None) -> list[int]:
         """When the first of each schedule is due; with `until`, those may be missing that are not due by then."""
@@ -124,7 +124,7 @@ class DueTimes:
         """Remove up to `limit` pending messages that have reached their greatest age, oldest first."""
         return self._taken(self._by_age, now, limit)
 
-    def _taken(self, schedule: Schedule, now: int, limit: int) -> list[HalfEntry]:
+    def _taken(self, schedule: TimerQueue, now: int, limit: int) -> list[HalfEntry]:
         return [self._entries.known(offset) for offset in schedule.take(now, limit)]
 
     def put_back(self, entries: Iterable[HalfEntry]) -> None:

@@ -38,7 +38,7 @@ def to_half(message: Message, names: Names) -> HalfMessage:
 
 
 def mark_of(message: Message, names: Names, transaction_id: str | None = None) -> Mark:
-    """What the progress keeps of a record of HALF or END.
+    """What the checkpoint keeps of a record of HALF or END.
 
     `transaction_id`, if it is known: empty for a malformed record. Headers that can not be decoded must not be asked
     for twice, as confluent-kafka then ends the process.
@@ -56,7 +56,7 @@ def mark_of(message: Message, names: Names, transaction_id: str | None = None) -
     return Mark(offset_of(message), digest(message.key(), message.value(), transaction_id), epoch, appended)
 
 
-class PayloadStore:
+class BodyCache:
     """Bodies by half offset. `budget` is in bytes of keys, values and headers."""
 
     def __init__(self, budget: int, names: Names, reader: PartitionReader) -> None:

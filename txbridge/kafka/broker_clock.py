@@ -23,7 +23,7 @@ def due_by(own: int, theirs: int) -> int:
 class BrokerClock:
     """The age of a message counts from its append time, which is a broker's. So what falls due is compared with theirs.
 
-    Each progress record that this worker writes comes back with its append time. From there on the time is told by a
+    Each checkpoint that this worker writes comes back with its append time. From there on the time is told by a
     clock that nobody sets. As long as it agrees with this machine's clock, nothing depends on the latter. When they
     differ nobody knows which of them is wrong, and what is due by both is due: a clock that is ahead would check,
     discard and forget what is not, and one that is behind only delays it. Either is told.
@@ -34,12 +34,12 @@ class BrokerClock:
     def __init__(self, partition: int, outside: Outside) -> None:
         self._partition = partition
         self._outside = outside
-        #: The append time (ms) of the latest progress record, and when it was known (s, monotonic).
+        #: The append time (ms) of the latest checkpoint, and when it was known (s, monotonic).
         self._latest: tuple[int, float] | None = None
         self._told = False
 
     def appended(self, milliseconds: int) -> None:
-        """A broker has just stored a progress record, at this time of its clock."""
+        """A broker has just stored a checkpoint, at this time of its clock."""
         self._latest = milliseconds, self._outside.monotonic()
         problem = self.problem
         if (problem is not None) is not self._told:
@@ -79,7 +79,7 @@ class BrokerClock:
 
     @property
     def should_ask_again(self) -> bool:
-        """Whether a progress record should be written for the sake of its time."""
+        """Whether a checkpoint should be written for the sake of its time."""
         latest = self._latest
         return latest is not None and latest[1] + _ASK_AGAIN_S <= self._outside.monotonic() and self.problem is not None
 

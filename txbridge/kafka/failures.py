@@ -17,7 +17,7 @@ class IndefiniteError(TxBridgeError):
 
 
 class TakeOverRefusedError(TxBridgeError):
-    """The topics are not those that the progress was written for: going on could lose or double messages."""
+    """The topics are not those that the checkpoint was written for: going on could lose or double messages."""
 
 
 class LogGoneError(TxBridgeError):
@@ -53,11 +53,11 @@ class RecordKind(Enum):
     CHECK = auto()
     #: A discarded or malformed record.
     DISCARD = auto()
-    #: OP, parked entries, progress: without them nothing can be committed.
-    LEDGER = auto()
+    #: OP, parked entries, checkpoint: without them nothing can be committed.
+    INTERNAL = auto()
 
 
-#: Which record: a half offset, or topic and offset of a malformed one; None for the ledger.
+#: Which record: a half offset, or topic and offset of a malformed one; None for one of OP or OFFSET.
 RecordName = int | tuple[str, int] | None
 
 

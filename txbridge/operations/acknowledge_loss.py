@@ -1,7 +1,8 @@
 """Acknowledging that HALF or END has lost its tail: until a person does, no worker serves the partition.
 
-What was lost is gone. The new progress stands where the logs are whole, so that what they have stored since is read as
-any other record; what was parked of the lost messages is removed, and OP records that name them mean nothing any more.
+What was lost is gone. The new checkpoint stands where the logs are whole, so that what they have stored since is read
+as any other record; what was parked of the lost messages is removed, and OP records that name them mean nothing any
+more.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from txbridge.core.checkpoint import Cut, Progress, offset_headers
+from txbridge.core.checkpoint import Checkpoint, Cut, offset_headers
 from txbridge.core.fingerprint import Mark
 from txbridge.core.names import short_id
-from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.denied import named
@@ -63,28 +64,28 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
         open_reader(connection, names.half, partition, committed=False) as half,
         open_reader(connection, names.end, partition, committed=False) as end,
     ):
-        ledger = _read_ledger(connection, partition, half)
-        progress = ledger.progress
-        lost = {} if progress is None else lost_tails(names, progress, {"half": half, "end": end})
-        if progress is None or not lost:
+        offset_topic = _read_offset_topic(connection, partition, half)
+        checkpoint = offset_topic.checkpoint
+        lost = {} if checkpoint is None else lost_tails(names, checkpoint, {"half": half, "end": end})
+        if checkpoint is None or not lost:
             return Acknowledged(False, [f"partition {partition}: HALF and END hold what was read of them"])
-        if progress.cut is not None and progress.op < progress.cut.op:
+        if checkpoint.cut is not None and checkpoint.op < checkpoint.cut.op:
             raise EnvironmentProblemError(
                 f"a former loss of partition {partition} was acknowledged a moment ago, and no worker has got over it: "
                 f"use a new namespace, or let a worker serve the partition with the log restored",
             )
         op_end = bounds_of(half, names.op)[1]
-        after, lines = _after(progress, lost, half, end)
+        after, lines = _after(checkpoint, lost, half, end)
     after = replace(
         after,
         owner=secrets.token_hex(8),
         seq=1,
         cut=Cut(after.read or after.half, op_end if "half" in lost else 0, time.time_ns() // 10**6, operator, reason),
     )
-    gone = sorted(offset for offset in ledger.parked if offset >= (after.read or 0)) if "half" in lost else []
-    parked = [ledger.parked[offset] for offset in gone[:_NAMED]]
+    gone = sorted(offset for offset in offset_topic.parked if offset >= (after.read or 0)) if "half" in lost else []
+    parked = [offset_topic.parked[offset] for offset in gone[:_NAMED]]
     with kafka_errors(f"writing to {names.offset}[{partition}]"):
-        _write(connection, partition, progress, after, gone)
+        _write(connection, partition, checkpoint, after, gone)
     if gone:
         named_ones = ", ".join(f"{one.half_offset} ({short_id(one.transaction_id)}, {one.group})" for one in parked)
         were = "was" if len(gone) == 1 else "were"
@@ -93,24 +94,24 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
     return Acknowledged(True, [*lost.values(), *lines])
 
 
-def _read_ledger(connection: Connection, partition: int, reader: PartitionReader) -> OffsetLedger:
+def _read_offset_topic(connection: Connection, partition: int, reader: PartitionReader) -> OffsetTopic:
     return read_offset(connection, partition, bounds_of(reader, connection.names.offset))[0]
 
 
 def _after(
-    progress: Progress, lost: Mapping[str, str], half: PartitionReader, end: PartitionReader
-) -> tuple[Progress, list[str]]:
-    """The progress for logs that are as they are now, and what that means."""
-    after, lines = replace(progress, cut=None), []
-    marks = {short: mark for short, mark in progress.marks.items() if short not in lost}
+    checkpoint: Checkpoint, lost: Mapping[str, str], half: PartitionReader, end: PartitionReader
+) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint for logs that are as they are now, and what that means."""
+    after, lines = replace(checkpoint, cut=None), []
+    marks = {short: mark for short, mark in checkpoint.marks.items() if short not in lost}
     if "half" in lost:
-        mark = progress.marks["half"]
+        mark = checkpoint.marks["half"]
         if mark.epoch is None:
-            raise EnvironmentProblemError("the progress knows no leader epoch: where HALF was cut can not be found")
+            raise EnvironmentProblemError("the checkpoint knows no leader epoch: where HALF was cut can not be found")
         epoch = mark.epoch
         low, high = bounds_of(half)
         first = _first(half, low, min(high, mark.offset + 1), lambda message: (message.leader_epoch() or 0) > epoch)
-        read = progress.read or progress.half
+        read = checkpoint.read or checkpoint.half
         lines.append(f"half messages from offset {first} up to {read - 1} are lost")
         after = replace(
             after,
@@ -119,8 +120,8 @@ def _after(
             recent=min(first, after.half if after.recent is None else after.recent),
         )
     if "end" in lost:
-        first = _end_from(end, progress.marks["end"])
-        if first <= progress.end:
+        first = _end_from(end, checkpoint.marks["end"])
+        if first <= checkpoint.end:
             after = replace(after, end=first, entry=0)
         lines.append(
             f"END is applied again from offset {after.end} on; decisions that it does not hold any more are lost, "
@@ -157,23 +158,23 @@ def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Messa
     return low
 
 
-def _write(connection: Connection, partition: int, before: Progress, after: Progress, gone: Sequence[int]) -> None:
-    """The new progress, and tombstones of what is gone, in one Kafka transaction under the worker's fence."""
+def _write(connection: Connection, partition: int, before: Checkpoint, after: Checkpoint, gone: Sequence[int]) -> None:
+    """The new checkpoint, and tombstones of what is gone, in one Kafka transaction under the worker's fence."""
     names = connection.names
     watch = EndTxnWatch(librdkafka_logger(), forward_debug=False)
     transactional_id = names.transactional_id(partition)
     try:
         producer = open_fence(connection.kafka, transactional_id, names.half, _COMMIT_TIMEOUT_MS, watch)
         with open_reader(connection, names.half, partition, committed=False) as reader:
-            if _read_ledger(connection, partition, reader).progress != before:
+            if _read_offset_topic(connection, partition, reader).checkpoint != before:
                 raise EnvironmentProblemError(
-                    f"a worker has written the progress of partition {partition} meanwhile: look again",
+                    f"a worker has written the checkpoint of partition {partition} meanwhile: look again",
                 )
         errors: list[KafkaError] = []
         producer.begin_transaction()
         for offset in gone:
             _produce(producer, names.offset, partition, names.parked_key(partition, offset), None, errors)
-        _produce(producer, names.offset, partition, names.progress_key(partition), after.encode(), errors)
+        _produce(producer, names.offset, partition, names.checkpoint_key(partition), after.encode(), errors)
         guarded(producer.flush, _COMMIT_TIMEOUT_MS / 1000)
         if errors:
             raise KafkaException(named(errors[0], "WRITE", f"topic {names.offset}"))

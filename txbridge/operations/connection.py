@@ -44,7 +44,7 @@ class Connection:
     names: Names
     policy: CheckPolicy
     partitions: int
-    #: Kafka's ids of half, end, op and offset, as the progress names them.
+    #: Kafka's ids of half, end, op and offset, as the checkpoint names them.
     topic_ids: Mapping[str, str]
 
     @classmethod

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.body_cache import PayloadStore
+from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
@@ -36,7 +36,7 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
     with kafka_errors(f"reading {connection.names.half}[{partition}]"):
         reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
         # No memory: each body is looked at once.
-        store = PayloadStore(0, connection.names, reader)
+        store = BodyCache(0, connection.names, reader)
         try:
             bodies = store.load(message.half_offset for message in messages)
         except TimeoutError as error:

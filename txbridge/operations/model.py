@@ -43,7 +43,7 @@ class StoredCommand:
 
 @dataclass(frozen=True, slots=True)
 class OpenMessage:
-    """One half message that is not finished, as of the last progress of its partition. Times in ms since 1970 UTC."""
+    """One half message that is not finished, as of the last checkpoint of its partition. Times in ms since 1970 UTC."""
 
     partition: int
     half_offset: int

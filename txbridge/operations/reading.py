@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from txbridge.core.checkpoint import Progress, parse_op
+from txbridge.core.checkpoint import Checkpoint, parse_op
 from txbridge.core.end_record import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
-from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.body_cache import offset_of, to_half
@@ -82,7 +82,7 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
     """All open messages of a partition, as its topics show them.
 
     Raises HangingTransactionError when a Kafka transaction stays open for 30 s, EnvironmentProblemError when a log was
-    cut below the progress, KafkaUnreachableError.
+    cut below the checkpoint, KafkaUnreachableError.
     """
     names = connection.names
     with (
@@ -91,21 +91,21 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
     ):
         # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
         half_start, half_end = bounds_of(half)
-        ledger, warnings = read_offset(connection, partition, bounds_of(half, names.offset))
-        view = PartitionView(ledger, connection.policy, half_start, half_end, warnings=warnings)
-        # After OFFSET: what the progress names can not lie behind them, unless a log was cut.
+        offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset))
+        view = PartitionView(offset_topic, connection.policy, half_start, half_end, warnings=warnings)
+        # After OFFSET: what the checkpoint names can not lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
-        progress = ledger.progress or Progress(half_start, bounds["end"][0], bounds["op"][0], {})
-        others = _warn_of_other_topics(connection, view, progress)
-        half_from = _start(names.half, partition, progress.half, bounds["half"], view.warnings)
-        if ledger.progress is not None:
+        checkpoint = offset_topic.checkpoint or Checkpoint(half_start, bounds["end"][0], bounds["op"][0], {})
+        others = _warn_of_other_topics(connection, view, checkpoint)
+        half_from = _start(names.half, partition, checkpoint.half, bounds["half"], view.warnings)
+        if offset_topic.checkpoint is not None:
             with open_reader(connection, names.end, partition, committed=False) as end:
                 # A log of another topic has lost no tail: nothing of it was read.
                 readers = {short: one for short, one in (("half", half), ("end", end)) if short not in others}
-                view.warnings += lost_tails(names, ledger.progress, readers).values()
-        view.next_end = _start(names.end, partition, progress.end, bounds["end"], view.warnings)
-        view.next_entry = progress.entry if view.next_end == progress.end else 0
-        view.op_position = _start(names.op, partition, progress.op, bounds["op"], [])
+                view.warnings += lost_tails(names, offset_topic.checkpoint, readers).values()
+        view.next_end = _start(names.end, partition, checkpoint.end, bounds["end"], view.warnings)
+        view.next_entry = checkpoint.entry if view.next_end == checkpoint.end else 0
+        view.op_position = _start(names.op, partition, checkpoint.op, bounds["op"], [])
         for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1]):
             view.take_op(outcome, half_offsets)
         half.start(half_from)
@@ -133,9 +133,9 @@ def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, i
             time.sleep(_ELECTION_POLL_S)
 
 
-def read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetLedger, list[str]]:
+def read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetTopic, list[str]]:
     topic = connection.names.offset
-    ledger = OffsetLedger(connection.names, partition)
+    offset_topic = OffsetTopic(connection.names, partition)
     warnings: list[str] = []
     if bounds[0] > 0:
         # Compaction never moves the start of a log.
@@ -147,14 +147,14 @@ def read_offset(connection: Connection, partition: int, bounds: tuple[int, int])
         reader.start(bounds[0])
         for message in reader.read_to(bounds[1], never):
             try:
-                ledger.take(message.key(), message.value(), headers_of(message), offset_of(message))
+                offset_topic.take(message.key(), message.value(), headers_of(message), offset_of(message))
             except MalformedRecordError as error:
                 where = f"{topic}[{partition}] offset {offset_of(message)}"
                 warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
-        ledger.position = max(reader.position, bounds[1])
-    if ledger.newer is not None:
-        raise _of_later_release(topic, partition, *ledger.newer)
-    return ledger, warnings
+        offset_topic.position = max(reader.position, bounds[1])
+    if offset_topic.newer is not None:
+        raise _of_later_release(topic, partition, *offset_topic.newer)
+    return offset_topic, warnings
 
 
 def _of_later_release(topic: str, partition: int, offset: int, error: str) -> EnvironmentProblemError:
@@ -163,15 +163,15 @@ def _of_later_release(topic: str, partition: int, offset: int, error: str) -> En
     )
 
 
-def _warn_of_other_topics(connection: Connection, view: PartitionView, progress: Progress) -> frozenset[str]:
-    """Returns the short names of the topics that are others than those that the progress was written for."""
+def _warn_of_other_topics(connection: Connection, view: PartitionView, checkpoint: Checkpoint) -> frozenset[str]:
+    """Returns the short names of the topics that are others than those that the checkpoint was written for."""
     others = frozenset(
-        short for short, topic_id in progress.topics.items() if connection.topic_ids.get(short, topic_id) != topic_id
+        short for short, topic_id in checkpoint.topics.items() if connection.topic_ids.get(short, topic_id) != topic_id
     )
     view.warnings += [
-        f"partition {view.partition}: the progress was written for another {short} topic, which was deleted "
+        f"partition {view.partition}: the checkpoint was written for another {short} topic, which was deleted "
         f"and created anew. Workers refuse this partition: nothing is applied here"
-        for short in progress.topics
+        for short in checkpoint.topics
         if short in others
     ]
     return others
@@ -206,8 +206,8 @@ def read_op(
         for message in reader.read_to(end, never):
             try:
                 outcome, half_offsets = parse_op(message.value(), headers_of(message))
-                if view.ledger.progress is not None:
-                    half_offsets = view.ledger.progress.meant(offset_of(message), half_offsets)
+                if view.offset_topic.checkpoint is not None:
+                    half_offsets = view.offset_topic.checkpoint.meant(offset_of(message), half_offsets)
             except NewerVersionError as error:
                 raise _of_later_release(topic, partition, offset_of(message), str(error)) from error
             except MalformedRecordError as error:
@@ -276,28 +276,30 @@ class Applied:
 def wait_applied(
     connection: Connection, view: PartitionView, end_offset: int, half_offsets: Collection[int], timeout_s: float
 ) -> Applied | None:
-    """Wait until the progress has passed this END offset; the view's ledger follows. None when the time is over.
+    """Wait until the checkpoint has passed this END offset; the view follows. None when the time is over.
 
     Raises as `read_view`.
     """
-    partition, names, ledger = view.partition, connection.names, view.ledger
+    partition, names, offset_topic = view.partition, connection.names, view.offset_topic
     deadline = time.monotonic() + timeout_s
     with (
         kafka_errors(f"waiting for END offset {end_offset} of partition {partition} to be applied"),
         open_reader(connection, names.offset, partition, committed=True) as reader,
     ):
-        reader.start(ledger.position)
-        while ledger.progress is None or ledger.progress.end <= end_offset:
+        reader.start(offset_topic.position)
+        while offset_topic.checkpoint is None or offset_topic.checkpoint.end <= end_offset:
             # A short wait: the deadline of a person is in whole seconds.
             for message in reader.poll(1_000, 0.1):
                 _follow(view, message)
-            ledger.position = max(ledger.position, reader.position)
-            if time.monotonic() > deadline and (ledger.progress is None or ledger.progress.end <= end_offset):
+            offset_topic.position = max(offset_topic.position, reader.position)
+            if time.monotonic() > deadline and (
+                offset_topic.checkpoint is None or offset_topic.checkpoint.end <= end_offset
+            ):
                 return None
     outcomes: dict[int, list[Outcome]] = {offset: [] for offset in half_offsets}
     with kafka_errors(f"reading {names.op}[{partition}]"):
-        # Its OP records stand in the same Kafka transaction as the progress, whose markers come one partition after the
-        # other: to the true end, then, past whatever is still open.
+        # Its OP records stand in the same Kafka transaction as the checkpoint, whose markers come one partition after
+        # the other: to the true end, then, past whatever is still open.
         with open_reader(connection, names.op, partition, committed=False) as uncommitted:
             end = bounds_of(uncommitted)[1]
         for _, outcome, named in read_op(connection, view, end):
@@ -309,6 +311,6 @@ def wait_applied(
 
 def _follow(view: PartitionView, message: Message) -> None:
     try:
-        view.ledger.take(message.key(), message.value(), headers_of(message))
+        view.offset_topic.take(message.key(), message.value(), headers_of(message))
     except MalformedRecordError as error:
         view.warnings.append(f"OFFSET[{view.partition}] offset {offset_of(message)} was passed over: {error}")

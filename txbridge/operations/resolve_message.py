@@ -62,7 +62,7 @@ def resolve(
         end_offset,
         applied.commands[offset],
         applied.outcomes[offset],
-        view.ledger.parked.get(offset),
+        view.offset_topic.parked.get(offset),
     )
 
 

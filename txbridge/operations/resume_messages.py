@@ -113,6 +113,6 @@ def _resume(
                 continue
             commands, outcomes = applied.commands[offset], applied.outcomes[offset]
             answers.append(
-                judge_resume(message, end_offset, commands, outcomes, view.ledger.parked.get(offset)),
+                judge_resume(message, end_offset, commands, outcomes, view.offset_topic.parked.get(offset)),
             )
     return sorted(answers, key=lambda answer: answer.message.half_offset)

@@ -1,6 +1,6 @@
 """A partition as its topics show it, without owning it. Pure: what was read goes in, what it means comes out.
 
-Everything is as of the last progress record: parked entries and progress are written in one Kafka transaction, so that
+Everything is as of the last checkpoint: parked entries and checkpoint are written in one Kafka transaction, so that
 they always fit together. What END holds from there on has not been applied; by the worker's own table of transitions it
 can be told what it will do.
 """
@@ -14,7 +14,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import ParkedEntry
 from txbridge.core.end_record import EndEntry, EndRecord, Source
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import TRANSITIONS, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.operations.model import NextStep, OpenMessage, StoredCommand
 
@@ -74,7 +74,7 @@ def foresee(message: OpenMessage, commands: Iterable[Command]) -> list[Foreseen]
 class PartitionView:
     """All open messages of one partition, and where its logs stood when they were read."""
 
-    ledger: OffsetLedger
+    offset_topic: OffsetTopic
     policy: CheckPolicy
     #: HALF as it was when reading began: log start and end.
     half_start: int
@@ -91,12 +91,12 @@ class PartitionView:
 
     @property
     def partition(self) -> int:
-        return self.ledger.partition
+        return self.offset_topic.partition
 
     @property
     def watermark(self) -> int:
         """Below it only parked messages are open."""
-        return self.half_start if self.ledger.progress is None else self.ledger.progress.half
+        return self.half_start if self.offset_topic.checkpoint is None else self.offset_topic.checkpoint.half
 
     def rest_of(self, record: EndRecord) -> EndRecord:
         """Without the entries that are applied already."""
@@ -113,7 +113,7 @@ class PartitionView:
     def take_half(self, half: HalfMessage) -> None:
         """One half message at or above the watermark."""
         # A parked entry says more, and of a discarded message also more than OP.
-        if half.offset not in self._outcomes and half.offset not in self.ledger.parked:
+        if half.offset not in self._outcomes and half.offset not in self.offset_topic.parked:
             self._unparked[half.offset] = self._pending(
                 OpenMessage(
                     partition=self.partition,
@@ -136,21 +136,21 @@ class PartitionView:
         for command in commands_of(record):
             # Those about finished messages, or about none at all, will be refused.
             offset = command.entry.half_offset
-            if offset in self._unparked or offset in self.ledger.parked:
+            if offset in self._unparked or offset in self.offset_topic.parked:
                 self._commands.setdefault(offset, []).append(command)
 
     # --- what it means ----------------------------------------------------------------------------------------------
 
     def messages(self) -> Iterator[OpenMessage]:
         """Every open message, in the order of offsets."""
-        for offset in sorted({*self.ledger.parked, *self._unparked}):
+        for offset in sorted({*self.offset_topic.parked, *self._unparked}):
             message = self.find(offset)
             assert message is not None
             yield message
 
     def find(self, half_offset: int) -> OpenMessage | None:
         """The open message at this offset, or None."""
-        parked = self.ledger.parked.get(half_offset)
+        parked = self.offset_topic.parked.get(half_offset)
         message = self._unparked.get(half_offset) if parked is None else self._from_parked(parked)
         return None if message is None else self._with_stored(message)
 

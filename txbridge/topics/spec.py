@@ -123,7 +123,7 @@ def history_topics(names: Names, *, half_retention_ms: str) -> tuple[WantedTopic
 
 
 def offset_topic(names: Names) -> WantedTopic:
-    """OFFSET: the progress, read from its start at every take-over and therefore kept short."""
+    """OFFSET: the checkpoint, read from its start at every take-over and therefore kept short."""
     return WantedTopic(
         names.offset,
         (

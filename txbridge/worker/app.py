@@ -1,6 +1,6 @@
 """The Faust application: membership, the END commands as an agent, and the usual consumer-group lag. No more than that.
 
-What Faust has committed is never believed: the progress in OFFSET is the truth (docs/operations.md).
+What Faust has committed is never believed: the checkpoint in OFFSET is the truth (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
         broker_heartbeat_interval=min(session_s / 3, _LONGEST_HEARTBEAT_S),
         # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
         processing_guarantee="at_least_once",
-        # The progress says where to begin: a new group need not be told the whole history of END.
+        # The checkpoint says where to begin: a new group need not be told the whole history of END.
         consumer_auto_offset_reset="latest",
         # Events are only handed over, so nothing is lost by not waiting for them; waiting can last for ever.
         stream_wait_empty=False,

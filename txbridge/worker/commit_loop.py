@@ -1,4 +1,4 @@
-"""The cycle of an owned partition: look, draft, write in one Kafka transaction, apply."""
+"""The commit loop of an owned partition: look, draft, write in one Kafka transaction, apply."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from txbridge.core.batch import Batch, Part
-from txbridge.core.commit_pacing import CommitPace
+from txbridge.core.commit_pacing import CommitPacing
 from txbridge.core.draft import Draft
 from txbridge.core.open_messages import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
@@ -15,9 +15,9 @@ from txbridge.kafka.failures import AbortedError
 from txbridge.worker.commit.committer import Committer
 from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.commit.turn import Turn, Waiting, first_entries, next_turn, require_the_rest
-from txbridge.worker.gates.group_liveness import GroupDirectory
+from txbridge.worker.gates.group_liveness import GroupLiveness
 from txbridge.worker.gates.refused_checks import RefusedChecks
-from txbridge.worker.gates.topic_health import RealTopics
+from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
 from txbridge.worker.observe.check_watch import CheckWatch
 from txbridge.worker.partition_state import PartitionContext, PartitionState
@@ -49,19 +49,19 @@ _STEP = 10
 #: Beside decisions, held messages that are due again have this part of a Kafka transaction (1/n) at most. When they had
 #: no room in n - 1 that decisions have filled, the next one is theirs alone: so neither waits for the other for ever.
 _SHARE_OF_HELD = 4
-#: When nothing has been written for so long, the progress is brought level with the ends of the logs.
+#: When nothing has been written for so long, the checkpoint is brought level with the ends of the logs.
 _SETTLE_S = 60.0
 
 
-class Cycle:
+class CommitLoop:
     """Turns decisions and due times into Kafka transactions. Runs in the owner's thread."""
 
     def __init__(self, context: PartitionContext, state: PartitionState) -> None:
         self._context = context
         self._state = state
         self._outside = context.outside
-        self._topics = RealTopics(context.requests, context.outside)
-        self._groups = GroupDirectory(context.membership, context.names, context.outside)
+        self._topics = TopicHealth(context.requests, context.outside)
+        self._groups = GroupLiveness(context.membership, context.names, context.outside)
         self._refused_checks = RefusedChecks(context.outside)
         self._size = TransactionSize(context.largest)
         #: What time it is, for all that falls due.
@@ -86,7 +86,7 @@ class Cycle:
         self._read_ahead_at = 0.0
         # Whether the last fetch of HALF did not reach its end.
         self._is_behind = False
-        self._pace = CommitPace()
+        self._pace = CommitPacing()
         self._rests_until = 0.0
 
     @property
@@ -105,7 +105,7 @@ class Cycle:
         return self._watch.overdue
 
     def prove_ownership(self) -> None:
-        """Write the progress in a first transaction: nobody came in between the fence and here."""
+        """Write the checkpoint in a first transaction: nobody came in between the fence and here."""
         draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
         # As small as can be: a new owner does not know yet what the link carries.
         draft.park(0, grown_old=False)
@@ -250,11 +250,11 @@ class Cycle:
     def _look_up(self, of_commits: AbstractSet[str], as_of: int | None) -> None:
         """Ask Kafka what the draft will want to know: real topics, groups that are to be checked."""
         queue, names = self._state.queue, self._context.names
-        topics = of_commits | queue.due.topics_of_due_retries(self.clock.due(), _ROUND_LIMIT)
+        topics = of_commits | queue.timers.topics_of_due_retries(self.clock.due(), _ROUND_LIMIT)
         if as_of is not None:
             groups = self._due_groups = self._groups.attend(
-                lambda limit: queue.due.groups_with_checks_due(as_of, limit),
-                lambda group: queue.due.has_checks_due(group, as_of),
+                lambda limit: queue.timers.groups_with_checks_due(as_of, limit),
+                lambda group: queue.timers.has_checks_due(group, as_of),
             )
             topics |= {names.check(group) for group in groups if self._groups.is_alive(group)}
         self._topics.look_up(topics)
@@ -350,10 +350,10 @@ class Cycle:
     # --- at rest ----------------------------------------------------------------------------------------------------
 
     def _settle(self, end_position: int) -> None:
-        """After a while without work, write a progress that stands at the very ends of the logs.
+        """After a while without work, write a checkpoint that stands at the very ends of the logs.
 
         Retention may empty logs in which nothing happens: the markers of Kafka's transactions go with the records, and
-        a log start above the progress would then look as if something was lost.
+        a log start above the checkpoint would then look as if something was lost.
         """
         state = self._state
         if self.clock.should_ask_again:
@@ -364,10 +364,10 @@ class Cycle:
         if self._outside.monotonic() - self._written_at < _SETTLE_S:
             return
         self._written_at = self._outside.monotonic()
-        queue, progress = state.queue, state.progress
+        queue, checkpoint = state.queue, state.checkpoint
         op_end = state.end_reader.watermarks(self._context.names.op)[1]
         at_ends = (queue.half_position, end_position, op_end)
-        if queue.watermark < queue.half_position or at_ends == (progress.half, progress.end, progress.op):
+        if queue.watermark < queue.half_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):
             return
         self._committer.settle(op_end)
         draft = Draft(queue, self.clock.now(), self.clock.due())

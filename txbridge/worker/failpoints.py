@@ -21,7 +21,7 @@ POINTS = (
     "commit.discards",
     "commit.ops",
     "commit.parked",
-    "commit.progress",
+    "commit.checkpoint",
     "commit.flushed",
     "commit.committed",
     "commit.applied",

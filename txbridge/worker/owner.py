@@ -17,7 +17,7 @@ from txbridge.kafka.failures import (
     TakeOverRefusedError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.commit_loop import Cycle
+from txbridge.worker.commit_loop import CommitLoop
 from txbridge.worker.ingest.end_inbox import EndInbox
 from txbridge.worker.ingest.end_log import EndLog
 from txbridge.worker.observe.metrics import PartitionFacts
@@ -63,7 +63,7 @@ class PartitionOwner(threading.Thread):
         self._serving = False
         self._error: str | None = None
         #: What is restored, how far END is known, and what is done with them.
-        self._restored: tuple[PartitionState, EndLog, Cycle] | None = None
+        self._restored: tuple[PartitionState, EndLog, CommitLoop] | None = None
         #: How far END was applied when it was served last.
         self._left_at: int | None = None
         #: When this thread was last seen to do something (monotonic).
@@ -91,16 +91,16 @@ class PartitionOwner(threading.Thread):
         restored = self._restored
         if restored is None:
             return PartitionFacts(self.partition, serving=False)
-        queue, end_log, cycle = restored[0].queue, restored[1], restored[2]
+        queue, end_log, commit_loop = restored[0].queue, restored[1], restored[2]
         # First how far it is applied: the other can only have grown meanwhile.
         applied = queue.next_end
         return PartitionFacts(
             self.partition,
             serving=self._serving,
-            open=queue.census(),
+            open=queue.open_counts(),
             end_lag=max(0, end_log.known_end - applied),
-            checks_overdue=cycle.checks_overdue,
-            clock_ahead=None if (ahead := cycle.clock.ahead_ms) is None else ahead / 1000,
+            checks_overdue=commit_loop.checks_overdue,
+            clock_ahead=None if (ahead := commit_loop.clock.ahead_ms) is None else ahead / 1000,
         )
 
     def stop(self) -> None:
@@ -173,8 +173,8 @@ class PartitionOwner(threading.Thread):
         started = self._outside.monotonic()
         state = take_over(self._context, self.partition, self._told_to_stop)
         try:
-            cycle = Cycle(self._context, state)
-            cycle.prove_ownership()
+            commit_loop = CommitLoop(self._context, state)
+            commit_loop.prove_ownership()
             end_log = EndLog(self._context.names, state, self.inbox, self._outside)
             seconds = self._outside.monotonic() - started
             self._context.metrics.taken_over(seconds)
@@ -186,9 +186,9 @@ class PartitionOwner(threading.Thread):
                 half=state.queue.watermark,
                 end=state.queue.next_end,
             )
-            self._restored = (state, end_log, cycle)
+            self._restored = (state, end_log, commit_loop)
             self._serving, self._error = True, None
-            self._serve(end_log, cycle)
+            self._serve(end_log, commit_loop)
         finally:
             if self._restored is not None:
                 self._left_at = state.queue.next_end
@@ -196,10 +196,10 @@ class PartitionOwner(threading.Thread):
             self.inbox.clear()
             state.close()
 
-    def _serve(self, end_log: EndLog, cycle: Cycle) -> None:
+    def _serve(self, end_log: EndLog, commit_loop: CommitLoop) -> None:
         while not self._told_to_stop():
-            if cycle.pause:
-                self._outside.wait(self._stopping, cycle.pause)
+            if commit_loop.pause:
+                self._outside.wait(self._stopping, commit_loop.pause)
                 continue
-            end_log.fill(cycle.idle)
-            cycle.run(end_log.waiting, end_log.position)
+            end_log.fill(commit_loop.idle)
+            commit_loop.run(end_log.waiting, end_log.position)

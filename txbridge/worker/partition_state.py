@@ -10,13 +10,13 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import Progress
+from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.transaction_size import Limits
-from txbridge.kafka.body_cache import PayloadStore, mark_of, offset_of, to_half
+from txbridge.kafka.body_cache import BodyCache, mark_of, offset_of, to_half
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
@@ -70,7 +70,7 @@ class PartitionState:
     partition: int
     names: Names
     queue: HalfQueue
-    payloads: PayloadStore
+    payloads: BodyCache
     writer: TransactionalWriter
     half_reader: PartitionReader
     #: Of END: sees its end. What is to be applied is read by the other, which passes over what was aborted.
@@ -78,11 +78,11 @@ class PartitionState:
     decision_reader: PartitionReader
     half_gaps: Gaps
     end_gaps: Gaps
-    #: The progress that Kafka has committed last, and where it stands in OFFSET.
-    progress: Progress
-    progress_offset: int
+    #: The checkpoint that Kafka has committed last, and where it stands in OFFSET.
+    checkpoint: Checkpoint
+    checkpoint_offset: int
     #: Where the next record in OFFSET has to land, when OFFSET was read to its end and nothing was written since.
-    ledger_at: int | None
+    offset_topic_end: int | None
     #: Whether the owner was told to stop: asked while something waits for Kafka.
     stopping: Callable[[], bool]
     #: The last record of END that was read.
@@ -123,7 +123,7 @@ class PartitionState:
 
     def marks(self) -> dict[str, Mark]:
         """The last records that were read, by this owner or the one before it."""
-        marks = dict(self.progress.marks)
+        marks = dict(self.checkpoint.marks)
         if self._last_half is not None and self._half_mark is None:
             self._half_mark = mark_of(self._last_half, self.names, self._last_id)
         last = self.last_end

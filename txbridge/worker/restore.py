@@ -1,15 +1,15 @@
 """Take-over of a partition, from the topics alone: after it, memory holds what the previous owner had committed.
 
 1. The fence: whoever owned the partition can write nothing any more.
-2. OFFSET to its end: the progress and the parked entries; then OP from the progress.
-3. A first Kafka transaction with nothing but the progress: it proves that nobody came in between, and that OFFSET was
+2. OFFSET to its end: the checkpoint and the parked entries; then OP from the checkpoint.
+3. A first Kafka transaction with nothing but the checkpoint: it proves that nobody came in between, and that OFFSET was
    read to its true end.
 HALF is then read by the owner as decisions ask for it, from the low watermark, and from a little below it for the ids
-of the last messages; END from the progress on, as any other END.
+of the last messages; END from the checkpoint on, as any other END.
 
 A broker that leads a partition no more may answer for a moment as if it did, with the end of long ago. So no end that
-somebody reports is believed: of OFFSET the first transaction proves it, of OP the progress knows how many records there
-are, and of HALF how far it was read.
+somebody reports is believed: of OFFSET the first transaction proves it, of OP the checkpoint knows how many records
+there are, and of HALF how far it was read.
 
 Only workers write OP and OFFSET. What can not be theirs is passed over and reported. What looks like theirs is
 believed, unless the logs contradict it: then the take-over is refused. It is refused, too, when a worker of a later
@@ -25,13 +25,13 @@ from typing import NoReturn
 
 from confluent_kafka import Message, TopicCollection
 
-from txbridge.core.checkpoint import Progress, parse_op
+from txbridge.core.checkpoint import Checkpoint, parse_op
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.names import Names
-from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
-from txbridge.kafka.body_cache import PayloadStore, offset_of
+from txbridge.kafka.body_cache import BodyCache, offset_of
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import FencedError, LogGoneError, StoppedError, TakeOverRefusedError
@@ -62,7 +62,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     names, kafka, outside = context.names, context.kafka, context.outside
     writer = TransactionalWriter(kafka, names, partition, context.commit_timeout_ms, outside)
     readers: list[PartitionReader] = []
-    ledger: OffsetLedger | None = None
+    offset_topic: OffsetTopic | None = None
 
     def reader(topic: str, *, on_demand: bool = False, committed: bool = False) -> PartitionReader:
         readers.append(
@@ -84,70 +84,73 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         fault_point("takeover.fenced")
         # 2. OFFSET, OP, HALF.
         ids = _topic_ids(context.requests, names, partition)
-        ledger = read_offset_topic(context, partition, stopping)
-        if ledger.newer is not None:
-            _refuse_newer(names.offset, partition, *ledger.newer)
+        offset_topic = read_offset_topic(context, partition, stopping)
+        if offset_topic.newer is not None:
+            _refuse_newer(names.offset, partition, *offset_topic.newer)
         half_reader, end_reader = reader(names.half, on_demand=True), reader(names.end)
         bounds = {
             "half": half_reader.watermarks(),
             "end": end_reader.watermarks(),
             "op": half_reader.watermarks(names.op),
         }
-        progress = ledger.progress
-        if progress is None:
+        checkpoint = offset_topic.checkpoint
+        if checkpoint is None:
             half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
-            progress, half_read = Progress(half=half, end=end, op=op, topics=ids), half
+            checkpoint, half_read = Checkpoint(half=half, end=end, op=op, topics=ids), half
             # Nothing says how far predecessors read, if there were any: what names messages that HALF holds is theirs.
             half_known = bounds["half"][1]
         else:
-            half_read = max(progress.half, bounds["half"][1] if progress.read is None else progress.read)
-            _refuse_other_topics(names, partition, progress, half_read, ids, bounds)
+            half_read = max(checkpoint.half, bounds["half"][1] if checkpoint.read is None else checkpoint.read)
+            _refuse_other_topics(names, partition, checkpoint, half_read, ids, bounds)
             # A record of END that is applied in part is there.
-            end = progress.end + 1 if progress.entry else progress.end
-            for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, progress.op)):
+            end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
+            for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
                 _refuse_cut(half_reader, topic, wanted, stopping, outside)
-            _refuse_lost(lost_tails(names, progress, {"half": half_reader, "end": end_reader}))
+            _refuse_lost(lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
             half_known = half_read
-        _refuse_parked_beyond(names, partition, ledger, half_known)
+        _refuse_parked_beyond(names, partition, offset_topic, half_known)
         queue = HalfQueue(
             context.policy,
-            watermark=progress.half,
-            next_end=progress.end,
-            next_entry=progress.entry,
-            next_op=progress.op,
+            watermark=checkpoint.half,
+            next_end=checkpoint.end,
+            next_entry=checkpoint.entry,
+            next_op=checkpoint.op,
         )
-        had_parked = bool(ledger.parked)
-        queue.restore_parked(ledger.parked)
-        op_from = max(progress.op, bounds["op"][0])
-        replayed = _replay_op(context, partition, queue, op_from, progress, half_known, stopping)
-        if ledger.progress is None and (replayed or had_parked or bounds["op"][0] > 0):
-            _refuse_lost_progress(context, partition, stopping)
+        had_parked = bool(offset_topic.parked)
+        queue.restore_parked(offset_topic.parked)
+        op_from = max(checkpoint.op, bounds["op"][0])
+        replayed = _replay_op(context, partition, queue, op_from, checkpoint, half_known, stopping)
+        if offset_topic.checkpoint is None and (replayed or had_parked or bounds["op"][0] > 0):
+            _refuse_lost_checkpoint(context, partition, stopping)
         state = PartitionState(
             partition=partition,
             names=names,
             queue=queue,
-            payloads=PayloadStore(context.payload_memory, names, reader(names.half)),
+            payloads=BodyCache(context.payload_memory, names, reader(names.half)),
             writer=writer,
             half_reader=half_reader,
             end_reader=end_reader,
             decision_reader=reader(names.end, committed=True),
             half_gaps=gaps_of_half(names.half, partition, context.metrics),
             end_gaps=gaps_of_end(names.end, partition, context.metrics),
-            progress=replace(progress, read=half_read),
-            progress_offset=ledger.progress_offset,
-            ledger_at=ledger.position,
+            checkpoint=replace(checkpoint, read=half_read),
+            checkpoint_offset=offset_topic.checkpoint_offset,
+            offset_topic_end=offset_topic.position,
             stopping=stopping,
         )
         # Below the watermark only for the ids: what retention has eaten there is missed by nobody.
-        recent = progress.half if progress.recent is None else min(progress.recent, progress.half)
+        recent = checkpoint.half if checkpoint.recent is None else min(checkpoint.recent, checkpoint.half)
         half_reader.start(max(recent, bounds["half"][0]))
         fault_point("takeover.restored")
     except TakeOverRefusedError:
         _close(readers)
         # Somebody else took the partition over while this one read: parts of two states do not fit together, and the
         # topics are fine.
-        if ledger is not None and read_offset_topic(context, partition, stopping).progress != ledger.progress:
-            raise FencedError("another worker has written the progress during this take-over") from None
+        if (
+            offset_topic is not None
+            and read_offset_topic(context, partition, stopping).checkpoint != offset_topic.checkpoint
+        ):
+            raise FencedError("another worker has written the checkpoint during this take-over") from None
         raise
     except BaseException:
         _close(readers)
@@ -187,10 +190,10 @@ def read_offset_topic(
     partition: int,
     stopping: Callable[[], bool],
     start: int = 0,
-) -> OffsetLedger:
-    """The last progress of OFFSET and the parked entries, reading from `start`."""
+) -> OffsetTopic:
+    """The last checkpoint of OFFSET and the parked entries, reading from `start`."""
     names = context.names
-    ledger = OffsetLedger(names, partition)
+    offset_topic = OffsetTopic(names, partition)
     strangers = _Strangers(names.offset, partition)
     low, high = _bounds(context, names.offset, partition)
     if low > 0:
@@ -206,14 +209,14 @@ def read_offset_topic(
         reader.start(start)
         for message in reader.read_to(high, stopping):
             try:
-                ledger.take(message.key(), message.value(), headers_of(message), offset_of(message))
+                offset_topic.take(message.key(), message.value(), headers_of(message), offset_of(message))
             except MalformedRecordError as error:
                 strangers.note(offset_of(message), error)
-        ledger.position = reader.position
+        offset_topic.position = reader.position
     finally:
         reader.close()
     strangers.report()
-    return ledger
+    return offset_topic
 
 
 def _bounds(context: PartitionContext, topic: str, partition: int) -> tuple[int, int]:
@@ -230,13 +233,13 @@ def _replay_op(
     partition: int,
     queue: HalfQueue,
     start: int,
-    progress: Progress,
+    checkpoint: Checkpoint,
     half_read: int,
     stopping: Callable[[], bool],
 ) -> int:
     """Take in OP from `start` to its end; returns how many records of ours there were.
 
-    Raises TakeOverRefusedError when there are fewer than the progress knows of.
+    Raises TakeOverRefusedError when there are fewer than the checkpoint knows of.
     """
     outside = context.outside
     strangers = _Strangers(context.names.op, partition)
@@ -248,7 +251,7 @@ def _replay_op(
         while True:
             for message in reader.read_to(_bounds(context, context.names.op, partition)[1], stopping):
                 try:
-                    outcome, half_offsets = _read_op(message, half_read, progress)
+                    outcome, half_offsets = _read_op(message, half_read, checkpoint)
                 except NewerVersionError as error:
                     _refuse_newer(context.names.op, partition, offset_of(message), str(error))
                 except MalformedRecordError as error:
@@ -257,10 +260,10 @@ def _replay_op(
                     count += 1
                     queue.restore_op(offset_of(message), outcome, half_offsets)
             # What retention has eaten is not needed, and not counted.
-            if count >= progress.ops or start > progress.op:
+            if count >= checkpoint.ops or start > checkpoint.op:
                 break
             if too_few.note(outside.monotonic()):
-                _refuse_lost_ops(context.names, partition, progress, count)
+                _refuse_lost_ops(context.names, partition, checkpoint, count)
             _wait_to_ask_again(stopping, outside)
     finally:
         reader.close()
@@ -274,10 +277,10 @@ def _wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
     outside.wait(threading.Event(), _ASK_AGAIN_S)
 
 
-def _read_op(message: Message, half_read: int, progress: Progress) -> tuple[Outcome, list[int]]:
+def _read_op(message: Message, half_read: int, checkpoint: Checkpoint) -> tuple[Outcome, list[int]]:
     """Outcome and half offsets. Raises MalformedRecordError also for what would finish a message that is to come."""
     outcome, half_offsets = parse_op(message.value(), headers_of(message))
-    half_offsets = progress.meant(offset_of(message), half_offsets)
+    half_offsets = checkpoint.meant(offset_of(message), half_offsets)
     if max(half_offsets, default=-1) >= half_read:
         raise MalformedRecordError(
             f"it names half offset {max(half_offsets)}, but HALF was read up to {half_read} only"
@@ -326,9 +329,9 @@ def _refuse_lost(lost: Mapping[str, str]) -> None:
         raise TakeOverRefusedError("; ".join(lost.values()))
 
 
-def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, half_read: int) -> None:
+def _refuse_parked_beyond(names: Names, partition: int, offset_topic: OffsetTopic, half_read: int) -> None:
     """What nobody has read can not be open; and the next message to get that offset would be taken for it."""
-    last = max(ledger.parked, default=-1)
+    last = max(offset_topic.parked, default=-1)
     if last >= half_read:
         raise TakeOverRefusedError(
             f"{names.offset}[{partition}] holds a parked entry of half offset {last}, and {names.half}[{partition}] "
@@ -337,10 +340,10 @@ def _refuse_parked_beyond(names: Names, partition: int, ledger: OffsetLedger, ha
         )
 
 
-def _refuse_lost_ops(names: Names, partition: int, progress: Progress, count: int) -> NoReturn:
+def _refuse_lost_ops(names: Names, partition: int, checkpoint: Checkpoint, count: int) -> NoReturn:
     raise TakeOverRefusedError(
-        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {progress.op} on, and workers have "
-        f"written {progress.ops}: the log was cut. Restore it, or use a new namespace",
+        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {checkpoint.op} on, and workers have "
+        f"written {checkpoint.ops}: the log was cut. Restore it, or use a new namespace",
     )
 
 
@@ -352,19 +355,19 @@ def _refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoRetu
     )
 
 
-def _refuse_lost_progress(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> NoReturn:
-    """OFFSET holds no progress, as everybody says who is asked. Raises TakeOverRefusedError, or FencedError."""
+def _refuse_lost_checkpoint(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> NoReturn:
+    """OFFSET holds no checkpoint, as everybody says who is asked. Raises TakeOverRefusedError, or FencedError."""
     names, outside = context.names, context.outside
     lost = cut_agreement()
-    while read_offset_topic(context, partition, stopping).progress is None:
+    while read_offset_topic(context, partition, stopping).checkpoint is None:
         if lost.note(outside.monotonic()):
             raise TakeOverRefusedError(
-                f"{names.offset}[{partition}] holds no progress although {names.op} has had records: the offset topic "
-                f"was recreated or emptied. Restore it from a backup, or drain and use a new namespace",
+                f"{names.offset}[{partition}] holds no checkpoint although {names.op} has had records: the offset "
+                f"topic was recreated or emptied. Restore it from a backup, or drain and use a new namespace",
             )
         _wait_to_ask_again(stopping, outside)
     raise FencedError(
-        f"{names.offset}[{partition}] has a progress that was not read: another worker has written it during this "
+        f"{names.offset}[{partition}] has a checkpoint that was not read: another worker has written it during this "
         f"take-over, or a former leader of the partition has answered",
     )
 
@@ -372,7 +375,7 @@ def _refuse_lost_progress(context: PartitionContext, partition: int, stopping: C
 def _refuse_other_topics(
     names: Names,
     partition: int,
-    progress: Progress,
+    checkpoint: Checkpoint,
     half_read: int,
     ids: Mapping[str, str],
     bounds: _Bounds,
@@ -380,15 +383,15 @@ def _refuse_other_topics(
     """Topics that were recreated, or lost records that are still needed, look normal otherwise."""
     topics = names.identified
     for short, topic in topics.items():
-        if progress.topics.get(short, ids[short]) != ids[short]:
+        if checkpoint.topics.get(short, ids[short]) != ids[short]:
             raise TakeOverRefusedError(
-                f"{topic} is not the topic that the progress of partition {partition} was written for (topic id "
-                f"{ids[short]}, not {progress.topics[short]}): it was deleted and created anew. Use a new namespace",
+                f"{topic} is not the topic that the checkpoint of partition {partition} was written for (topic id "
+                f"{ids[short]}, not {checkpoint.topics[short]}): it was deleted and created anew. Use a new namespace",
             )
-    for short, wanted in (("half", progress.half), ("end", progress.end), ("op", progress.op)):
+    for short, wanted in (("half", checkpoint.half), ("end", checkpoint.end), ("op", checkpoint.op)):
         low, _ = bounds[short]
         # OP names half messages. With none read at or above the watermark, none of its records is needed.
-        needed = short != "op" or half_read > progress.half
+        needed = short != "op" or half_read > checkpoint.half
         if wanted < low and needed:
             raise TakeOverRefusedError(
                 f"{topics[short]}[{partition}] begins at offset {low}, above offset {wanted} that is still needed: "

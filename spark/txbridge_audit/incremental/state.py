@@ -66,7 +66,7 @@ class State:
     #: Ends of the topic of the alarms before the next step raises its own.
     alarms: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: ms; when closed transactions were last written to the ledger.
-    ledger_at: int = 0
+    offset_topic_end: int = 0
 
     def start_of(
         self, partitions: Collection[TopicPartition], starts: Mapping[TopicPartition, int], *, whole: bool
@@ -105,7 +105,7 @@ class State:
                 "archives": [[a.step, dict(a.lowest), dict(a.highest)] for a in self.archives],
                 "raised": sorted([kind, *key] for kind, key in self.raised),
                 "alarms": _nested(self.alarms),
-                "ledger_at": self.ledger_at,
+                "offset_topic_end": self.offset_topic_end,
             },
         )
 
@@ -135,7 +135,7 @@ class State:
             archives=tuple(Archive(n, _by_partition(a), _by_partition(b)) for n, a, b in told["archives"]),
             raised=frozenset((kind, (partition, half)) for kind, partition, half in told["raised"]),
             alarms=_flat(told["alarms"]),
-            ledger_at=told["ledger_at"],
+            offset_topic_end=told["offset_topic_end"],
         )
 
 

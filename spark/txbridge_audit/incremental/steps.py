@@ -140,7 +140,7 @@ class Increments:
             archive = self._archive(number, judged.where("closed"), packed.where("closed"))
             new = dataclasses.replace(
                 new,
-                ledger_at=plan.now,
+                offset_topic_end=plan.now,
                 anchors=thinned(anchors, gathered.starts),
                 archives=(*new.archives, archive) if archive else new.archives,
                 closed=new.closed + summary.counts(judged.where("closed")),

@@ -58,9 +58,9 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
     for kind in VALID:
         for _ in range(60):
             raw = damaged(kind, setting, rng)
-            if kind in {"progress", "parked"}:
+            if kind in {"checkpoint", "parked"}:
                 # The same keys as the good records, and nothing that a worker would believe.
-                key = names.progress_key(PLAIN) if kind == "progress" else names.parked_key(PLAIN, half.offset)
+                key = names.checkpoint_key(PLAIN) if kind == "checkpoint" else names.parked_key(PLAIN, half.offset)
                 value = rng.choice([b"{", b"null", b"[" * 9_000, b'{"half":1e400,"end":"x"}', b'{"state":"odd"}'])
                 raw = Raw(key, value, [("TXB_V", b"1")])
                 log.write(Record(names.offset, PLAIN, key, None, [("TXB_V", b"2")]))

@@ -1,4 +1,4 @@
-"""OP records, the progress and parked entries as docs/protocol.md states them, byte for byte."""
+"""OP records, the checkpoint and parked entries as docs/protocol.md states them, byte for byte."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from txbridge.core.checkpoint import (
+    Checkpoint,
     ParkedEntry,
-    Progress,
     encode_ops,
     offset_headers,
     op_headers,
@@ -17,19 +17,19 @@ from txbridge.core.checkpoint import (
 )
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome, TransactionState
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
 TOPICS = {"half": "aa", "end": "bb", "op": "cc", "offset": "dd"}
-PROGRESS = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7)
-PROGRESS_JSON = (
+CHECKPOINT = Checkpoint(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7)
+CHECKPOINT_JSON = (
     b'{"half":12,"end":34,"op":56,"topics":{"half":"aa","end":"bb","op":"cc","offset":"dd"},"owner":"9f","seq":7}'
 )
-RECENT = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3)
-RECENT_JSON = PROGRESS_JSON[:-1] + b',"recent":3}'
-WITHIN = Progress(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3, entry=2)
-WITHIN_JSON = PROGRESS_JSON[:-1] + b',"recent":3,"entry":2}'
+RECENT = Checkpoint(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3)
+RECENT_JSON = CHECKPOINT_JSON[:-1] + b',"recent":3}'
+WITHIN = Checkpoint(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3, entry=2)
+WITHIN_JSON = CHECKPOINT_JSON[:-1] + b',"recent":3,"entry":2}'
 PENDING = ParkedEntry(
     half_offset=5,
     state=TransactionState.PENDING,
@@ -124,11 +124,11 @@ def test_an_op_record_that_is_not_ascii():
 # --- OFFSET -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_progress():
-    assert PROGRESS.encode() == PROGRESS_JSON
-    assert Progress.decode(PROGRESS_JSON) == PROGRESS
-    assert (RECENT.encode(), Progress.decode(RECENT_JSON)) == (RECENT_JSON, RECENT)
-    assert (WITHIN.encode(), Progress.decode(WITHIN_JSON)) == (WITHIN_JSON, WITHIN)
+def test_the_checkpoint():
+    assert CHECKPOINT.encode() == CHECKPOINT_JSON
+    assert Checkpoint.decode(CHECKPOINT_JSON) == CHECKPOINT
+    assert (RECENT.encode(), Checkpoint.decode(RECENT_JSON)) == (RECENT_JSON, RECENT)
+    assert (WITHIN.encode(), Checkpoint.decode(WITHIN_JSON)) == (WITHIN_JSON, WITHIN)
     assert offset_headers() == [("TXB_V", b"1")]
 
 
@@ -179,18 +179,18 @@ HOSTILE = [b"", b"{", b"\xff", b"[" * 100_000, b'{"half":' + b"9" * 5_000 + b"}"
 @pytest.mark.parametrize("value", HOSTILE)
 def test_hostile_records_are_malformed_and_nothing_worse(value):
     with pytest.raises(MalformedRecordError):
-        Progress.decode(value)
+        Checkpoint.decode(value)
     with pytest.raises(MalformedRecordError):
         ParkedEntry.decode(5, value)
 
 
 def test_what_is_wrong_with_a_record_is_said():
     with pytest.raises(MalformedRecordError, match=r"^not a JSON object$"):
-        Progress.decode(b"[]")
+        Checkpoint.decode(b"[]")
     with pytest.raises(MalformedRecordError, match=r"^not JSON: "):
-        Progress.decode(b"{")
-    with pytest.raises(MalformedRecordError, match=r"^not a progress record: KeyError\('half'\)$"):
-        Progress.decode(b"{}")
+        Checkpoint.decode(b"{")
+    with pytest.raises(MalformedRecordError, match=r"^not a checkpoint: KeyError\('half'\)$"):
+        Checkpoint.decode(b"{}")
     with pytest.raises(MalformedRecordError, match=r"^not a parked entry: TypeError\('not a whole number: True'\)$"):
         ParkedEntry.decode(5, having(PENDING_JSON, checks=True))
     with pytest.raises(MalformedRecordError, match=r"^not a parked entry: KeyError\('committed'\)$"):
@@ -204,9 +204,9 @@ def test_what_is_wrong_with_a_record_is_said():
 
 
 @pytest.mark.parametrize("name", ["half", "end", "op", "topics", "owner", "seq"])
-def test_a_progress_needs_all_its_fields(name):
+def test_a_checkpoint_needs_all_its_fields(name):
     with pytest.raises(MalformedRecordError, match=name):
-        Progress.decode(without(PROGRESS_JSON, name))
+        Checkpoint.decode(without(CHECKPOINT_JSON, name))
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_a_progress_needs_all_its_fields(name):
     [{"half": value} for value in (-1, 1.5, 1.0, "1", True, None, [], float("inf"), float("nan"))]
     + [{"end": "1"}, {"op": -1}, {"seq": None}, {"owner": 1}, {"topics": []}, {"topics": {"half": 1}}],
 )
-def test_a_progress_is_never_guessed(changes):
+def test_a_checkpoint_is_never_guessed(changes):
     with pytest.raises(MalformedRecordError):
-        Progress.decode(having(PROGRESS_JSON, **changes))
+        Checkpoint.decode(having(CHECKPOINT_JSON, **changes))
 
 
 @pytest.mark.parametrize("name", ["state", "id", "group", "topic", "born", "size", "checks", "next", "end"])
@@ -259,44 +259,44 @@ def test_a_parked_entry_is_never_guessed(changes):
 
 
 def test_unknown_fields_of_a_later_version_do_no_harm():
-    assert Progress.decode(having(PROGRESS_JSON, later=1)) == PROGRESS
+    assert Checkpoint.decode(having(CHECKPOINT_JSON, later=1)) == CHECKPOINT
     assert ParkedEntry.decode(5, having(PENDING_JSON, later=1)) == replace(PENDING, end=0)
 
 
-# --- the ledger -------------------------------------------------------------------------------------------------------
+# --- OFFSET -----------------------------------------------------------------------------------------------------------
 
 KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
 
 
-def ledger() -> OffsetLedger:
-    """Of partition 3, with a progress and a parked entry."""
-    made = OffsetLedger(Names(), 3)
-    made.take(KEY, PROGRESS_JSON, offset_headers(), 40)
+def offset_topic() -> OffsetTopic:
+    """Of partition 3, with a checkpoint and a parked entry."""
+    made = OffsetTopic(Names(), 3)
+    made.take(KEY, CHECKPOINT_JSON, offset_headers(), 40)
     made.take(KEY + b"/5", PENDING_JSON, offset_headers(), 41)
     return made
 
 
-def test_a_ledger_of_nothing():
-    made = OffsetLedger(Names(), 3)
-    assert (made.partition, made.progress, made.parked, made.position) == (3, None, {}, 0)
-    assert made.progress_offset == -1, "nothing was written yet"
+def test_an_empty_offset_topic():
+    made = OffsetTopic(Names(), 3)
+    assert (made.partition, made.checkpoint, made.parked, made.position) == (3, None, {}, 0)
+    assert made.checkpoint_offset == -1, "nothing was written yet"
 
 
-def test_the_ledger_folds_what_a_worker_writes():
-    made = ledger()
-    assert (made.progress, made.progress_offset, made.parked) == (PROGRESS, 40, {5: replace(PENDING, end=0)})
+def test_offset_is_folded_from_what_a_worker_writes():
+    made = offset_topic()
+    assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: replace(PENDING, end=0)})
     made.take(KEY, RECENT_JSON, offset_headers(), 42)
     made.take(KEY + b"/5", None, offset_headers(), 43)
-    assert (made.progress, made.progress_offset, made.parked) == (RECENT, 42, {})
+    assert (made.checkpoint, made.checkpoint_offset, made.parked) == (RECENT, 42, {})
 
 
 @pytest.mark.parametrize(
     ("key", "value", "headers", "error"),
     [
-        (KEY, RECENT_JSON, None, "no header TXB_V, so it is no progress record"),
+        (KEY, RECENT_JSON, None, "no header TXB_V, so it is no checkpoint"),
         (KEY, RECENT_JSON, [("TXB_V", b"2")], "TXB_V='2' is not a version"),
         (KEY, RECENT_JSON, [("TXB_V", b"1"), ("TXB_V", b"1")], "header TXB_V is there 2 times"),
-        (KEY, None, offset_headers(), "^a progress without a value$"),
+        (KEY, None, offset_headers(), "^a checkpoint without a value$"),
         (KEY + b"/5", None, [], "no header TXB_V, so it is no parked entry"),
         (KEY + b"/5", PENDING_JSON, [("TXB_V", None)], "header TXB_V is null"),
         (KEY + b"/" + b"9" * 5_000, PENDING_JSON, offset_headers(), "half offset of the key is not a whole number"),
@@ -308,10 +308,10 @@ def test_the_ledger_folds_what_a_worker_writes():
     ],
 )
 def test_what_no_worker_writes_changes_nothing(key, value, headers, error):
-    made = ledger()
+    made = offset_topic()
     with pytest.raises(MalformedRecordError, match=error):
         made.take(key, value, headers, 99)
-    assert (made.progress, made.progress_offset, made.parked) == (PROGRESS, 40, {5: replace(PENDING, end=0)})
+    assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: replace(PENDING, end=0)})
 
 
 @pytest.mark.parametrize(
@@ -334,16 +334,16 @@ def test_a_parked_entry_that_could_stop_the_worker_later_is_malformed(changes):
 
 
 @pytest.mark.parametrize("changes", [{"end": 2**63}, {"topics": {"half": "\ud800"}}, {"topics": {"\ud800": "aa"}}])
-def test_a_progress_that_could_stop_the_worker_later_is_malformed(changes):
-    with pytest.raises(MalformedRecordError, match=r"not a progress record|not JSON"):
-        Progress.decode(having(PROGRESS_JSON, **changes))
+def test_a_checkpoint_that_could_stop_the_worker_later_is_malformed(changes):
+    with pytest.raises(MalformedRecordError, match=r"not a checkpoint|not JSON"):
+        Checkpoint.decode(having(CHECKPOINT_JSON, **changes))
 
 
 def test_the_largest_numbers_are_taken():
     largest = 2**63 - 1
     assert ParkedEntry.decode(5, having(PENDING_JSON, next=largest)).next_due == largest
-    assert Progress.decode(having(PROGRESS_JSON, end=largest)).end == largest
-    made = ledger()
+    assert Checkpoint.decode(having(CHECKPOINT_JSON, end=largest)).end == largest
+    made = offset_topic()
     made.take(KEY + b"/%d" % largest, PENDING_JSON, offset_headers())
     assert set(made.parked) == {5, largest}
 
@@ -351,7 +351,7 @@ def test_the_largest_numbers_are_taken():
 def test_what_is_said_of_a_huge_record_is_short():
     huge = "x" * 500_000
     for decode, value in (
-        (Progress.decode, having(PROGRESS_JSON, owner=[huge])),
+        (Checkpoint.decode, having(CHECKPOINT_JSON, owner=[huge])),
         (lambda given: ParkedEntry.decode(5, given), having(PENDING_JSON, state=huge)),
         (lambda given: parse_op(b"1", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", given)]), huge.encode()),
     ):

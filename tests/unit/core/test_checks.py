@@ -189,7 +189,7 @@ def test_groups_with_more_than_their_share_get_equal_shares():
 
 
 def test_a_check_of_a_group_that_is_not_known():
-    assert Partition().queue.due.take_checks_due("nobody", 10**9, 10) == []
+    assert Partition().queue.timers.take_checks_due("nobody", 10**9, 10) == []
 
 
 # --- discard ----------------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_p9_messages_that_finish_do_not_gather_behind_one_of_a_dead_group():
     for offset in range(1, 20_000):
         partition.queue.read(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
-    assert len(partition.queue.due._checks.schedules["orders"]) <= 1_024
+    assert len(partition.queue.timers._checks.schedules["orders"]) <= 1_024
 
 
 def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_waits():
@@ -363,8 +363,8 @@ def test_p9_first_checks_that_are_far_off_do_not_gather_behind_a_message_that_wa
     for offset in range(1, 20_000):
         partition.queue.read(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
-    assert len(partition.queue.due._first_checks) == 0
-    assert len(partition.queue.due._checks.schedules["orders"]) <= 1_024
+    assert len(partition.queue.timers._first_checks) == 0
+    assert len(partition.queue.timers._checks.schedules["orders"]) <= 1_024
 
 
 def test_p9_first_checks_that_are_near_are_gone_when_their_time_has_come():
@@ -373,9 +373,9 @@ def test_p9_first_checks_that_are_near_are_gone_when_their_time_has_come():
         partition.queue.read(half(offset, born=1_000 + offset))
         partition.step(1_000 + offset, end(offset, entry(offset, COMMIT)))
     assert partition.queue.next_due(21_000) is None
-    assert len(partition.queue.due._first_checks) == 20_000
-    assert partition.queue.due.groups_with_checks_due(81_000) == []
-    assert len(partition.queue.due._first_checks) == 0
+    assert len(partition.queue.timers._first_checks) == 20_000
+    assert partition.queue.timers.groups_with_checks_due(81_000) == []
+    assert len(partition.queue.timers._first_checks) == 0
 
 
 def test_p9_groups_that_have_nothing_open_are_forgotten():
@@ -383,8 +383,8 @@ def test_p9_groups_that_have_nothing_open_are_forgotten():
     for offset in range(100):
         partition.prepare(offset, group=f"group-{offset}")
         partition.step(2_000, end(offset, entry(offset, ROLLBACK), group=f"group-{offset}"))
-    assert partition.queue.due.groups_with_checks_due(7_000) == []
-    assert len(partition.queue.due._checks) == 0
+    assert partition.queue.timers.groups_with_checks_due(7_000) == []
+    assert len(partition.queue.timers._checks) == 0
 
 
 # --- when to look again -----------------------------------------------------------------------------------------------

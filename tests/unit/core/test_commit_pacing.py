@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.commit_pacing import CommitPace
+from txbridge.core.commit_pacing import CommitPacing
 
 
-def _measured(fastest: float) -> CommitPace:
+def _measured(fastest: float) -> CommitPacing:
     """One that has seen a transaction take so long (s), at 0."""
-    pace = CommitPace()
+    pace = CommitPacing()
     pace.rest_after(0.0, fastest, 0)
     return pace
 
 
 def test_no_rest_while_kafka_is_as_fast_as_ever():
-    pace = CommitPace()
+    pace = CommitPacing()
     assert pace.rest_after(0.0, 0.003, 0) == 0.0
     assert pace.rest_after(0.1, 0.003, 0) == 0.0
     assert pace.rest_after(0.2, 0.0045, 0) == 0.0
@@ -44,7 +44,7 @@ def test_a_large_one_is_followed_at_once():
 
 
 def test_a_faster_one_is_the_new_measure():
-    pace = CommitPace()
+    pace = CommitPacing()
     assert pace.rest_after(0.0, 0.010, 0) == 0.0
     assert pace.rest_after(0.1, 0.004, 0) == 0.0
     assert pace.rest_after(0.2, 0.010, 0) == pytest.approx(0.008)

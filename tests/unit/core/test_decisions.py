@@ -411,8 +411,8 @@ def test_a_retry_is_limited_and_the_rest_follows():
     partition = Partition().prepare(*range(5))
     partition.obstacles["orders.placed"] = "no such topic"
     partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in range(5)]))
-    assert partition.queue.due.topics_of_due_retries(NOW + 999, 10) == set()
-    assert partition.queue.due.topics_of_due_retries(NOW + 1_000, 10) == {"orders.placed"}
+    assert partition.queue.timers.topics_of_due_retries(NOW + 999, 10) == set()
+    assert partition.queue.timers.topics_of_due_retries(NOW + 1_000, 10) == {"orders.placed"}
     partition.obstacles.clear()
     assert offsets(partition.step(NOW + 1_000, retries=2).deliver) == [0, 1]
     assert offsets(partition.step(NOW + 1_000, retries=2).deliver) == [2, 3]
@@ -637,7 +637,12 @@ def test_p9_aborting_for_hours_does_not_fill_the_schedules():
         assert len(draft.discards) == 10
         draft.abandon()
     queue = partition.queue
-    scheduled = [queue.due._timers, queue.due._exhausted, queue.due._by_age, *queue.due._checks.schedules.values()]
+    scheduled = [
+        queue.timers._timers,
+        queue.timers._exhausted,
+        queue.timers._by_age,
+        *queue.timers._checks.schedules.values(),
+    ]
     assert sum(len(schedule) for schedule in scheduled) < 4 * 1_024
 
 

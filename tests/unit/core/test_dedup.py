@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.partition_builder import COMMIT, POLICY, ROLLBACK, Partition, end, entry, half, id_of
-from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, RecentHalves
+from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, DeduplicationWindow
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 
@@ -16,7 +16,7 @@ A, B, C, D = (name * 32 for name in "ABCD")
 
 
 def test_a_repeated_id_is_a_copy_of_the_first() -> None:
-    recent = RecentHalves()
+    recent = DeduplicationWindow()
     assert [recent.note(3, A, 10), recent.note(4, B, 10)] == [None, None]
     assert [recent.note(5, A, 10), recent.note(9, A, 10)] == [3, 3]
     assert [recent.first_of(offset) for offset in (3, 4, 5, 9, 1_000)] == [3, 4, 3, 3, 1_000]
@@ -27,7 +27,7 @@ def test_the_window_covers_what_a_client_may_take_and_a_margin() -> None:
 
 
 def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:
-    recent = RecentHalves()
+    recent = DeduplicationWindow()
     recent.note(0, A, 1_000)
     for offset in range(1, 60_000):
         assert recent.note(offset, f"{offset:032X}", 1_000 + offset) is None
@@ -37,7 +37,7 @@ def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:
 
 
 def test_what_is_older_than_the_window_is_forgotten_but_for_the_last_ones() -> None:
-    recent = RecentHalves(window=100, at_least=2)
+    recent = DeduplicationWindow(window=100, at_least=2)
     for offset, (name, born) in enumerate([(A, 0), (B, 30), (C, 60), (D, 90)]):
         recent.note(offset, name, born)
     assert recent.note(4, A, 100) == 0
@@ -47,14 +47,14 @@ def test_what_is_older_than_the_window_is_forgotten_but_for_the_last_ones() -> N
     assert recent.start == 2
     assert recent.note(7, A, 251) is None
     assert recent.note(8, D, 251) == 3
-    alone = RecentHalves(window=100, at_least=2)
+    alone = DeduplicationWindow(window=100, at_least=2)
     alone.note(0, A, 0)
     alone.note(1, B, 1_000_000)
     assert alone.note(2, A, 2_000_000) == 0
 
 
 def test_a_copy_is_forgotten_with_the_messages_of_its_time() -> None:
-    recent = RecentHalves(window=100, at_least=1)
+    recent = DeduplicationWindow(window=100, at_least=1)
     for offset, (name, born) in enumerate([(A, 0), (A, 99), (B, 101), (C, 180)]):
         recent.note(offset, name, born)
     # The first is gone: what copied it is known still, a further one counts as a message.

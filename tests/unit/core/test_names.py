@@ -36,7 +36,7 @@ def test_a_namespace_prefixes_every_topic_group_and_transactional_id():
 
 
 def test_keys_of_the_offset_topic():
-    assert Names().progress_key(7) == b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/7"
+    assert Names().checkpoint_key(7) == b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/7"
     assert Names("a").parked_key(7, 12) == b"a.RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/7/12"
     assert Names().transactional_id(7) == "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/7/0"
 
@@ -153,7 +153,7 @@ def test_no_internal_topic_of_any_namespace_can_be_a_real_topic(own, other):
     assert {topic for topic in topics if not Names(own).is_forbidden(topic)} == set()
 
 
-def test_the_topics_whose_ids_the_progress_keeps():
+def test_the_topics_whose_ids_the_checkpoint_keeps():
     assert Names("a").identified == {
         "half": "a.RMQ_SYS_TRANS_HALF_TOPIC",
         "end": "a.RMQ_SYS_TRANS_END_TOPIC",

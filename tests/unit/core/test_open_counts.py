@@ -15,37 +15,37 @@ from txbridge.core.states import TransactionState
 
 def test_pending_messages_are_counted_by_group_and_time_of_birth():
     partition = Partition().prepare(0, 1, born=1_000).prepare(2, born=SLOT_MS).prepare(3, group="billing")
-    assert partition.queue.census().pending == {"orders": {0: 2, 1: 1}, "billing": {0: 1}}
+    assert partition.queue.open_counts().pending == {"orders": {0: 2, 1: 1}, "billing": {0: 1}}
     partition.step(2_000, end(0, entry(0, COMMIT), entry(1, ROLLBACK), entry(3, UNKNOWN)))
-    assert partition.queue.census().pending == {"orders": {1: 1}, "billing": {0: 1}}
+    assert partition.queue.open_counts().pending == {"orders": {1: 1}, "billing": {0: 1}}
 
 
 def test_a_group_with_nothing_open_is_forgotten():
     partition = Partition().prepare(0)
     partition.step(2_000, end(0, entry(0, COMMIT)))
-    assert partition.queue.census().pending == {}
-    assert partition.queue.census().others == {}
+    assert partition.queue.open_counts().pending == {}
+    assert partition.queue.open_counts().others == {}
 
 
 def test_held_and_discarded_messages_are_counted_by_group():
     partition = Partition().prepare(0, 1)
     partition.obstacles["orders.placed"] = "no such topic"
     partition.step(2_000, end(0, entry(0, COMMIT)))
-    assert partition.queue.census().others == {("orders", TransactionState.HELD): 1}
-    assert partition.queue.census().pending == {"orders": {0: 1}}
+    assert partition.queue.open_counts().others == {("orders", TransactionState.HELD): 1}
+    assert partition.queue.open_counts().pending == {"orders": {0: 1}}
     partition.obstacles.clear()
     partition.step(4_000_000)
-    assert partition.queue.census().others == {}
+    assert partition.queue.open_counts().others == {}
 
 
 def test_parked_messages_are_counted_before_and_after_they_have_become_rows():
     partition = Partition().prepare(*range(3)).prepare(3, group="billing")
     partition.dead |= {"orders", "billing"}
-    before = partition.queue.census()
+    before = partition.queue.open_counts()
     assert len(partition.step(100_000).parked) == 4
-    assert partition.queue.census() == before
+    assert partition.queue.open_counts() == before
     partition.step(100_001, end(0, entry(1, COMMIT)))
-    assert partition.queue.census().pending == {"orders": {0: 2}, "billing": {0: 1}}
+    assert partition.queue.open_counts().pending == {"orders": {0: 2}, "billing": {0: 1}}
 
 
 def test_what_a_take_over_restores_is_counted():
@@ -54,7 +54,7 @@ def test_what_a_take_over_restores_is_counted():
     parked = [one.to_parked(0) for one in partition.step(100_000).parked]
     other = Partition(watermark=3)
     other.queue.restore_parked(ParkedEntries(parked))
-    assert other.queue.census() == partition.queue.census()
+    assert other.queue.open_counts() == partition.queue.open_counts()
 
 
 def test_a_draft_counts_what_each_source_has_decided():
@@ -91,7 +91,7 @@ def test_a_draft_tells_since_when_each_delivered_message_was_decided():
 
 def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
     monkeypatch.setattr(open_counts, "MOST_NAMED", 2)
-    counts = open_counts.Census()
+    counts = open_counts.OpenCounter()
     for group in ("a", "b", "c", "d", "c"):
         counts.add(group, TransactionState.PENDING, 5)
     counts.add("d", TransactionState.HELD, 5)
@@ -105,6 +105,6 @@ def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
     for group in ("c", "c", "c", "d", "b", "e"):
         counts.remove(group, TransactionState.PENDING, 5)
     counts.remove("d", TransactionState.HELD, 5)
-    assert counts.count() == open_counts.Count({}, {})
+    assert counts.count() == open_counts.OpenCounts({}, {})
     counts.add("c", TransactionState.PENDING, 5)
     assert counts.count().pending == {"c": {0: 1}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.core.timer_queue import Schedule
+from txbridge.core.timer_queue import TimerQueue
 
 
 class Dues:
@@ -11,7 +11,7 @@ class Dues:
     def __init__(self) -> None:
         self.of: dict[int, int] = {}
         self.asked = 0
-        self.schedule = Schedule(self._is_current)
+        self.schedule = TimerQueue(self._is_current)
 
     def _is_current(self, due: int, offset: int) -> bool:
         self.asked += 1

@@ -280,7 +280,7 @@ def test_p10_held_and_discarded_messages_go_on_after_a_take_over():
         TransactionState.HELD: 1,
         TransactionState.DISCARDED: 2,
     }
-    assert partition.queue.due.topics_of_due_retries(4_000, 10) == {"orders.placed"}
+    assert partition.queue.timers.topics_of_due_retries(4_000, 10) == {"orders.placed"}
     assert offsets(partition.step(3_000).deliver) == [5]
     assert offsets(partition.step(4_000).forgotten) == [6]
     assert offsets(partition.step(5_000, resume(0, 7)).resumed) == [7]

@@ -6,7 +6,7 @@ import pytest
 
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Names
-from txbridge.kafka.body_cache import PayloadStore
+from txbridge.kafka.body_cache import BodyCache
 
 
 class _AskedError(Exception):
@@ -25,18 +25,18 @@ def half(offset: int, size: int = 100) -> HalfMessage:
 
 
 @pytest.fixture
-def store() -> PayloadStore:
-    return PayloadStore(250, Names(), _Reader())  # type: ignore[arg-type]
+def store() -> BodyCache:
+    return BodyCache(250, Names(), _Reader())  # type: ignore[arg-type]
 
 
-def in_memory(store: PayloadStore, offset: int) -> bool:
+def in_memory(store: BodyCache, offset: int) -> bool:
     try:
         return offset in store.load([offset])
     except _AskedError:
         return False
 
 
-def kept(store: PayloadStore, *offsets: int) -> list[int]:
+def kept(store: BodyCache, *offsets: int) -> list[int]:
     return [offset for offset in offsets if in_memory(store, offset)]
 
 

@@ -13,7 +13,7 @@ from txbridge.core.checkpoint import ParkedEntry, offset_headers
 from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.offset_topic import OffsetLedger, ParkedEntries
+from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
 from txbridge.core.states import Outcome, RefusalReason, TransactionState
 from txbridge.operations.model import NextStep, Selection
 from txbridge.operations.view import Command, PartitionView, foresee
@@ -22,7 +22,7 @@ KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
 POLICY = CheckPolicy(
     transaction_timeout=6_000, transaction_check_interval=30_000, transaction_check_max=3, transaction_max_age=600_000
 )
-PROGRESS = json.dumps({"half": 10, "end": 20, "op": 30, "topics": {"half": "x"}, "owner": "o", "seq": 1}).encode()
+CHECKPOINT = json.dumps({"half": 10, "end": 20, "op": 30, "topics": {"half": "x"}, "owner": "o", "seq": 1}).encode()
 
 
 def parked(offset: int, state: str = "pending", **fields: object) -> bytes:
@@ -41,30 +41,30 @@ def parked(offset: int, state: str = "pending", **fields: object) -> bytes:
     return json.dumps(data).encode()
 
 
-def view(*, progress: bool = True, half_start: int = 0, **entries: bytes) -> PartitionView:
+def view(*, checkpoint: bool = True, half_start: int = 0, **entries: bytes) -> PartitionView:
     """A view of partition 3; the names of entries are `p<half offset>`."""
-    ledger = OffsetLedger(Names(), 3)
-    if progress:
-        ledger.take(KEY, PROGRESS, offset_headers())
+    offset_topic = OffsetTopic(Names(), 3)
+    if checkpoint:
+        offset_topic.take(KEY, CHECKPOINT, offset_headers())
     for name, value in entries.items():
-        ledger.take(KEY + b"/" + name[1:].encode(), value, offset_headers())
-    return PartitionView(ledger, POLICY, half_start=half_start, half_end=100)
+        offset_topic.take(KEY + b"/" + name[1:].encode(), value, offset_headers())
+    return PartitionView(offset_topic, POLICY, half_start=half_start, half_end=100)
 
 
 # --- OFFSET -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_progress_and_parked_entry_count_and_a_tombstone_removes_one():
-    ledger = OffsetLedger(Names(), 3)
-    ledger.take(KEY, PROGRESS, offset_headers())
-    ledger.take(KEY + b"/4", parked(4), offset_headers())
-    ledger.take(KEY + b"/5", parked(5), offset_headers())
-    ledger.take(KEY + b"/4", parked(4, checks=2), offset_headers())
-    ledger.take(KEY + b"/5", None, offset_headers())
-    ledger.take(KEY, PROGRESS.replace(b'"end": 20', b'"end": 21'), offset_headers())
-    assert ledger.progress is not None
-    assert (ledger.progress.half, ledger.progress.end, ledger.progress.op) == (10, 21, 30)
-    assert {offset: one.checks for offset, one in ledger.parked.items()} == {4: 2}
+def test_the_last_checkpoint_and_parked_entry_count_and_a_tombstone_removes_one():
+    offset_topic = OffsetTopic(Names(), 3)
+    offset_topic.take(KEY, CHECKPOINT, offset_headers())
+    offset_topic.take(KEY + b"/4", parked(4), offset_headers())
+    offset_topic.take(KEY + b"/5", parked(5), offset_headers())
+    offset_topic.take(KEY + b"/4", parked(4, checks=2), offset_headers())
+    offset_topic.take(KEY + b"/5", None, offset_headers())
+    offset_topic.take(KEY, CHECKPOINT.replace(b'"end": 20', b'"end": 21'), offset_headers())
+    assert offset_topic.checkpoint is not None
+    assert (offset_topic.checkpoint.half, offset_topic.checkpoint.end, offset_topic.checkpoint.op) == (10, 21, 30)
+    assert {offset: one.checks for offset, one in offset_topic.parked.items()} == {4: 2}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_last_progress_and_parked_entry_count_and_a_tombstone_removes_one():
     [
         (None, b"{}"),
         (b"stranger", b"{}"),
-        (b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/4", PROGRESS),
+        (b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/4", CHECKPOINT),
         (b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/33/4", parked(4)),
         (KEY, b"not JSON"),
         (KEY + b"/", parked(4)),
@@ -83,11 +83,11 @@ def test_the_last_progress_and_parked_entry_count_and_a_tombstone_removes_one():
     ],
 )
 def test_a_record_of_offset_that_no_worker_writes_is_refused(key, value):
-    ledger = OffsetLedger(Names(), 3)
+    offset_topic = OffsetTopic(Names(), 3)
     with pytest.raises(MalformedRecordError):
-        ledger.take(key, value, offset_headers())
-    assert ledger.progress is None
-    assert ledger.parked == {}
+        offset_topic.take(key, value, offset_headers())
+    assert offset_topic.checkpoint is None
+    assert offset_topic.parked == {}
 
 
 def test_entries_that_are_applied_already_are_not_waiting():
@@ -135,8 +135,8 @@ def test_a_parked_entry_says_more_than_the_half_message_and_op():
     )
 
 
-def test_without_a_progress_everything_in_half_is_open():
-    seen = view(progress=False, half_start=7)
+def test_without_a_checkpoint_everything_in_half_is_open():
+    seen = view(checkpoint=False, half_start=7)
     assert seen.watermark == 7
     seen.take_half(half(7))
     assert [one.half_offset for one in seen.messages()] == [7]

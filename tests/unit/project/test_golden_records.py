@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.client_fakes import FakeRecord
 from txbridge.client.checks.request import parse_check
-from txbridge.core.checkpoint import Cut, ParkedEntry, Progress, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.checkpoint import Checkpoint, Cut, ParkedEntry, encode_ops, offset_headers, op_headers, parse_op
 from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
 from txbridge.core.fingerprint import Mark
 from txbridge.core.half_message import check_headers, delivered_headers, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.names import Names
-from txbridge.core.offset_topic import OffsetLedger
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome, TransactionState
 
 FILES = sorted((Path(__file__).parents[2] / "golden").glob("v*.json"))
@@ -84,9 +84,9 @@ def test_an_op() -> None:
     assert (encode_ops([7, 9, 15]), op_headers(Outcome.COMMIT)) == ([golden.value], golden.headers)
 
 
-def test_the_progress() -> None:
-    golden = Golden("progress")
-    progress = Progress(
+def test_the_checkpoint() -> None:
+    golden = Golden("checkpoint")
+    checkpoint = Checkpoint(
         half=100,
         end=40,
         op=12,
@@ -100,13 +100,17 @@ def test_the_progress() -> None:
         marks={"half": Mark(103, "0123456789abcdef", 7, 1_700_000_000_000), "end": Mark(41, "fedcba9876543210")},
         cut=Cut(50, 9, 1_700_000_000_001, "ann", "power loss"),
     )
-    assert Progress.decode(golden.value) == progress
-    assert (progress.encode(), NAMES.progress_key(2), offset_headers()) == (golden.value, golden.key, golden.headers)
+    assert Checkpoint.decode(golden.value) == checkpoint
+    assert (checkpoint.encode(), NAMES.checkpoint_key(2), offset_headers()) == (
+        golden.value,
+        golden.key,
+        golden.headers,
+    )
     # Left out, "recent" is "half", "entry" the beginning of the record, and nobody knows how far HALF was read.
     shorter = json.loads(golden.value)
     for name in ("recent", "entry", "read", "ops", "marks", "cut"):
         del shorter[name]
-    read = Progress.decode(json.dumps(shorter).encode())
+    read = Checkpoint.decode(json.dumps(shorter).encode())
     assert (read.recent, read.entry, read.read, read.ops, read.marks, read.cut) == (None, 0, None, 0, {}, None)
 
 
@@ -167,13 +171,13 @@ def test_parked_entries(kind: str) -> None:
 
 
 def test_a_ledger_of_golden_records() -> None:
-    ledger = OffsetLedger(NAMES, 2)
-    for kind in ("progress", *PARKED):
+    offset_topic = OffsetTopic(NAMES, 2)
+    for kind in ("checkpoint", *PARKED):
         golden = Golden(kind)
-        ledger.take(golden.key, golden.value, golden.headers)
-    assert ledger.progress is not None
-    assert ledger.progress.end == 40
-    assert {offset: ledger.parked.get(offset).state.value for offset in sorted(ledger.parked)} == {
+        offset_topic.take(golden.key, golden.value, golden.headers)
+    assert offset_topic.checkpoint is not None
+    assert offset_topic.checkpoint.end == 40
+    assert {offset: offset_topic.parked.get(offset).state.value for offset in sorted(offset_topic.parked)} == {
         7: "pending",
         8: "held",
         9: "discarded",
@@ -208,26 +212,26 @@ def test_records_of_a_version_that_is_not_known_are_refused_and_not_guessed(vers
     with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
         parse_check(FakeRecord(value=check.value, key=check.key, headers=check.of_version(version)), "orders", NAMES, 4)
     assert str(caught.value) == said
-    ledger = OffsetLedger(NAMES, 2)
-    for kind in ("progress", *PARKED):
+    offset_topic = OffsetTopic(NAMES, 2)
+    for kind in ("checkpoint", *PARKED):
         golden = Golden(kind)
         with pytest.raises(MalformedRecordError, match="TXB_V") as caught:
-            ledger.take(golden.key, golden.value, golden.of_version(version))
+            offset_topic.take(golden.key, golden.value, golden.of_version(version))
         assert str(caught.value) == said
-    assert (ledger.progress, list(ledger.parked)) == (None, [])
+    assert (offset_topic.checkpoint, list(offset_topic.parked)) == (None, [])
 
 
 def test_a_later_version_in_offset_is_remembered_until_its_key_is_written_again() -> None:
-    ledger, progress, parked = OffsetLedger(NAMES, 2), Golden("progress"), Golden(next(iter(PARKED)))
-    assert ledger.newer is None
-    for offset, golden in ((5, parked), (6, progress)):
+    offset_topic, checkpoint, parked = OffsetTopic(NAMES, 2), Golden("checkpoint"), Golden(next(iter(PARKED)))
+    assert offset_topic.newer is None
+    for offset, golden in ((5, parked), (6, checkpoint)):
         with pytest.raises(NewerVersionError):
-            ledger.take(golden.key, golden.value, golden.of_version(b"2"), offset)
-    assert ledger.newer == (5, "TXB_V='2' is not a version that this worker knows")
-    ledger.take(parked.key, None, parked.headers, 7)
-    assert ledger.newer == (6, "TXB_V='2' is not a version that this worker knows")
-    ledger.take(progress.key, progress.value, progress.headers, 8)
-    assert ledger.newer is None
+            offset_topic.take(golden.key, golden.value, golden.of_version(b"2"), offset)
+    assert offset_topic.newer == (5, "TXB_V='2' is not a version that this worker knows")
+    offset_topic.take(parked.key, None, parked.headers, 7)
+    assert offset_topic.newer == (6, "TXB_V='2' is not a version that this worker knows")
+    offset_topic.take(checkpoint.key, checkpoint.value, checkpoint.headers, 8)
+    assert offset_topic.newer is None
 
 
 @pytest.mark.parametrize("version", [b"0", b"", b"1.1", b"-2", b"+2", b"\xd9\xa3", b"9" * 5_000])

@@ -18,7 +18,7 @@ from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.listener import LocalTransactionState, Outcome
 from txbridge.client.metrics import ClientMetrics
 from txbridge.core.end_record import EndEntry
-from txbridge.core.open_counts import Count
+from txbridge.core.open_counts import OpenCounts
 from txbridge.worker.observe.metrics import CAUSES, PartitionFacts, WorkerMetrics
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +39,7 @@ def registries() -> list[CollectorRegistry]:
     draft = partition.step(7_000, end(0, entry(0, COMMIT)))
     assert draft.checks
     worker.committed(draft, [], 0.1, 7_000)
-    open_ = Count({"orders": {0: 1}}, {})
+    open_ = OpenCounts({"orders": {0: 1}}, {})
     worker.watch(
         lambda: [PartitionFacts(0, serving=True, open=open_, end_lag=0, checks_overdue=0.0, clock_ahead=0.0)],
         lambda: True,

@@ -1,4 +1,4 @@
-"""GroupDirectory: an answer counts together with its time."""
+"""GroupLiveness: an answer counts together with its time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from txbridge.core.names import Names
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.group_membership import GroupMembership
-from txbridge.worker.gates.group_liveness import GroupDirectory
+from txbridge.worker.gates.group_liveness import GroupLiveness
 
 CHECK = Names().check("g")
 
@@ -48,7 +48,7 @@ def ask(groups, *names):
 
 def directory():
     time, membership = Time(), Membership()
-    return time, membership, GroupDirectory(membership, Names(), time)
+    return time, membership, GroupLiveness(membership, Names(), time)
 
 
 def test_p6_a_new_answer_does_not_make_an_old_one_look_fresh():
@@ -98,7 +98,7 @@ def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new
         return clients[-1]
 
     membership = GroupMembership(connect, time)
-    groups = GroupDirectory(membership, Names(), time)
+    groups = GroupLiveness(membership, Names(), time)
     ask(groups)
     for _ in range(9):
         time.seconds += 1
@@ -135,7 +135,7 @@ def test_p8_a_client_that_answers_with_an_error_which_is_not_about_the_group_is_
         clients.append(SilentAdmin())
         return clients[-1]
 
-    groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
+    groups = GroupLiveness(GroupMembership(connect, time), Names(), time)
     ask(groups)
     clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
     assert groups.is_alive("g")
@@ -157,7 +157,7 @@ def test_p8_in_an_outage_clients_are_replaced_every_few_seconds_only():
         clients.append(SilentAdmin())
         return clients[-1]
 
-    groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
+    groups = GroupLiveness(GroupMembership(connect, time), Names(), time)
     for _ in range(300):
         time.seconds += 0.1
         ask(groups)
@@ -175,7 +175,7 @@ def test_p8_a_group_that_is_not_there_or_hidden_is_no_reason_for_another_client(
         clients.append(SilentAdmin())
         return clients[-1]
 
-    groups = GroupDirectory(GroupMembership(connect, time), Names(), time)
+    groups = GroupLiveness(GroupMembership(connect, time), Names(), time)
     for _ in range(30):
         time.seconds += 1.1
         ask(groups)

@@ -14,7 +14,7 @@ from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.kafka.environment import Outside
-from txbridge.worker.gates.group_liveness import GroupDirectory
+from txbridge.worker.gates.group_liveness import GroupLiveness
 
 #: Parked at once, as after a restart, so that every check is in the schedules of its group.
 POLICY = CheckPolicy(park_after_records=1)
@@ -52,14 +52,14 @@ class World:
     def __init__(self, dead: int) -> None:
         self.time, self.membership = Time(), Membership("alive")
         self.queue = HalfQueue(POLICY)
-        self.groups = GroupDirectory(self.membership, Names(), self.time)
+        self.groups = GroupLiveness(self.membership, Names(), self.time)
         for number in range(dead):
             self.queue.read(half(number, group=f"dead-{number}"))
         self.queue.read(half(dead, group="alive"))
 
     def round(self) -> list[str]:
         """What a turn of the cycle does when something is due; groups that were checked."""
-        due = self.queue.due
+        due = self.queue.timers
         assert self.queue.next_due(NOW) <= NOW
         attended = self.groups.attend(
             lambda limit: due.groups_with_checks_due(NOW, limit), lambda group: due.has_checks_due(group, NOW)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, Partition, end, entry, resume
 from txbridge.core.end_record import Source
-from txbridge.core.open_counts import SLOT_MS, Count
+from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import TransactionState
 from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.observe.histogram import BulkHistogram
@@ -102,13 +102,13 @@ def test_open_messages_are_told_by_group_state_and_age(monkeypatch):
     monkeypatch.setattr("time.time_ns", lambda: NOW * 1_000_000)
     slot = NOW // SLOT_MS
     older = [slot - seconds * 1000 // SLOT_MS - 1 for seconds in (0, 60, 7_200, 100_000)]
-    first = Count({"orders": dict.fromkeys(older, 2)}, {("orders", TransactionState.HELD): 3})
-    second = Count({"orders": {older[0]: 5}, "billing": {older[1]: 1}}, {})
+    first = OpenCounts({"orders": dict.fromkeys(older, 2)}, {("orders", TransactionState.HELD): 3})
+    second = OpenCounts({"orders": {older[0]: 5}, "billing": {older[1]: 1}}, {})
     value = states(
         WorkerMetrics(),
         PartitionFacts(0, serving=True, open=first, end_lag=4),
         PartitionFacts(1, serving=True, open=second, end_lag=0),
-        PartitionFacts(2, serving=False, open=Count({}, {})),
+        PartitionFacts(2, serving=False, open=OpenCounts({}, {})),
     )
     assert value("txbridge_half_messages", {"group": "orders", "state": "pending"}) == 13
     assert value("txbridge_half_messages", {"group": "orders", "state": "held"}) == 3
@@ -125,32 +125,32 @@ def test_open_messages_are_told_by_group_state_and_age(monkeypatch):
 
 def test_a_message_of_a_machine_whose_clock_is_ahead_is_of_no_age(monkeypatch):
     monkeypatch.setattr("time.time_ns", lambda: NOW * 1_000_000)
-    ahead = Count({"orders": {NOW // SLOT_MS + 100: 1}}, {})
+    ahead = OpenCounts({"orders": {NOW // SLOT_MS + 100: 1}}, {})
     value = states(WorkerMetrics(), PartitionFacts(0, serving=True, open=ahead))
     assert value("txbridge_half_messages_pending", {"group": "orders", "age": "under_1m"}) == 1
 
 
 def test_groups_beyond_the_limit_share_one_label():
-    open_ = Count({f"g{number}": {NOW // SLOT_MS: 1} for number in range(5)}, {})
+    open_ = OpenCounts({f"g{number}": {NOW // SLOT_MS: 1} for number in range(5)}, {})
     value = states(WorkerMetrics(max_groups=2), PartitionFacts(0, serving=True, open=open_))
     assert value("txbridge_half_messages", {"group": OTHER, "state": "pending"}) == 3
 
 
 def test_a_group_that_has_nothing_any_more_is_zero_and_does_not_vanish():
-    facts = [PartitionFacts(0, serving=True, open=Count({"orders": {NOW // SLOT_MS: 1}}, {}))]
+    facts = [PartitionFacts(0, serving=True, open=OpenCounts({"orders": {NOW // SLOT_MS: 1}}, {}))]
     metrics = WorkerMetrics()
     metrics.watch(lambda: facts, lambda: True)
     value = metrics.registry.get_sample_value
     assert value("txbridge_half_messages", {"group": "orders", "state": "pending"}) == 1
-    facts[0] = PartitionFacts(0, serving=True, open=Count({}, {}))
+    facts[0] = PartitionFacts(0, serving=True, open=OpenCounts({}, {}))
     assert value("txbridge_half_messages", {"group": "orders", "state": "pending"}) == 0
     assert value("txbridge_ready") == 1
 
 
 def test_what_is_not_known_is_no_zero():
     # While Kafka was away, or a partition was taken over, the worker told of 0 pending and 0 held messages.
-    known = Count({"orders": {NOW // SLOT_MS: 172}}, {("orders", TransactionState.HELD): 4})
-    facts = [PartitionFacts(0, serving=True, open=known), PartitionFacts(1, serving=True, open=Count({}, {}))]
+    known = OpenCounts({"orders": {NOW // SLOT_MS: 172}}, {("orders", TransactionState.HELD): 4})
+    facts = [PartitionFacts(0, serving=True, open=known), PartitionFacts(1, serving=True, open=OpenCounts({}, {}))]
     metrics, answers = WorkerMetrics(), [facts]
     metrics.watch(lambda: answers[-1], lambda: True)
     metrics.found_partitions(2)

@@ -9,7 +9,7 @@ import pytest
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.open_counts import Count
+from txbridge.core.open_counts import OpenCounts
 from txbridge.worker.http.status import StatusBoard, _are_known, _partition, _schedule
 from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
@@ -21,7 +21,7 @@ NOW = 1_700_000_000.0
 def facts(**births: int) -> PartitionFacts:
     """Messages of one group, as many as said, born so many seconds ago: s20=3."""
     slots = {int(NOW - int(name[1:])) // 10: number for name, number in births.items()}
-    return PartitionFacts(0, serving=True, open=Count({"orders": slots}, {}), end_lag=0)
+    return PartitionFacts(0, serving=True, open=OpenCounts({"orders": slots}, {}), end_lag=0)
 
 
 def test_checks_that_are_due_soon_follow_from_the_ages() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from txbridge.core import names as header_names
-from txbridge.core.checkpoint import Progress, encode_ops
+from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.core.open_messages import HalfEntry
@@ -28,7 +28,7 @@ from txbridge.log import get_logger
 from txbridge.worker.commit.records import Contents, MalformedRecord, Receipt
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.gates.refused_checks import RefusedChecks
-from txbridge.worker.gates.topic_health import RealTopics
+from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.partition_state import PartitionContext, PartitionState
 from txbridge.worker.restore import read_offset_topic
 
@@ -56,7 +56,7 @@ class Committer:
         self,
         context: PartitionContext,
         state: PartitionState,
-        topics: RealTopics,
+        topics: TopicHealth,
         refused_checks: RefusedChecks,
         size: TransactionSize,
         clock: BrokerClock,
@@ -108,7 +108,7 @@ class Committer:
             draft=draft,
             bodies=bodies,
             malformed=malformed,
-            progress=self._progress(draft),
+            checkpoint=self._checkpoint(draft),
             limits=self._topics.limits,
             bodiless=self._bodiless,
             named=self._named,
@@ -116,11 +116,11 @@ class Committer:
         if state.writer.must_fence:
             self._was_committed(receipt)
         elif self._look_again:
-            self._look_where_the_ledger_ends()
-        contents = replace(contents, ledger_at=state.ledger_at)
+            self._find_offset_topic_end()
+        contents = replace(contents, offset_topic_end=state.offset_topic_end)
         started = self._outside.monotonic()
         # Whatever becomes of it: should it be aborted, OFFSET ends further on.
-        self._look_again = state.ledger_at is not None
+        self._look_again = state.offset_topic_end is not None
         try:
             state.writer.write(contents, receipt)
         except RecordsRefusedError as error:
@@ -152,14 +152,14 @@ class Committer:
         self._metrics.committed(draft, malformed, seconds, self._clock.now())
         return True
 
-    def _progress(self, draft: Draft) -> Progress:
-        queue, last = self._state.queue, self._state.progress
+    def _checkpoint(self, draft: Draft) -> Checkpoint:
+        queue, last = self._state.queue, self._state.checkpoint
         # From where OP must be replayed never moves back: what a higher watermark needs is less.
         op = max(queue.replay_op, last.op)
         if draft.watermark >= queue.half_position:
             # Everything read is finished or parked: no OP record up to here names anything that is still needed.
             op = max(op, self._settled_op)
-        return Progress(
+        return Checkpoint(
             half=draft.watermark,
             end=draft.next_end,
             op=op,
@@ -174,7 +174,7 @@ class Committer:
         )
 
     def _recent(self) -> int:
-        state, last = self._state, self._state.progress
+        state, last = self._state, self._state.checkpoint
         if state.half_reader.position >= state.queue.half_position:
             return state.queue.recent_start
         # Since the take-over the ids of the last messages have not been read yet.
@@ -211,9 +211,9 @@ class Committer:
         for op_offset, half_offsets in receipt.ops:
             state.queue.note_op(op_offset, half_offsets)
         draft.apply()
-        assert receipt.progress is not None
-        state.progress, state.progress_offset = receipt.progress, receipt.progress_offset
-        state.ledger_at, self._look_again = receipt.ledger_at, False
+        assert receipt.checkpoint is not None
+        state.checkpoint, state.checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
+        state.offset_topic_end, self._look_again = receipt.offset_topic_end, False
         for _, half_offsets in draft.ops():
             state.payloads.drop(half_offsets)
         state.payloads.yield_room(entry.offset for entry in draft.parked)
@@ -244,32 +244,32 @@ class Committer:
         """Take the fence again and ask the topics. Raises FencedError when somebody else was here meanwhile."""
         state = self._state
         state.writer.fence()
-        start = max(state.progress_offset, 0)
-        ledger = read_offset_topic(self._context, state.partition, state.stopping, start)
-        last, state.ledger_at, self._look_again = ledger.progress, ledger.position, False
-        if last is not None and last == receipt.progress:
-            receipt.progress_offset, receipt.ledger_at = ledger.progress_offset, ledger.position
+        start = max(state.checkpoint_offset, 0)
+        offset_topic = read_offset_topic(self._context, state.partition, state.stopping, start)
+        last, state.offset_topic_end, self._look_again = offset_topic.checkpoint, offset_topic.position, False
+        if last is not None and last == receipt.checkpoint:
+            receipt.checkpoint_offset, receipt.offset_topic_end = offset_topic.checkpoint_offset, offset_topic.position
             return True
-        nothing_yet = last is None and state.progress_offset < 0
-        if nothing_yet or last == state.progress:
+        nothing_yet = last is None and state.checkpoint_offset < 0
+        if nothing_yet or last == state.checkpoint:
             return False
-        raise FencedError("another worker has written the progress meanwhile")
+        raise FencedError("another worker has written the checkpoint meanwhile")
 
-    def _look_where_the_ledger_ends(self) -> None:
+    def _find_offset_topic_end(self) -> None:
         """Where the next record in OFFSET must land, after what was written there was aborted. Raises OutdatedError."""
         state = self._state
-        assert state.ledger_at is not None
-        ledger = read_offset_topic(self._context, state.partition, state.stopping, state.ledger_at)
-        if ledger.progress is not None:
-            raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a progress that was not read")
-        state.ledger_at, self._look_again = ledger.position, False
+        assert state.offset_topic_end is not None
+        offset_topic = read_offset_topic(self._context, state.partition, state.stopping, state.offset_topic_end)
+        if offset_topic.checkpoint is not None:
+            raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a checkpoint that was not read")
+        state.offset_topic_end, self._look_again = offset_topic.position, False
 
     # --- what went wrong --------------------------------------------------------------------------------------------
 
     def _refused(self, contents: Contents, error: RecordsRefusedError) -> None:
         """Let everything pass but what Kafka refuses."""
         draft = contents.draft
-        ours = any(failure.kind is RecordKind.LEDGER for failure in error.failures)
+        ours = any(failure.kind is RecordKind.INTERNAL for failure in error.failures)
         late = [failure for failure in error.failures if failure.timed_out]
         if late and (ours or self._is_too_slow(late)):
             # Not the topics' fault: they get less at a time.

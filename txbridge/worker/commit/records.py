@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from txbridge.core import names as header_names
-from txbridge.core.checkpoint import Progress, encode_ops, offset_headers, op_headers
+from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
 from txbridge.core.draft import Abandoned, Draft
 from txbridge.core.half_message import (
     HalfMessage,
@@ -92,11 +92,11 @@ class Receipt:
 
     #: OP offset and the half offsets named there.
     ops: list[tuple[int, list[int]]] = field(default_factory=list)
-    progress: Progress | None = None
-    progress_offset: int = -1
+    checkpoint: Checkpoint | None = None
+    checkpoint_offset: int = -1
     #: OFFSET offset of the next record of ours, when it was learnt by reading.
-    ledger_at: int | None = None
-    #: Told the append time (ms) of the progress record, as soon as it is known, whatever becomes of the transaction.
+    offset_topic_end: int | None = None
+    #: Told the append time (ms) of the checkpoint, as soon as it is known, whatever becomes of the transaction.
     appended: Callable[[int], None] = lambda _: None
 
 
@@ -108,7 +108,7 @@ class Contents:
     #: Of the messages that are delivered, checked and discarded.
     bodies: Mapping[int, HalfMessage]
     malformed: Sequence[MalformedRecord]
-    progress: Progress
+    checkpoint: Checkpoint
     #: Bytes of a topic's records that may go together; topics that never refused a batch are not in here.
     limits: Mapping[str, int]
     #: Records that the discard topic takes without key and value only.
@@ -116,12 +116,12 @@ class Contents:
     #: Whether the fate of each delivered record is to be told, or only that of all of them together.
     named: bool = False
     #: OFFSET offset at which the first record has to land, because it was read up to there.
-    ledger_at: int | None = None
-    #: Told the append time (ms) of the progress record, as soon as it is known, whatever becomes of the transaction.
+    offset_topic_end: int | None = None
+    #: Told the append time (ms) of the checkpoint, as soon as it is known, whatever becomes of the transaction.
     appended: Callable[[int], None] = lambda _: None
 
 
-class LedgerMovedError(Exception):
+class OffsetTopicMovedError(Exception):
     """OFFSET was longer than it was said to be. The Kafka transaction must be aborted."""
 
 
@@ -195,7 +195,7 @@ class Transaction:
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
 
-        Raises TransactionFailedError as soon as the transaction is beyond help, LedgerMovedError, KafkaException.
+        Raises TransactionFailedError as soon as the transaction is beyond help, OffsetTopicMovedError, KafkaException.
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
         for entry in draft.deliver:
@@ -232,14 +232,16 @@ class Transaction:
             )
         self._discard(contents)
         fault_point("commit.discards")
-        before_progress = self._write_ledger(draft)
+        before_checkpoint = self._write_op_and_offset(draft)
         self._flush()
-        if contents.ledger_at is not None:
+        if contents.offset_topic_end is not None:
             # A reader believes whoever takes himself for the leader. What is written with acks=all, the leader has
             # stored, at the true end.
-            landed = self._receipt.progress_offset - before_progress
-            if landed != contents.ledger_at:
-                raise LedgerMovedError(f"it was read up to {contents.ledger_at}, the next record landed at {landed}")
+            landed = self._receipt.checkpoint_offset - before_checkpoint
+            if landed != contents.offset_topic_end:
+                raise OffsetTopicMovedError(
+                    f"it was read up to {contents.offset_topic_end}, the next record landed at {landed}"
+                )
 
     def _deliver(self, half: HalfMessage) -> None:
         """Produce a user's message; only whether all of them were taken will be known."""
@@ -328,8 +330,8 @@ class Transaction:
             # Their coordinates go into the parked entries of this same transaction.
             self._flush()
 
-    def _write_ledger(self, draft: Draft) -> int:
-        """Write OP and OFFSET, the progress last; returns how many records stand before it in OFFSET."""
+    def _write_op_and_offset(self, draft: Draft) -> int:
+        """Write OP and OFFSET, the checkpoint last; returns how many records stand before it in OFFSET."""
         names, partition, receipt = self._names, self._partition, self._receipt
         for outcome, offsets in draft.ops():
             headers = op_headers(outcome)
@@ -345,10 +347,10 @@ class Transaction:
         for offset in tombstones:
             self._record(names.offset, None, names.parked_key(partition, offset), headers)
         fault_point("commit.parked")
-        assert receipt.progress is not None
-        key = names.progress_key(partition)
-        self._record(names.offset, receipt.progress.encode(), key, headers, partial(_note_progress, receipt))
-        fault_point("commit.progress")
+        assert receipt.checkpoint is not None
+        key = names.checkpoint_key(partition)
+        self._record(names.offset, receipt.checkpoint.encode(), key, headers, partial(_note_checkpoint, receipt))
+        fault_point("commit.checkpoint")
         return len(changed) + len(tombstones)
 
     def _record(
@@ -359,7 +361,7 @@ class Transaction:
         headers: Headers,
         on_stored: _OnStored | None = None,
     ) -> None:
-        self._produce(RecordKind.LEDGER, topic, value, key, headers, partition=self._partition, on_stored=on_stored)
+        self._produce(RecordKind.INTERNAL, topic, value, key, headers, partition=self._partition, on_stored=on_stored)
 
     def _produce(
         self,
@@ -453,10 +455,10 @@ def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> Non
     receipt.ops.append((offset, half_offsets))
 
 
-def _note_progress(receipt: Receipt, message: Message) -> None:
+def _note_checkpoint(receipt: Receipt, message: Message) -> None:
     offset = message.offset()
     assert offset is not None
-    receipt.progress_offset = offset
+    receipt.checkpoint_offset = offset
     kind, milliseconds = message.timestamp()
     if kind == TIMESTAMP_LOG_APPEND_TIME:
         receipt.appended(milliseconds)

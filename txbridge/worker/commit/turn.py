@@ -1,4 +1,4 @@
-"""A turn of the cycle: which of the END records that wait go into the next Kafka transaction, whole or in part."""
+"""A turn: which of the END records that wait go into the next Kafka transaction, whole or in part."""
 
 from __future__ import annotations
 

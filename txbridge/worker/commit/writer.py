@@ -25,7 +25,7 @@ from txbridge.worker.commit.endtxn_watch import FENCED_CODES, EndTxnWatch
 from txbridge.worker.commit.fence import guarded, is_fenced, open_fence
 from txbridge.worker.commit.records import (
     Contents,
-    LedgerMovedError,
+    OffsetTopicMovedError,
     Receipt,
     Transaction,
     TransactionFailedError,
@@ -54,7 +54,7 @@ class TransactionalWriter:
         self._outside = outside
         # Requests around the records of a transaction: within the transaction's own time-out or not at all.
         self._timeout_s = commit_timeout_ms / 1000
-        #: Who we are in progress records: no other take-over has this name.
+        #: Who we are in checkpoints: no other take-over has this name.
         self.owner = outside.owner_name()
         self._seq = 0
         self._watch = EndTxnWatch(librdkafka_logger(), forward_debug=bool(kafka.get("debug")))
@@ -92,7 +92,7 @@ class TransactionalWriter:
         producer = self._producer
         assert producer is not None
         self._seq += 1
-        receipt.progress = replace(contents.progress, owner=self.owner, seq=self._seq)
+        receipt.checkpoint = replace(contents.checkpoint, owner=self.owner, seq=self._seq)
         transaction = Transaction(producer, self._names, self._partition, self._timeout_s, receipt)
         began = self._outside.now()
         try:
@@ -106,7 +106,7 @@ class TransactionalWriter:
             guarded(producer.commit_transaction, self._timeout_s)
             fault_point("commit.committed")
             guarded(producer.poll, 0)
-        except LedgerMovedError as error:
+        except OffsetTopicMovedError as error:
             try:
                 self._abort(producer, transaction, None)
             except AbortedError:

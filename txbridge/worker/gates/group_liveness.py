@@ -62,7 +62,7 @@ class _Group:
         return self.unknown is not None or (self.alive and self.believed_until + _REMEMBERED_S > now)
 
 
-class GroupDirectory:
+class GroupLiveness:
     """Answers from memory and asks Kafka in the background: a slow coordinator delays no decision. Not thread-safe."""
 
     def __init__(self, membership: GroupMembership, names: Names, outside: Outside = OUTSIDE) -> None:

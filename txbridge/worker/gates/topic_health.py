@@ -64,7 +64,7 @@ class _Wall:
     pause: float
 
 
-class RealTopics:
+class TopicHealth:
     """Answers from memory whether a message can be delivered; `look_up` asks Kafka beforehand. Not thread-safe."""
 
     def __init__(self, requests: ControllerRequests, outside: Outside = OUTSIDE) -> None:

@@ -31,7 +31,7 @@ _log = get_logger("txbridge.worker")
 
 
 class EndLog:
-    """What of END is read and waits to be applied, in `waiting`; the cycle takes it from the left."""
+    """What of END is read and waits to be applied, in `waiting`; the commit loop takes it from the left."""
 
     def __init__(self, names: Names, state: PartitionState, inbox: EndInbox, outside: Outside = OUTSIDE) -> None:
         self.waiting: Waiting = deque()

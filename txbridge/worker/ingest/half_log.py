@@ -76,7 +76,7 @@ class HalfLog:
         if now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
             reader = self._state.half_reader
-            reader.end_from(max(reader.position, self._state.progress.read or 0))
+            reader.end_from(max(reader.position, self._state.checkpoint.read or 0))
 
     def ready(self, batch: Batch, end_position: int) -> int:
         """Read HALF for these ENDs; how many of them, from the first on, can be applied now.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txbridge.core.checkpoint import Progress
+from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.fingerprint import Mark
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import mark_of, read_back
@@ -12,13 +12,13 @@ from txbridge.kafka.failures import LogGoneError
 from txbridge.kafka.partition_reader import PartitionReader
 
 
-def lost_tails(names: Names, progress: Progress, readers: Mapping[str, PartitionReader]) -> dict[str, str]:
+def lost_tails(names: Names, checkpoint: Checkpoint, readers: Mapping[str, PartitionReader]) -> dict[str, str]:
     """By topic's short name, what is wrong with a log that does not hold the last record that was read of it.
 
     `readers` are of uncommitted records, by the same names; they are stopped. Raises TimeoutError, KafkaException.
     """
     found: dict[str, str] = {}
-    for short, mark in sorted(progress.marks.items()):
+    for short, mark in sorted(checkpoint.marks.items()):
         why = _why_lost(readers[short], names, mark) if short in readers else None
         if why is not None:
             found[short] = why

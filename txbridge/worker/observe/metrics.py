@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 
 from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
 from txbridge.core.end_record import Source
-from txbridge.core.open_counts import SLOT_MS, Count
+from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import RefusalReason, TransactionState
 from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.observe.histogram import BulkHistogram
@@ -74,7 +74,7 @@ class PartitionFacts:
     partition: int
     serving: bool
     #: None until it is restored.
-    open: Count | None = None
+    open: OpenCounts | None = None
     #: Records of END that are known and not applied.
     end_lag: int | None = None
     #: Seconds for which checks are overdue that may be possible (CheckWatch).
@@ -304,7 +304,7 @@ class _States(Collector):
                     family.add_metric([str(one.partition), state.value], number)
         return family
 
-    def _open(self, counts: list[Count] | None, now: int) -> Iterator[Metric]:
+    def _open(self, counts: list[OpenCounts] | None, now: int) -> Iterator[Metric]:
         """Open messages of all partitions, by group, state and age; no sample when they are not known."""
         states = {state: Counter[str]() for state in TransactionState if state.is_open}
         ages = {name: Counter[str]() for name in _AGES}
