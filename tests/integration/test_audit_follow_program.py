@@ -27,7 +27,7 @@ NAMESPACE, ALARMS = "program", "alarms"
 SPARK_FOLDER = Path(txbridge_audit.__file__).parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SPARK_FOLDER.parent), str(Path.cwd())])}
 #: What the machine may do beside: on a quiet one it takes a few seconds.
-PATIENCE = 150
+PATIENCE = 400
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def stray(servers: str, topic: str, half: int) -> None:
     assert producer.flush(30) == 0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_program_follows_ends_and_goes_on(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers
     writer = Writer(servers, NAMESPACE, seed=5, batch=200)

@@ -90,7 +90,7 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
         bridge.worker(metrics_port=worker)
         # Rates need a change from one scrape to the next, so that it goes on until there is one of everything.
         settings, metrics = {"bootstrap.servers": bridge.bootstrap_servers}, ClientMetrics(registry)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         with TransactionProducer(
             "orders", _Listener(), settings, namespace=bridge.namespace, metrics=metrics
         ) as producer:
