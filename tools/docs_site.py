@@ -10,6 +10,8 @@ from mkdocs.exceptions import PluginError
 from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).parents[1]
+#: A link whose text is the name of a page. On the site its text is the page's title.
+_NAMED = re.compile(r"\[(?:[\w-]+/)*[\w-]+\.md\](?=\(([\w./-]+\.md)[#)])")
 _LINK = re.compile(r"(\]\()((?:\.\./)+)([^)\s#]+)")
 #: What a browser fetches by itself. A link that a reader may follow is no such thing.
 _LOADED = re.compile(r"""<(?:script|img|iframe|source|video)\b[^>]*\bsrc\s*=\s*["']?((?:https?:)?//[^"'\s>]+)""")
@@ -24,7 +26,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Lead links that leave docs/ to the file in the repository."""
+    """Lead links that leave docs/ to the file in the repository, and name pages by their titles."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def leading(match: re.Match[str]) -> str:
@@ -36,7 +38,15 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         kind = "tree" if target.is_dir() else "blob"
         return f"{match[1]}{config.repo_url.rstrip('/')}/{kind}/main/{target.relative_to(ROOT)}"
 
-    return _LINK.sub(leading, markdown)
+    def titled(match: re.Match[str]) -> str:
+        target = folder / match[1]
+        return f"[{_title(target)}]" if target.exists() else match[0]
+
+    return _LINK.sub(leading, _NAMED.sub(titled, markdown))
+
+
+def _title(page: Path) -> str:
+    return page.read_text("utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def loaded_from_elsewhere(html: str) -> list[str]:

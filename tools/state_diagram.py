@@ -83,7 +83,10 @@ def _arrow(state: TransactionState, after: TransactionState, label: str, *, both
     if x1 == x2:
         right = x1 > x
         return [*drawn, _text(x1 + (10 if right else -10), height + 5, label, anchor="start" if right else "end")]
-    return [*drawn, _text(middle, height - 9 if y1 == y2 else height + 5, label)]
+    if y1 == y2:
+        return [*drawn, _text(middle, height - 9, label)]
+    # To the right of the line: below it where it rises, above it where it falls.
+    return [*drawn, _text(middle + 12, height + (16 if y2 < y1 else -4), label, anchor="start")]
 
 
 def draw() -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,12 +83,53 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 
 def test_the_site_has_every_page_and_the_readme_leads_to_its_start() -> None:
     navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
-    pages = [page for section in navigation for titled in section.values() for page in titled]
+    entries = [entry for section in navigation for entries in section.values() for entry in entries]
+    pages = [entry if isinstance(entry, str) else next(iter(entry.values())) for entry in entries]
     assert sorted(pages) == [
         str(path.relative_to(ROOT / "docs")) for path in DOCUMENTS if path.is_relative_to(ROOT / "docs")
     ]
     linked = {target.partition("#")[0] for target in _relative_links(ROOT / "README.md")}
     assert {"docs/index.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= linked
+
+
+# --- the examples -----------------------------------------------------------------------------------------------------
+
+_PARSERS = {
+    "python": lambda text: compile(text, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True),
+    "json": json.loads,
+    "toml": tomllib.loads,
+    "yaml": lambda text: list(yaml.safe_load_all(text)),
+}
+
+
+def _examples() -> Iterator[tuple[str, str, str]]:
+    for path in DOCUMENTS:
+        for number, (language, text) in enumerate(
+            re.findall(r"^```(\w+)\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL), 1
+        ):
+            if language in _PARSERS:
+                yield f"{path.relative_to(ROOT)}, block {number}", language, text
+
+
+@pytest.mark.parametrize(
+    ("where", "language", "text"), list(_examples()), ids=lambda value: value if "block" in value else ""
+)
+def test_every_example_can_be_parsed(where: str, language: str, text: str) -> None:
+    _PARSERS[language](text)
+
+
+# --- the ways through the code, in docs/architecture.md ---------------------------------------------------------------
+
+
+def test_the_ways_through_the_code_pass_modules_that_exist_and_count_them() -> None:
+    page = (ROOT / "docs/architecture.md").read_text("utf-8").split("## Three ways through the code")[1]
+    ways = page.split("\n## ")[0].split("\n### ")[1:]
+    assert len(ways) == 3
+    for way in ways:
+        modules = re.findall(r"^\| `([\w/]+\.py)` \|", way, re.MULTILINE)
+        assert [one for one in modules if not (ROOT / one).is_file()] == []
+        assert f"Modules on the way: {len(set(modules))}." in way
+        assert len(set(modules)) == len(modules)
 
 
 # --- the states, in docs/concepts.md ----------------------------------------------------------------------------------
