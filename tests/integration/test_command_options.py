@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": ["--json"],
     "audit": [],
     "pending": [],
+    "show": ["0:1"],
     "resolve": ["0:1", "commit", "--reason", "test"],
     "resume": ["0:1", "--reason", "test"],
     "acknowledge": ["0", "--reason", "test"],

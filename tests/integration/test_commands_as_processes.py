@@ -10,10 +10,14 @@ import pty
 import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -35,6 +39,7 @@ COMMANDS = {
     "doctor": [],
     "audit": [],
     "pending": [],
+    "show": ["0:1"],
     "resolve": ["0:1", "commit", "--reason", "test"],
     "resume": ["0:1", "--reason", "test"],
     "acknowledge": ["0", "--reason", "test"],
@@ -146,6 +151,89 @@ def test_ctrl_c_ends_every_command_without_a_trace(
         assert ended is not None or process.returncode in fine | {0, 1, 2}, text
         if ended is None and command in {"audit", "demo", "doctor"} and delay < 1:
             assert process.returncode in fine, text
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[str, threading.Event]]:
+    """An address that takes connections and answers nothing, and whether somebody has connected."""
+    connected = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept = []
+
+        def take() -> None:
+            with suppress(OSError):
+                while True:
+                    kept.append(server.accept()[0])
+                    connected.set()
+
+        threading.Thread(target=take, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}", connected
+        server.shutdown(socket.SHUT_RDWR)
+    for one in kept:
+        one.close()
+
+
+#: librdkafka waits for ten seconds, and hears no signal meanwhile. The audit ends when it has waited.
+@pytest.mark.parametrize("command", [one for one in ON_CLUSTER if one != "audit"])
+def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
+    command: str, silent: tuple[str, threading.Event], tmp_path: Path
+) -> None:
+    servers, connected = silent
+    process = subprocess.Popen(
+        arguments(command, tmp_path),
+        env=environment(servers),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert connected.wait(60)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    output, errors = process.communicate(timeout=60)
+    took = time.monotonic() - began
+    assert process.returncode == 130, errors
+    # A second is the rule; the rest is for a machine that has other work.
+    assert took < 5, f"{took:.1f} s"
+    assert b"Traceback" not in errors
+    said = [line for line in errors.decode().splitlines() if not line.startswith("{")]
+    assert said == [], said
+    assert output == b""
+
+
+def test_the_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "txbridge.cli.main", "--version"], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (f"txbridge {version('txbridge')}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("txbridge res", {"resolve", "resume"}),
+        ("txbridge topics ", {"plan", "apply"}),
+        ("txbridge resolve 0:42 ", {"commit", "rollback", "abandon"}),
+        ("txbridge pending --state ", {"pending", "held", "discarded", "all"}),
+        ("txbridge worker --status-page ", {"off", "read", "act"}),
+        ("txbridge show --f", {"--format"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_choices(words: str, completions: set[str]) -> None:
+    asked = {
+        "_TXBRIDGE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "txbridge.cli.main"],
+        env=environment(**asked),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) == completions
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("command", REPORTS)

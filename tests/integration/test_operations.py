@@ -593,6 +593,20 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     [answer] = json.loads(done.stdout)["answers"]
     assert (answer["result"], answer["end_offset"], answer["transaction_id"]) == ("committed", 0, short)
     assert bridge.visible(topic) == {b"value": 1}
+    shown = run(bridge, "show", where(prepared))
+    assert shown.returncode == 0, shown.stderr
+    first, *steps = shown.stdout.removeprefix(about).splitlines()
+    assert first == f"{where(prepared)} ({short}, group dead, topic {topic}): delivered"
+    assert [step.split()[2] for step in steps] == ["prepared", "END", "delivered"]
+    assert "END commit  operator" in steps[1]
+    assert steps[1].endswith("END offset 0: it was paid")
+    told = json.loads(run(bridge, "show", prepared.transaction_id, "--format", "json").stdout)
+    assert (told["namespace"], told["partition"], told["half_offset"]) == (bridge.namespace, 0, prepared.offset)
+    assert (told["transaction_id"], told["state"], told["topic"], told["missing"]) == (short, "delivered", topic, [])
+    assert [step["what"] for step in told["steps"]] == ["prepared", "END commit", "delivered"]
+    nobody = run(bridge, "show", "0:999")
+    assert (nobody.returncode, nobody.stdout) == (2, "")
+    assert "error: there is no half message at 0:999: HALF does not go so far" in nobody.stderr
     refused = run(bridge, "resolve", where(prepared), "rollback", "--reason", "oops")
     assert (refused.returncode, refused.stdout) == (
         1,

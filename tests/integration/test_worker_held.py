@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 from confluent_kafka.admin import (
@@ -55,6 +56,36 @@ def test_p8_a_missing_topic_holds_its_messages_alone_also_over_a_crash(bridge: B
         eventually(lambda: not bridge.parked_states(0))
     assert bridge.visible(missing) == {b"held 0": 1, b"held 1": 1}
     assert bridge.outcomes()[0, held[0].offset] == bridge.outcomes()[0, held[1].offset] == ["commit"]
+
+
+def test_the_log_has_start_and_end_of_a_worker_and_what_it_no_longer_holds_in_one_line(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXBRIDGE_STATUS_TOKEN", "a-token-of-this-test")
+    missing = f"{bridge.namespace}.missing"
+    worker = bridge.worker(park_after=500)
+    prepared = [*bridge.prepare_many(missing, [b"a"] * 30, partition=0), bridge.prepare(missing, b"b", partition=1)]
+    bridge.decide_many(prepared, COMMIT)
+    eventually(lambda: sum(int(str(one["count"])) for one in _held(worker, "does not exist")) == 31)
+    bridge.create_topic("missing")
+    eventually(lambda: sum(bridge.visible(missing).values()) == 31, 90)
+    eventually(lambda: sum(int(one["count"]) for one in worker.events("no_longer_held")) == 31, 90)
+    # All that is held for a topic is tried again as soon as one was taken.
+    lines = worker.events("no_longer_held")
+    assert {(one["topic"], one["level"]) for one in lines} == {(missing, "info")}
+    assert len(lines) <= 2, lines
+    assert worker.stop() == 0
+    [started], [ended] = worker.events("worker_started"), worker.events("worker_ended")
+    assert (started["version"], started["brokers"], started["namespace"], started["worker_group"]) == (
+        version("txbridge"),
+        bridge.bootstrap_servers,
+        bridge.namespace,
+        bridge.names.worker_group,
+    )
+    assert (started["options"]["park_after"], started["options"]["status_token"]) == (500, "**********")
+    assert "transaction_max_age" not in started["options"]
+    assert "a-token-of-this-test" not in worker.log
+    assert 0 < ended["seconds"] < 600
 
 
 def test_p8_records_that_their_topic_refuses_are_held_alone(bridge: Bridge) -> None:

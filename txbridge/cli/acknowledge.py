@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.operations import EXIT_DONE, EXIT_REFUSED, Operator, default_operator
 from txbridge.cli.options import SOURCES, BootstrapServers, Config, Kafka, Namespace, settings_of
 from txbridge.operations.acknowledge_loss import acknowledge
@@ -13,6 +14,7 @@ from txbridge.operations.connection import Connection
 from txbridge.subject import about
 
 
+@ends_at_once
 def acknowledge_command(
     partition: Annotated[int, typer.Argument(help="Partition of HALF and END that workers refuse.")],
     reason: Annotated[str, typer.Option(help="Why it is accepted; recorded in the checkpoint.")],

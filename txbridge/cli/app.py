@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import acknowledge, audit, demo, doctor, kafka, operations, topics, worker
-from txbridge.cli.main import hear_interrupts
+from txbridge.cli import acknowledge, audit, demo, doctor, kafka, operations, show, topics, worker
+from txbridge.cli.interrupts import EXIT_INTERRUPTED, hear_interrupts
 from txbridge.cli.options import SOURCES
-
-#: As shells report a command that Ctrl-C ended.
-EXIT_INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
@@ -33,14 +31,33 @@ app = typer.Typer(
     help="RocketMQ-style transactional messages on Kafka.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     # Its markup colours the help; without, it is plain text.
     rich_markup_mode=None if os.environ.get("NO_COLOR") else "rich",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"txbridge {version('txbridge')}")
+        raise typer.Exit
+
+
+@app.callback()
+def txbridge(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end."),
+    ] = False,
+) -> None:
+    """RocketMQ-style transactional messages on Kafka."""
+
+
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
-app.command("worker")(worker.make_command())
+app.command("worker", epilog=SOURCES)(worker.make_command())
 operations.register(app)
+show.register(app)
 acknowledge.register(app)
 app.command("doctor", epilog=SOURCES)(doctor.doctor)
 app.command("audit", epilog=SOURCES)(audit.audit)

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from txbridge.cli.extras import needs
-from txbridge.cli.main import as_interrupt
+from txbridge.cli.interrupts import as_interrupt
 from txbridge.cli.terminal import console
 from txbridge.errors import LocalProblemError
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, settings_of
 from txbridge.cli.terminal import console
 from txbridge.doctor.finding import Check, Level, Report, unknown
@@ -39,6 +40,7 @@ class Format(enum.Enum):
     JSON = "json"
 
 
+@ends_at_once
 def doctor(
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,

@@ -100,7 +100,9 @@ def stop(
 @app.command()
 def status(
     data_dir: DataDirOption = None,
-    output_format: Annotated[Literal["table", "json"], typer.Option("--format")] = "table",
+    output_format: Annotated[
+        Literal["table", "json"], typer.Option("--format", help="For people or for programs.")
+    ] = "table",
 ) -> None:
     """Say whether the broker of a data folder runs. Exit code 0 if it does, 1 if not."""
     folder = _folder(data_dir)

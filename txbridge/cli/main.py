@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn, TextIO
 
 from txbridge.errors import TxBridgeError
@@ -90,7 +89,8 @@ def _run() -> object:
     from txbridge.cli.app import app  # noqa: PLC0415
 
     try:
-        app()
+        # As a script and as a module it has one name, also for the completion.
+        app(prog_name="txbridge")
     except OutputLostError:
         raise
     except TxBridgeError as error:
@@ -109,17 +109,6 @@ def _say(text: str) -> None:
     except OSError:
         # Nobody hears it; the exit code says it.
         sys.stderr = None
-
-
-def hear_interrupts() -> None:
-    """From now on Ctrl-C is a KeyboardInterrupt: something has begun that may have to be put in order."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """A handler for other signals that end a command as Ctrl-C does."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

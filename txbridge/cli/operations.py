@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from txbridge.cli.interrupts import ends_at_once, if_interrupted
 from txbridge.cli.options import (
     SOURCES,
     BootstrapServers,
@@ -88,6 +89,7 @@ Message = Annotated[
 ]
 
 
+@ends_at_once
 def pending_command(
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,
@@ -143,6 +145,7 @@ def pending_command(
         raise typer.Exit(EXIT_COULD_NOT)
 
 
+@ends_at_once
 def resolve_command(
     message: Message,
     decision: Annotated[Choice, typer.Argument(help="What to decide; abandon gives a held message up.")],
@@ -193,6 +196,7 @@ def resolve_command(
     _answer(work, settings, output_format)
 
 
+@ends_at_once
 def resume_command(
     message: Annotated[
         str | None,
@@ -280,8 +284,9 @@ def _answer(work: Callable[[Connection], list[Answer]], settings: WorkerSettings
     with about(settings):
         connection = Connection.open(settings)
     subject = connection.subject
+    interrupted = "interrupted. A command that was written already will be applied: look with `txbridge pending`"
     try:
-        with about(settings):
+        with about(settings), if_interrupted(interrupted):
             answers = work(connection)
     except FinishedError as error:
         if output_format is Format.JSON:
@@ -289,10 +294,6 @@ def _answer(work: Callable[[Connection], list[Answer]], settings: WorkerSettings
         else:
             print_refusal(subject, str(error))
         raise typer.Exit(EXIT_REFUSED) from None
-    except KeyboardInterrupt:
-        text = "interrupted. A command that was written already will be applied: look with `txbridge pending`"
-        warn(text)
-        raise
     if output_format is Format.JSON:
         _print_json(subject, {"answers": [answer_record(answer) for answer in answers]})
     elif answers:

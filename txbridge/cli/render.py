@@ -61,16 +61,16 @@ def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[st
         "size": message.size,
         "state": message.state.value,
         "parked": message.parked,
-        "born": _time(message.born),
+        "born": iso_time(message.born),
         "age_ms": now - message.born,
         "checks": message.checks,
         "next_step": message.next_step.value,
-        "next_due": _time(message.next_due),
+        "next_due": iso_time(message.next_due),
         "error": message.error,
         "decided_at_end_offset": message.decided,
         "discard_reason": message.reason,
         "discarded_at": message.discarded_at and ":".join(map(str, message.discarded_at)),
-        "resumed": _time(message.resumed),
+        "resumed": iso_time(message.resumed),
         "body_gone": message.gone,
         "stored": stored
         and {
@@ -129,7 +129,7 @@ def _key_record(key: bytes | None) -> dict[str, str | None]:
         return {"key": None, "key_base64": base64.b64encode(key).decode()}
 
 
-def _time(ms: int | None) -> str | None:
+def iso_time(ms: int | None) -> str | None:
     """ISO 8601 in UTC, with milliseconds."""
     if ms is None:
         return None

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import (
     SOURCES,
     BootstrapServers,
@@ -76,6 +77,7 @@ TopicHealth = Annotated[
 
 
 @app.command(epilog=SOURCES)
+@ends_at_once
 def plan(
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,
@@ -109,6 +111,7 @@ def plan(
 
 
 @app.command(epilog=SOURCES)
+@ends_at_once
 def apply(
     bootstrap_servers: BootstrapServers = None,
     namespace: Namespace = None,

@@ -10,21 +10,40 @@ from typing import Any
 import typer
 
 from txbridge import log
+from txbridge.cli.interrupts import ends_at_once
+from txbridge.cli.options import Config
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, Option
 from txbridge.subject import about
 
+#: What stands for a value in the help, by the name of an option, or else by its unit.
+_METAVARS = {
+    "bootstrap_servers": "HOST:PORT,...",
+    "namespace": "PREFIX",
+    "app_id": "GROUP",
+    "metrics_host": "ADDRESS",
+    "status_token": "SECRET",
+    "kafka": "NAME=VALUE",
+}
+_UNITS = {"": "N", "ms": "MS", "bytes": "BYTES"}
+
 
 def _parameter(option: Option) -> inspect.Parameter:
     """A flag of text: `load_settings` judges its value, as it does those of file and environment."""
-    unit = f" [{option.unit}]" if option.unit else ""
     default = f" (default {option.default})" if option.default else ""
     is_list = option.name == "kafka"
-    help_text = "A librdkafka property as name=value; may be repeated." if is_list else f"{option.help}{unit}{default}"
+    flag = typer.Option(
+        None,
+        option.flag,
+        help="A librdkafka property; may be repeated." if is_list else f"{option.help}{default}",
+        metavar=_METAVARS.get(option.name) or "|".join(option.choices) or _UNITS[option.unit],
+        autocompletion=(lambda: list(option.choices)) if option.choices else None,
+        show_default=False,
+    )
     return inspect.Parameter(
         option.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=typer.Option(None, option.flag, help=help_text, show_default=False),
+        default=flag,
         annotation=list[str] | None if is_list else str | None,
     )
 
@@ -32,11 +51,12 @@ def _parameter(option: Option) -> inspect.Parameter:
 def make_command() -> Callable[..., None]:
     """The command as a function with one parameter for every option."""
 
+    @ends_at_once
     def worker(*, config: Path | None = None, **flags: Any) -> None:
         """Run a worker: it owns its share of the half partitions and delivers, checks and discards.
 
-        Options come from flags, environment (TXBRIDGE_<OPTION>), the file of --config or TXBRIDGE_CONFIG, and defaults,
-        in this order.
+        Ctrl-C and SIGTERM end it: it finishes the Kafka transactions at hand and leaves its group. Exit code 0: ended
+        so; 130: interrupted before it served; 2: it can not work.
         """
         # Faust takes seconds to import: not for --help and not for a mistyped option.
         from txbridge.worker.app import run  # noqa: PLC0415
@@ -49,8 +69,8 @@ def make_command() -> Callable[..., None]:
     config_parameter = inspect.Parameter(
         "config",
         inspect.Parameter.KEYWORD_ONLY,
-        default=typer.Option(None, "--config", help="A TOML file with options.", show_default=False),
-        annotation=Path | None,
+        default=None,
+        annotation=Config,
     )
     parameters = [config_parameter, *map(_parameter, OPTIONS)]
     worker.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Operations on stuck transactions: list them, decide one by hand, resume discarded ones.
+"""Operations on stuck transactions: list them, show the history of one, decide one by hand, resume discarded ones.
 
 Listing reads the topics and nothing else, so that it works with no worker alive and disturbs none. Deciding, resuming
 and abandoning write END commands, which the worker applies as any other: the promises hold for them too.

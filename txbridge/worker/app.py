@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import faust
 from confluent_kafka import KafkaException
@@ -40,7 +40,7 @@ from txbridge.worker.http.monitor import Monitor
 from txbridge.worker.ingest.end_inbox import EndEvent
 from txbridge.worker.partition_state import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
-from txbridge.worker.startup import require_rights
+from txbridge.worker.startup import log_end, log_start, require_rights
 
 #: Back-off while Kafka can not be reached at start, and after a crash of Faust.
 _FIRST_RETRY_S = 0.5
@@ -75,6 +75,8 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         #: Not `monitor`: that is Faust's.
         self.own_monitor = monitor
         self.worker: Worker | None = None
+        #: When it was started by Faust's own command; None under `run`, which tells of start and end itself.
+        self._started_by_faust: float | None = None
 
     def _new_transport(self) -> Any:
         return TolerantTransport(self.conf.broker_consumer, self)
@@ -83,6 +85,8 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         """Before anything is consumed: Kafka answers, and the topics are as they must be."""
         self.own_monitor.start()
         if self.worker is None:
+            self._started_by_faust = time.monotonic()
+            log_start(self.settings)
             await asyncio.to_thread(self.prepare)
         self.own_monitor.health.look_after_loop(asyncio.get_running_loop())
         await super().on_start()
@@ -93,6 +97,8 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         if self.worker is not None:
             await asyncio.to_thread(self.worker.stop)
         await super().on_stop()
+        if self._started_by_faust is not None:
+            log_end(time.monotonic() - self._started_by_faust)
 
     def prepare(self) -> None:
         """Wait for Kafka, check topics and rights. Raises LayoutError, EnvironmentProblemError: not as they must be."""
@@ -236,11 +242,21 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings)
             return layout
 
 
-def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> None:
+def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
     """Run a worker until a signal ends it. Raises TxBridgeError before anything was consumed, SystemExit at the end.
 
     When Faust crashes it is started anew: an error that passes must not need a supervisor.
     """
+    log_start(settings)
+    began = time.monotonic()
+    try:
+        _serve(settings, outside)
+    except (SystemExit, KeyboardInterrupt):
+        log_end(time.monotonic() - began)
+        raise
+
+
+def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
     calm_down(logging.getLogger().handlers)
     # Faust logs each start and stop of a service under the module of its class.
     logging.getLogger("txbridge.worker.faust.transport").setLevel(logging.WARNING)

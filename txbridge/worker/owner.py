@@ -195,9 +195,11 @@ class PartitionOwner(threading.Thread):
             self._serving, self._restored = False, None
             self.inbox.clear()
             state.close()
+            self._context.no_longer_held.tell(None)
 
     def _serve(self, end_log: EndLog, commit_loop: CommitLoop) -> None:
         while not self._told_to_stop():
+            self._context.no_longer_held.tell(self._outside.monotonic())
             if commit_loop.pause:
                 self._outside.wait(self._stopping, commit_loop.pause)
                 continue

@@ -27,6 +27,7 @@ from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.ingest.end_inbox import EndEvent
 from txbridge.worker.ingest.offset_gaps import Gaps
 from txbridge.worker.observe.metrics import WorkerMetrics
+from txbridge.worker.observe.no_longer_held import NoLongerHeld
 
 #: Bytes of malformed records of HALF that are kept until they are set aside; beyond them they are read again then.
 _MALFORMED_BYTES = 16 * 1024 * 1024
@@ -52,6 +53,7 @@ class PartitionContext:
     largest: Limits = field(default_factory=Limits)
     outside: Outside = OUTSIDE
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
+    no_longer_held: NoLongerHeld = field(default_factory=NoLongerHeld)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
-"""The rights of a worker at its start: what it lacks is said at once and by name, not by a partition that stands still.
+"""The start of a worker: the line of the log that says which one it is, and the rights that it needs.
 
+What it lacks is said at once and by name, not by a partition that stands still.
 Real topics are looked at when a message is to be delivered: only then it is known which they are.
 """
 
@@ -7,18 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as NoAnswer
+from importlib.metadata import version
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.denied import missing_right
+from txbridge.log import get_logger
 
 #: librdkafka must not give up a request to a coordinator by itself (membership.py says why): the longest it accepts.
 _LONGEST_REQUEST_S = 3_600.0
+
+_log = get_logger("txbridge.worker")
+
+
+def log_start(settings: WorkerSettings) -> None:
+    """Say which release runs, where, and what it was told that is not the default. Never a secret."""
+    _log.info(
+        "worker_started",
+        version=version("txbridge"),
+        brokers=settings.bootstrap_servers,
+        namespace=settings.namespace,
+        worker_group=settings.app_id,
+        options=settings.changed(),
+    )
+
+
+def log_end(seconds: float) -> None:
+    """Say that it has ended because it was told to; `seconds` after its start."""
+    _log.info("worker_ended", seconds=round(seconds, 3))
 
 
 def require_rights(admin: AdminClient, coordinator: AdminClient, names: Names, app_id: str) -> None:

@@ -243,6 +243,20 @@ def test_secrets_are_not_shown():
     assert settings.librdkafka["sasl.password"] == "tops3cret"
 
 
+def test_what_differs_from_the_defaults_is_told_without_secrets():
+    assert load(MINIMAL).changed() == {}
+    given = {"namespace": "staging", "transaction_timeout": "10000", "transaction_check_max": "15"}
+    secret = {"status_page": "act", "metrics_port": "9464", "status_token": "hush-0123456789abcdef"}
+    settings = load({**MINIMAL, **given, **secret, "kafka": {"sasl.password": "tops3cret", "sasl.username": "me"}})
+    assert settings.changed() == {
+        "transaction_timeout": 10_000,
+        "metrics_port": 9_464,
+        "status_page": "act",
+        "status_token": "**********",
+        "kafka": {"sasl.password": "***", "sasl.username": "me"},
+    }
+
+
 def test_constructed_directly_it_ignores_the_environment(monkeypatch):
     monkeypatch.setenv("TXBRIDGE_NAMESPACE", "env")
     monkeypatch.setenv("NAMESPACE", "env")

@@ -368,6 +368,7 @@ class Committer:
         draft, partition = contents.draft, self._state.partition
         for entry, count in _first_of_each(draft.held, lambda entry: (entry.real_topic, entry.error)):
             _log.warning("held", **_fields(partition, entry), count=count, error=entry.error)
+        self._context.no_longer_held.note(partition, draft.deliver, self._outside.monotonic())
         for entry, count in _first_of_each(draft.discards, lambda entry: (entry.group, entry.reason)):
             _log.warning("discarded", **_fields(partition, entry), count=count, reason=entry.reason)
         for entry, count in _first_of_each(draft.resumed, lambda entry: entry.group):

@@ -1,0 +1,78 @@
+"""Held messages that are delivered at last: one line for a topic, however many they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.core.open_messages import HalfEntry
+from txbridge.core.states import TransactionState
+from txbridge.worker.observe import no_longer_held
+from txbridge.worker.observe.no_longer_held import NoLongerHeld
+
+
+class Log:
+    """Keeps what is logged."""
+
+    def __init__(self):
+        self.lines = []
+
+    def info(self, event, **fields):
+        self.lines.append((event, fields))
+
+
+@pytest.fixture
+def log(monkeypatch):
+    found = Log()
+    monkeypatch.setattr(no_longer_held, "_log", found)
+    return found
+
+
+def entry(topic="orders", state=TransactionState.HELD, offset=1):
+    return HalfEntry(
+        offset=offset,
+        transaction_id="0" * 32,
+        group="group",
+        real_topic=topic,
+        born=0,
+        size=1,
+        next_due=0,
+        state=state,
+    )
+
+
+def test_ten_thousand_of_two_partitions_are_one_line(log):
+    told = NoLongerHeld()
+    for batch in range(10):
+        told.note(batch % 2, [entry()] * 1_000, 100.0 + batch)
+        told.tell(100.0 + batch)
+    assert log.lines == []
+    told.tell(113.9)
+    assert log.lines == []
+    told.tell(114.0)
+    assert log.lines == [("no_longer_held", {"topic": "orders", "count": 10_000, "partitions": [0, 1]})]
+    told.tell(1_000.0)
+    assert len(log.lines) == 1
+
+
+def test_a_stream_that_does_not_end_is_told_after_all(log):
+    told = NoLongerHeld()
+    for second in range(71):
+        told.note(3, [entry()], float(second))
+        told.tell(float(second))
+    assert log.lines == [("no_longer_held", {"topic": "orders", "count": 71, "partitions": [3]})]
+
+
+def test_what_was_delivered_at_once_is_not_told(log):
+    told = NoLongerHeld()
+    told.note(0, [entry(state=TransactionState.PENDING)], 0.0)
+    told.tell(None)
+    assert log.lines == []
+
+
+def test_at_the_end_nothing_is_kept_back_and_invented_topics_share_a_line(log):
+    told = NoLongerHeld()
+    told.note(0, [entry(f"topic-{number}") for number in range(200)], 0.0)
+    told.tell(None)
+    assert len(log.lines) == 51
+    assert sum(fields["count"] for _, fields in log.lines) == 200
+    assert log.lines[-1] == ("no_longer_held", {"topic": "(other)", "count": 150, "partitions": [0]})

@@ -1,0 +1,108 @@
+"""`txbridge show`: the whole history of one transaction, finished or not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from txbridge.cli.interrupts import ends_at_once
+from txbridge.cli.options import (
+    SOURCES,
+    BootstrapServers,
+    Config,
+    Format,
+    Kafka,
+    Namespace,
+    OutputFormat,
+    settings_of,
+)
+from txbridge.cli.render import iso_time
+from txbridge.cli.terminal import console, warn
+from txbridge.operations import Connection, History, Step, read_history
+from txbridge.subject import Subject, about
+from txbridge.text import duration, plain
+
+#: A step is one line, however long a remark in it is.
+_LONGEST = 1_000
+
+
+@ends_at_once
+def show_command(
+    message: Annotated[
+        str,
+        typer.Argument(
+            metavar="MESSAGE",
+            help="<partition>:<half offset>, as in 0:42, or the whole transaction id, for which HALF is searched.",
+        ),
+    ],
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show the history of one transaction: prepared, checked, decided, delivered. From the topics alone.
+
+    A transaction id is searched for in all of HALF, for 20 s at most; coordinates are found at once.
+
+    Exit code 0: shown; what this user may not read is named; 2: there is no such transaction (any more), or it could
+    not be read.
+    """
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    with about(settings):
+        connection = Connection.open(settings)
+        found = read_history(connection, message)
+    if output_format is Format.JSON:
+        content = {**connection.subject.as_record(), **history_record(found)}
+        sys.stdout.write(json.dumps(content, indent=2) + "\n")
+        return
+    print_history(connection.subject, found)
+
+
+def history_record(history: History) -> dict[str, Any]:
+    """A history as JSON shows it; the names are those of `txbridge pending`."""
+    return {
+        "partition": history.partition,
+        "half_offset": history.half_offset,
+        "transaction_id": history.short_id,
+        "group": history.group,
+        "topic": history.real_topic,
+        "size": history.size,
+        "state": history.state,
+        "born": iso_time(history.born),
+        "steps": [{"at": iso_time(step.at), "what": step.what, "detail": step.detail} for step in history.steps],
+        "missing": list(history.missing),
+    }
+
+
+def print_history(subject: Subject, history: History) -> None:
+    """One line for the transaction, then one line for each step."""
+    screen = console(soft_wrap=True)
+    screen.print(str(subject))
+    who = f"{history.partition}:{history.half_offset} ({history.short_id}, group {history.group}, "
+    line = Text(f"{who}topic {history.real_topic}): ")
+    line.append(history.state, style="bold")
+    screen.print(line)
+    longest = max((len(step.what) for step in history.steps), default=0)
+    for step in history.steps:
+        screen.print(_line(step, history.born, longest))
+    for missing in history.missing:
+        warn(f"not looked at: {missing}")
+
+
+def _line(step: Step, born: int, width: int) -> Text:
+    # Text, not markup: remarks and names are other people's.
+    line = Text(f"{iso_time(step.at)}  +{duration(max(step.at - born, 0)):<8}  ")
+    line.append(f"{plain(step.what, _LONGEST):{width}}", style="bold")
+    if step.detail:
+        line.append(f"  {plain(step.detail, _LONGEST)}")
+    return line
+
+
+def register(app: typer.Typer) -> None:
+    """Mount the command."""
+    app.command("show", epilog=SOURCES)(show_command)

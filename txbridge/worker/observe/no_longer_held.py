@@ -1,0 +1,65 @@
+"""The log line `no_longer_held`: held messages that were delivered at last, one line for a topic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from txbridge.core.open_messages import HalfEntry
+from txbridge.core.states import TransactionState
+from txbridge.log import get_logger
+
+#: A topic of which none was delivered for so long is told. A round of retries takes milliseconds.
+_QUIET_S = 5.0
+#: Told after this at the latest. All that is held is retried within a minute: this spans it.
+_LONGEST_S = 70.0
+#: Topics with a line of their own; all others share one. Real topics can be invented by the thousand.
+_MOST_TOPICS = 50
+_OTHERS = "(other)"
+
+_log = get_logger("txbridge.worker")
+
+
+@dataclass(slots=True)
+class _Delivered:
+    first: float
+    last: float
+    count: int = 0
+    partitions: set[int] = field(default_factory=set)
+
+
+class NoLongerHeld:
+    """Shared by all partitions of a worker. Thread-safe; `now` is of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[str, _Delivered] = {}
+
+    def note(self, partition: int, delivered: Iterable[HalfEntry], now: float) -> None:
+        """These were delivered; those of them that were held are counted."""
+        held = [entry.real_topic for entry in delivered if entry.state is TransactionState.HELD]
+        if not held:
+            return
+        with self._lock:
+            for topic in held:
+                name = topic if topic in self._topics or len(self._topics) < _MOST_TOPICS else _OTHERS
+                found = self._topics.setdefault(name, _Delivered(now, now))
+                found.last, found.count = now, found.count + 1
+                found.partitions.add(partition)
+
+    def tell(self, now: float | None) -> None:
+        """Log what is due; everything when there is no time any more."""
+        # Asked in every turn of every owner, and nearly always there is nothing.
+        if not self._topics:
+            return
+        with self._lock:
+            due = {
+                topic: found
+                for topic, found in self._topics.items()
+                if now is None or now - found.last >= _QUIET_S or now - found.first >= _LONGEST_S
+            }
+            for topic in due:
+                del self._topics[topic]
+        for topic, found in due.items():
+            _log.info("no_longer_held", topic=topic, count=found.count, partitions=sorted(found.partitions))
