@@ -29,11 +29,11 @@ from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka import group_membership
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.worker import restore
 from txbridge.worker.commit.committer import Committer
-from txbridge.worker.commit.endtxn_watch import EndTxnWatch
 from txbridge.worker.commit.records import Transaction
 from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.commit_loop import CommitLoop

@@ -21,16 +21,16 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.denied import named
+from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import FencedError
+from txbridge.kafka.fence import guarded, open_fence
+from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.end_writer import check_words
 from txbridge.operations.reading import bounds_of, open_reader, read_offset
 from txbridge.text import counted
-from txbridge.worker.commit.endtxn_watch import EndTxnWatch
-from txbridge.worker.commit.fence import guarded, open_fence
-from txbridge.worker.ingest.lost_tail import lost_tails
 
 #: As the worker's default: a handful of records takes milliseconds.
 _COMMIT_TIMEOUT_MS = 10_000

@@ -10,10 +10,10 @@ from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, par
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
+from txbridge.kafka.fence import guarded
 from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
-from txbridge.worker.commit.fence import guarded
 
 #: Characters of an operator's name: it stands in a header of every record.
 _LONGEST_OPERATOR = 200

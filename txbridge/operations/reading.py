@@ -21,10 +21,10 @@ from txbridge.core.states import Outcome
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.headers import headers_of
+from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.view import Command, PartitionView, commands_of
-from txbridge.worker.ingest.lost_tail import lost_tails
 
 #: A partition has no leader for a moment when it is new or its broker restarts; longer than this, the cluster is ill.
 _ELECTION_TIMEOUT_S = 5.0

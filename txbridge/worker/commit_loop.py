@@ -7,13 +7,13 @@ from collections.abc import Set as AbstractSet
 
 from txbridge.core.batch import Batch, Part
 from txbridge.core.commit_pacing import CommitPacing
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
 from txbridge.core.open_messages import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.failures import AbortedError
 from txbridge.worker.commit.committer import Committer
-from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.commit.turn import Turn, Waiting, first_entries, next_turn, require_the_rest
 from txbridge.worker.gates.group_liveness import GroupLiveness
 from txbridge.worker.gates.refused_checks import RefusedChecks

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
@@ -22,7 +23,6 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.headers import copyable_headers
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.ingest.end_inbox import EndEvent
 from txbridge.worker.ingest.offset_gaps import Gaps

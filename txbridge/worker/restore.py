@@ -36,12 +36,12 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import FencedError, LogGoneError, StoppedError, TakeOverRefusedError
 from txbridge.kafka.headers import headers_of
+from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader, cut_agreement
 from txbridge.log import get_logger
 from txbridge.text import counted
 from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.failpoints import fault_point
-from txbridge.worker.ingest.lost_tail import lost_tails
 from txbridge.worker.ingest.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_state import PartitionContext, PartitionState
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from txbridge.worker.commit.fence import guarded, is_fenced
+from txbridge.kafka.fence import guarded, is_fenced
 
 
 def test_what_a_call_returns_and_raises_is_passed_on():

@@ -8,10 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, Partition, end, entry, resume
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import Source
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import TransactionState
-from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.observe.histogram import BulkHistogram
 from txbridge.worker.observe.labels import OTHER, KnownNames
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics

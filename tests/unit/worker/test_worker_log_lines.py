@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError
 from faust.types import TP
 
-from txbridge.worker.commit.endtxn_watch import EndTxnWatch
+from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.transport import TolerantConsumer
 

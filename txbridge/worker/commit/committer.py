@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from txbridge.core import names as header_names
 from txbridge.core.checkpoint import Checkpoint, encode_ops
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
 from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.core.open_messages import HalfEntry
@@ -25,7 +25,8 @@ from txbridge.kafka.failures import (
     UnnamedRecordsError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.commit.records import Contents, MalformedRecord, Receipt
+from txbridge.worker.commit.contents import Contents, Receipt
+from txbridge.worker.commit.log_lines import log_effects, log_fields
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
@@ -41,11 +42,6 @@ _SUSPECT_AFTER = 3
 #: Why a commit is held that has no body.
 _GONE = "its half message is gone from HALF: retention has eaten it"
 _ANOTHER = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
-#: Lines of one kind of event that one Kafka transaction logs, but for one more.
-_MOST_LINES = 10
-_OTHERS = object()
-
-_Item = TypeVar("_Item")
 _log = get_logger("txbridge.worker")
 
 
@@ -237,7 +233,8 @@ class Committer:
         if draft.discards or draft.abandoned or contents.malformed:
             self._topics.worked([self._context.names.discard])
         self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
-        self._report(contents)
+        log_effects(contents, state.partition)
+        self._context.no_longer_held.note(state.partition, draft.deliver, self._outside.monotonic())
         fault_point("commit.applied")
 
     def _was_committed(self, receipt: Receipt) -> bool:
@@ -320,7 +317,7 @@ class Committer:
                 self._metrics.failed("check_refused")
                 _log.warning(
                     "check_refused",
-                    **_fields(self._state.partition, checks[0]),
+                    **log_fields(self._state.partition, checks[0]),
                     count=len(checks),
                     error=reason,
                 )
@@ -363,45 +360,6 @@ class Committer:
         self._paused_until = self._outside.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
 
-    def _report(self, contents: Contents) -> None:
-        """Quiet when all is well: what is logged is what somebody will want to know."""
-        draft, partition = contents.draft, self._state.partition
-        for entry, count in _first_of_each(draft.held, lambda entry: (entry.real_topic, entry.error)):
-            _log.warning("held", **_fields(partition, entry), count=count, error=entry.error)
-        self._context.no_longer_held.note(partition, draft.deliver, self._outside.monotonic())
-        for entry, count in _first_of_each(draft.discards, lambda entry: (entry.group, entry.reason)):
-            _log.warning("discarded", **_fields(partition, entry), count=count, reason=entry.reason)
-        for entry, count in _first_of_each(draft.resumed, lambda entry: entry.group):
-            _log.info("resumed", **_fields(partition, entry), count=count)
-        for abandoned in draft.abandoned:
-            # One by one, as they were given up.
-            _log.warning(
-                "abandoned",
-                **_fields(partition, abandoned.entry),
-                operator=abandoned.operator,
-                reason=abandoned.reason,
-                error=abandoned.entry.error,
-            )
-        for refusal, count in _first_of_each(draft.refused, lambda refusal: refusal.reason):
-            _log.warning(
-                "end_refused",
-                partition=partition,
-                reason=refusal.reason.value,
-                count=count,
-                end_offset=refusal.end_offset,
-                half_offset=refusal.entry.half_offset,
-                source=refusal.source.value,
-            )
-        for record, count in _first_of_each(contents.malformed, lambda record: (record.topic, record.copy_of is None)):
-            _log.warning(
-                "malformed_records",
-                topic=record.topic,
-                partition=partition,
-                offset=record.offset,
-                count=count,
-                error=record.error,
-            )
-
 
 def _load(contents: Contents) -> tuple[int, int]:
     """Entries and bytes of a Kafka transaction: how large it was."""
@@ -414,29 +372,6 @@ def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
     """Whether this is the message of that transaction."""
     expected = entry.transaction_id, entry.group, entry.real_topic
     return (half.transaction_id, half.group, half.real_topic) == expected
-
-
-def _first_of_each(items: Iterable[_Item], kind: Callable[[_Item], object]) -> Iterator[tuple[_Item, int]]:
-    """The first item of each kind, and how many there are: one line in the log, however many it concerns.
-
-    After some kinds all others share a line: groups and topics can be invented by the thousand.
-    """
-    kinds: dict[object, list[_Item]] = {}
-    for item in items:
-        name = kind(item)
-        kinds.setdefault(name if name in kinds or len(kinds) < _MOST_LINES else _OTHERS, []).append(item)
-    for found in kinds.values():
-        yield found[0], len(found)
-
-
-def _fields(partition: int, entry: HalfEntry) -> dict[str, object]:
-    return {
-        "partition": partition,
-        "half_offset": entry.offset,
-        "transaction_id": header_names.short_id(entry.transaction_id),
-        "group": entry.group,
-        "topic": entry.real_topic,
-    }
 
 
 def _without_body(entry: HalfEntry) -> HalfMessage:

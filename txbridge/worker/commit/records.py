@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
-from txbridge.core import names as header_names
-from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
-from txbridge.core.draft import Abandoned, Draft
+from txbridge.core.checkpoint import encode_ops, offset_headers, op_headers
+from txbridge.core.discard_record import MalformedRecord, abandoned_headers, given_up_headers
+from txbridge.core.draft import Draft
 from txbridge.core.half_message import (
     HalfMessage,
     check_headers,
-    copy_headers,
     delivered_headers,
     delivered_timestamp,
 )
 from txbridge.core.names import Headers, Names
 from txbridge.core.open_messages import HalfEntry
 from txbridge.kafka.denied import named
+from txbridge.kafka.endtxn_watch import FENCED_CODES
 from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
-from txbridge.worker.commit.endtxn_watch import FENCED_CODES
-from txbridge.worker.commit.fence import guarded
+from txbridge.kafka.fence import guarded
+from txbridge.worker.commit.contents import Contents, Receipt
 from txbridge.worker.failpoints import fault_point
 
 #: What follows from another error of the same transaction, or concerns the producer and not the record.
@@ -53,72 +51,8 @@ _WHOLE_TOPIC = frozenset(
 )
 #: Says that it is this record, whatever else was in its batch.
 _THIS_RECORD = frozenset({KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
-#: Bytes of an error text that are copied into a header.
-_MAX_ERROR = 1_000
 
 _OnStored = Callable[[Message], None]
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedRecord:
-    """A record that breaks the protocol, as it came, and the rule that it breaks."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    error: str
-    #: Of a copy (core/dedup.py): half offset of the first.
-    copy_of: int | None = None
-
-    def discard_headers(self) -> list[tuple[str, bytes | None]]:
-        """Ours, which go behind those that it had: the last of a name is ours."""
-        headers: list[tuple[str, bytes | None]] = [
-            (header_names.VERSION, header_names.PROTOCOL_VERSION),
-            (header_names.REASON, b"MALFORMED" if self.copy_of is None else b"COPY"),
-            (header_names.ERROR, self.error[:_MAX_ERROR].encode(errors="replace")),
-            (header_names.RECORD_SOURCE, f"{self.topic}:{self.partition}:{self.offset}".encode()),
-        ]
-        if self.copy_of is not None:
-            headers.append((header_names.HALF_COORDINATES, f"{self.partition}:{self.copy_of}".encode()))
-        return headers
-
-
-@dataclass(slots=True)
-class Receipt:
-    """Where the records of a committed transaction landed."""
-
-    #: OP offset and the half offsets named there.
-    ops: list[tuple[int, list[int]]] = field(default_factory=list)
-    checkpoint: Checkpoint | None = None
-    checkpoint_offset: int = -1
-    #: OFFSET offset of the next record of ours, when it was learnt by reading.
-    offset_topic_end: int | None = None
-    #: Told the append time (ms) of the checkpoint, as soon as it is known, whatever becomes of the transaction.
-    appended: Callable[[int], None] = lambda _: None
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """All that one Kafka transaction writes."""
-
-    draft: Draft
-    #: Of the messages that are delivered, checked and discarded.
-    bodies: Mapping[int, HalfMessage]
-    malformed: Sequence[MalformedRecord]
-    checkpoint: Checkpoint
-    #: Bytes of a topic's records that may go together; topics that never refused a batch are not in here.
-    limits: Mapping[str, int]
-    #: Records that the discard topic takes without key and value only.
-    bodiless: AbstractSet[RecordName]
-    #: Whether the fate of each delivered record is to be told, or only that of all of them together.
-    named: bool = False
-    #: OFFSET offset at which the first record has to land, because it was read up to there.
-    offset_topic_end: int | None = None
-    #: Told the append time (ms) of the checkpoint, as soon as it is known, whatever becomes of the transaction.
-    appended: Callable[[int], None] = lambda _: None
 
 
 class OffsetTopicMovedError(Exception):
@@ -285,50 +219,43 @@ class Transaction:
         return 0 if entry.attempts else limit
 
     def _discard(self, contents: Contents) -> None:
-        draft, topic = contents.draft, self._names.discard
-        # Once it has refused a batch, every record goes alone: it has to be known which one it does not take.
-        limit = 0 if topic in contents.limits else None
+        draft, partition = contents.draft, self._partition
         for record in contents.malformed:
             which = (record.topic, record.offset)
-            bare = which in contents.bodiless
-            headers = [*(() if bare else record.headers), *record.discard_headers()]
-            self._produce(
-                RecordKind.DISCARD,
-                topic,
-                None if bare else record.value,
-                None if bare else record.key,
-                headers,
-                which=which,
-                limit=limit,
-            )
+            theirs = () if which in contents.bodiless else record.headers
+            self._set_aside(contents, which, record, [*theirs, *record.discard_headers()])
         for entry in draft.discards:
             half = contents.bodies[entry.offset]
-            bare = entry.offset in contents.bodiless
-            self._produce(
-                RecordKind.DISCARD,
-                topic,
-                None if bare else half.value,
-                None if bare else half.key,
-                _discard_headers(half, entry, self._partition, draft.next_end),
-                which=entry.offset,
-                limit=limit,
-                on_stored=partial(_note_discard, draft, entry.offset),
-            )
+            headers = given_up_headers(half, entry, partition, draft.next_end)
+            self._set_aside(contents, entry.offset, half, headers, partial(_note_discard, draft, entry.offset))
         for abandoned in draft.abandoned:
             half = contents.bodies[abandoned.entry.offset]
-            bare = half.offset in contents.bodiless
-            self._produce(
-                RecordKind.DISCARD,
-                topic,
-                None if bare else half.value,
-                None if bare else half.key,
-                _abandoned_headers(half, abandoned, self._partition, draft.next_end),
-                which=half.offset,
-                limit=limit,
-            )
+            self._set_aside(contents, half.offset, half, abandoned_headers(half, abandoned, partition, draft.next_end))
         if draft.discards:
             # Their coordinates go into the parked entries of this same transaction.
             self._flush()
+
+    def _set_aside(
+        self,
+        contents: Contents,
+        which: RecordName,
+        record: HalfMessage | MalformedRecord,
+        headers: Headers,
+        on_stored: _OnStored | None = None,
+    ) -> None:
+        """Copy one record to the discard topic, without its body if the topic does not take it with one."""
+        topic, bare = self._names.discard, which in contents.bodiless
+        self._produce(
+            RecordKind.DISCARD,
+            topic,
+            None if bare else record.value,
+            None if bare else record.key,
+            headers,
+            which=which,
+            # Once it has refused a batch, every record goes alone: it has to be known which one it does not take.
+            limit=0 if topic in contents.limits else None,
+            on_stored=on_stored,
+        )
 
     def _write_op_and_offset(self, draft: Draft) -> int:
         """Write OP and OFFSET, the checkpoint last; returns how many records stand before it in OFFSET."""
@@ -426,27 +353,6 @@ class Transaction:
         self._together = {}
         if self._failed or self._incomplete or remaining or any(error is not None for error in self._errors()):
             raise TransactionFailedError
-
-
-def _discard_headers(half: HalfMessage, entry: HalfEntry, partition: int, end: int) -> Headers:
-    headers = copy_headers(half, partition, entry.checks, end)
-    headers.append((header_names.REASON, (entry.reason or "").encode()))
-    return [*headers, *_said(header_names.ERROR, entry.error)]
-
-
-def _abandoned_headers(half: HalfMessage, abandoned: Abandoned, partition: int, end: int) -> Headers:
-    return [
-        *copy_headers(half, partition, abandoned.entry.checks, end),
-        (header_names.REASON, b"ABANDONED"),
-        *_said(header_names.ERROR, abandoned.entry.error),
-        *_said(header_names.CLIENT_ID, abandoned.operator),
-        *_said(header_names.REMARK, abandoned.reason),
-    ]
-
-
-def _said(name: str, text: str | None) -> Headers:
-    """A header for people, if there is something to say."""
-    return [] if text is None else [(name, text[:_MAX_ERROR].encode(errors="replace"))]
 
 
 def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:

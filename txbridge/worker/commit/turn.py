@@ -8,10 +8,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from txbridge.core.batch import Batch, Part
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import EndRecord
 from txbridge.core.half_queue import HalfQueue
 from txbridge.kafka.failures import LogGoneError
-from txbridge.worker.commit.records import MalformedRecord
 
 Waiting = deque[EndRecord | MalformedRecord]
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.core.names import Names
+from txbridge.kafka.endtxn_watch import FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.failures import (
     AbortedError,
@@ -19,17 +20,11 @@ from txbridge.kafka.failures import (
     RecordsRefusedError,
     UnnamedRecordsError,
 )
+from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.log import librdkafka_logger
 from txbridge.worker.commit import tracing
-from txbridge.worker.commit.endtxn_watch import FENCED_CODES, EndTxnWatch
-from txbridge.worker.commit.fence import guarded, is_fenced, open_fence
-from txbridge.worker.commit.records import (
-    Contents,
-    OffsetTopicMovedError,
-    Receipt,
-    Transaction,
-    TransactionFailedError,
-)
+from txbridge.worker.commit.contents import Contents, Receipt
+from txbridge.worker.commit.records import OffsetTopicMovedError, Transaction, TransactionFailedError
 from txbridge.worker.failpoints import fault_point
 
 #: The call came while an earlier error of this transaction stood: aborting tells what it was.

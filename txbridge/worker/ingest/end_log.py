@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
@@ -12,7 +13,6 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import copyable_headers, headers_of
 from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
-from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.commit.turn import Waiting
 from txbridge.worker.ingest.end_inbox import EndEvent, EndInbox
 from txbridge.worker.partition_state import PartitionState

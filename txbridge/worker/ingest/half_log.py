@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import EndRecord
 from txbridge.kafka.environment import Outside
-from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.partition_state import PartitionState
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.

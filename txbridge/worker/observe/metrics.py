@@ -21,11 +21,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
 from txbridge.core.end_record import Source
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import RefusalReason, TransactionState
-from txbridge.worker.commit.records import MalformedRecord
 from txbridge.worker.observe.histogram import BulkHistogram
 from txbridge.worker.observe.labels import KnownNames
 

@@ -9,9 +9,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.kafka.config import transactional_producer_config
 from txbridge.kafka.denied import named
+from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.failures import FencedError
-from txbridge.worker.commit.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 
 #: Kafka does not answer: said soon, and tried again by the caller.
 _CONNECT_TIMEOUT_S = 5.0

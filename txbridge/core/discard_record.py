@@ -1,0 +1,62 @@
+"""Records of the discard topic: malformed records of internal topics, and messages that were given up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txbridge.core import names
+from txbridge.core.draft import Abandoned
+from txbridge.core.half_message import HalfMessage, copy_headers
+from txbridge.core.names import Headers
+from txbridge.core.open_messages import HalfEntry
+
+#: Bytes of an error text that are copied into a header.
+_MAX_ERROR = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedRecord:
+    """A record that breaks the protocol, as it came, and the rule that it breaks."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    error: str
+    #: Of a copy (core/dedup.py): half offset of the first.
+    copy_of: int | None = None
+
+    def discard_headers(self) -> list[tuple[str, bytes | None]]:
+        """Ours, which go behind those that it had: the last of a name is ours."""
+        headers: list[tuple[str, bytes | None]] = [
+            (names.VERSION, names.PROTOCOL_VERSION),
+            (names.REASON, b"MALFORMED" if self.copy_of is None else b"COPY"),
+            (names.ERROR, self.error[:_MAX_ERROR].encode(errors="replace")),
+            (names.RECORD_SOURCE, f"{self.topic}:{self.partition}:{self.offset}".encode()),
+        ]
+        if self.copy_of is not None:
+            headers.append((names.HALF_COORDINATES, f"{self.partition}:{self.copy_of}".encode()))
+        return headers
+
+
+def given_up_headers(half: HalfMessage, entry: HalfEntry, partition: int, end: int) -> Headers:
+    headers = copy_headers(half, partition, entry.checks, end)
+    headers.append((names.REASON, (entry.reason or "").encode()))
+    return [*headers, *_said(names.ERROR, entry.error)]
+
+
+def abandoned_headers(half: HalfMessage, abandoned: Abandoned, partition: int, end: int) -> Headers:
+    return [
+        *copy_headers(half, partition, abandoned.entry.checks, end),
+        (names.REASON, b"ABANDONED"),
+        *_said(names.ERROR, abandoned.entry.error),
+        *_said(names.CLIENT_ID, abandoned.operator),
+        *_said(names.REMARK, abandoned.reason),
+    ]
+
+
+def _said(name: str, text: str | None) -> Headers:
+    """A header for people, if there is something to say."""
+    return [] if text is None else [(name, text[:_MAX_ERROR].encode(errors="replace"))]
