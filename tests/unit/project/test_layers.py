@@ -1,0 +1,103 @@
+"""The layers of the package: which folder may import which, and that the core is pure."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[3] / "txbridge"
+
+#: By folder (or module) of the package, the ones that it may import. What is not in here is free: it is an entrance.
+ALLOWED = {
+    "errors": set(),
+    "text": set(),
+    "log": set(),
+    "tracing": set(),
+    "core": set(),
+    "kafka": {"core", "errors", "log", "text"},
+    "topics": {"core", "kafka", "errors", "text"},
+    "config": {"core", "kafka", "errors"},
+    "subject": {"config", "errors"},
+    "client": {"core", "kafka", "topics", "errors", "log", "text", "tracing"},
+    "operations": {"core", "kafka", "topics", "config", "subject", "errors", "log", "text"},
+    "worker": {"core", "kafka", "topics", "config", "operations", "errors", "log", "text", "tracing"},
+    "embedded": {"errors", "text"},
+    "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
+}
+#: In the worker by stage: the pages alone know operations, and no stage knows the loop that runs it.
+STAGES_OF_THE_WORKER = {
+    "gates": {"gates", "observe"},
+    "ingest": {"ingest", "observe", "partition_state"},
+    "observe": {"observe", "gates", "owner", "partitions"},
+}
+#: What the core may use of the standard library, and of others: nothing that reads a clock, a file or a socket.
+PURE = {
+    *("__future__", "array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"),
+    *("itertools", "json", "math", "re", "sys", "typing", "urllib.parse"),
+    # Parses JSON; without pydantic itself.
+    "pydantic_core",
+}
+
+
+def _imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            module = node.module or ""
+            yield from (f"{module}.{name.name}" for name in node.names) if module == "txbridge" else (module,)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def _files(folder: str) -> list[Path]:
+    found = [*(PACKAGE / folder).rglob("*.py"), *PACKAGE.glob(f"{folder}.py")]
+    assert found, f"there is no {folder} any more"
+    return found
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_no_import_runs_back_up(folder: str) -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {name}"
+        for file in _files(folder)
+        for name in _imports(file)
+        if name.partition(".")[0] == "txbridge" and name.split(".")[1] not in {folder, *ALLOWED[folder]}
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("stage", STAGES_OF_THE_WORKER)
+def test_no_stage_of_the_worker_knows_what_comes_behind_it(stage: str) -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {name}"
+        for file in _files(f"worker/{stage}")
+        for name in _imports(file)
+        if name.startswith("txbridge.worker.") and name.split(".")[2] not in STAGES_OF_THE_WORKER[stage]
+    ]
+    assert wrong == []
+
+
+def test_operations_are_known_to_the_pages_of_the_worker_alone() -> None:
+    knowing = {
+        file.relative_to(PACKAGE).parts[:2]
+        for file in _files("worker")
+        if any(name.startswith("txbridge.operations") for name in _imports(file))
+    }
+    assert knowing <= {("worker", "http")}
+
+
+def test_the_core_is_pure() -> None:
+    used = {name for file in _files("core") for name in _imports(file) if not name.startswith("txbridge.")}
+    assert {name for name in used if name not in PURE and name.partition(".")[0] not in PURE} == set()
+
+
+def test_the_core_loads_no_library_that_reads_or_writes() -> None:
+    modules = [f"txbridge.core.{file.stem}" for file in _files("core") if file.stem != "__init__"]
+    check = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout.split()
+    assert set(loaded) & {"confluent_kafka", "faust", "aiokafka", "prometheus_client", "structlog", "pydantic"} == set()
