@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
-from txbridge.worker.commit.turn import Waiting
 from txbridge.worker.commit_loop import CommitLoop
 from txbridge.worker.ingest.end_inbox import EndEvent, EndInbox
+from txbridge.worker.ingest.end_log import EndLog
 
 _Offer = Callable[[EndEvent], None]
 _MESSAGES = 120
@@ -160,10 +160,10 @@ def test_p9_an_end_that_outruns_the_commits_waits_in_kafka_not_in_memory(
     waiting: list[int] = []
     run = CommitLoop.run
 
-    def slow(self: CommitLoop, ends: Waiting, end_position: int) -> None:
-        waiting.append(len(ends))
+    def slow(self: CommitLoop, end_log: EndLog) -> None:
+        waiting.append(len(end_log.waiting))
         time.sleep(0.02)
-        run(self, ends, end_position)
+        run(self, end_log)
 
     monkeypatch.setattr(CommitLoop, "run", slow)
     topic = bridge.create_topic("real")

@@ -33,10 +33,10 @@ from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.worker import restore
+from txbridge.worker.check_round import CheckRound
 from txbridge.worker.commit.committer import Committer
 from txbridge.worker.commit.records import Transaction
 from txbridge.worker.commit.writer import TransactionalWriter
-from txbridge.worker.commit_loop import CommitLoop
 from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
@@ -190,7 +190,7 @@ def what_times_out_is_tried_again_as_it_was() -> None:
 
 def check_before_the_end_is_applied() -> None:
     """A check is sent as soon as it is due, whatever waits in END."""
-    CommitLoop._round_as_of = lambda self, _next_end: None if self._due is None else self._due[0]
+    CheckRound.as_of = lambda self, _next_end: None if self._due is None else self._due[0]
 
 
 def check_the_dead() -> None:

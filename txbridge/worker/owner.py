@@ -204,4 +204,4 @@ class PartitionOwner(threading.Thread):
                 self._outside.wait(self._stopping, commit_loop.pause)
                 continue
             end_log.fill(commit_loop.idle)
-            commit_loop.run(end_log.waiting, end_log.position)
+            commit_loop.run(end_log)

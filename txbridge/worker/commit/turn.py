@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import EndRecord
 from txbridge.core.half_queue import HalfQueue
 from txbridge.kafka.failures import LogGoneError
-
-Waiting = deque[EndRecord | MalformedRecord]
+from txbridge.worker.ingest.end_log import Waiting
 
 
 @dataclass(slots=True)

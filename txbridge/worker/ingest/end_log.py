@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import EndRecord, parse_end
@@ -13,7 +14,6 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import copyable_headers, headers_of
 from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
-from txbridge.worker.commit.turn import Waiting
 from txbridge.worker.ingest.end_inbox import EndEvent, EndInbox
 from txbridge.worker.partition_state import PartitionState
 
@@ -27,14 +27,17 @@ _COMPARE_EVERY_S = 1.0
 #: The same while we read END ourselves: only to notice that Kafka is away, or that END was cut, when all else is idle.
 _LOOK_EVERY_S = 5.0
 
+#: Records of END that wait to be applied, in its order.
+Waiting = Sequence[EndRecord | MalformedRecord]
+
 _log = get_logger("txbridge.worker")
 
 
 class EndLog:
-    """What of END is read and waits to be applied, in `waiting`; the commit loop takes it from the left."""
+    """What of END is read and waits to be applied. Used by the owner's thread, but for `known_end`."""
 
     def __init__(self, names: Names, state: PartitionState, inbox: EndInbox, outside: Outside = OUTSIDE) -> None:
-        self.waiting: Waiting = deque()
+        self._waiting: deque[EndRecord | MalformedRecord] = deque()
         #: END offset behind the last that was read, and behind markers that follow it.
         self.position = state.queue.next_end
         self._sizes: deque[int] = deque()
@@ -58,17 +61,27 @@ class EndLog:
         """END reaches at least this offset; for any thread, and without asking Kafka."""
         return max(self.position, self._seen_end, self._inbox.offered)
 
+    @property
+    def waiting(self) -> Waiting:
+        """What waits, to look at: `drop_applied` alone takes from it."""
+        return self._waiting
+
+    def drop_applied(self) -> None:
+        """What Kafka has committed waits no more."""
+        waiting, next_end = self._waiting, self._state.queue.next_end
+        while waiting and waiting[0].offset < next_end:
+            waiting.popleft()
+            self._bytes -= self._sizes.popleft()
+
     def fill(self, timeout: float) -> None:
         """Take what is there; waits at most `timeout` seconds when nothing waits already.
 
         Raises LogGoneError, KafkaException.
         """
-        while len(self._sizes) > len(self.waiting):
-            self._bytes -= self._sizes.popleft()
-        room = _WAITING - len(self.waiting)
+        room = _WAITING - len(self._waiting)
         if room <= 0 or self._bytes >= _WAITING_BYTES:
             return
-        if self.waiting:
+        if self._waiting:
             timeout = 0.0
         if self._inbox.must_read:
             self._read(room, timeout)
@@ -77,7 +90,7 @@ class EndLog:
             for event in self._inbox.take(room, timeout):
                 self._add(event)
             every = _COMPARE_EVERY_S
-        if self._outside.monotonic() - self._compared > every and not self.waiting:
+        if self._outside.monotonic() - self._compared > every and not self._waiting:
             self._compared = self._outside.monotonic()
             self._compare()
 
@@ -138,7 +151,7 @@ class EndLog:
         if event.offset > self.position:
             self._state.end_gaps.note(event.offset)
         self._blocked_since = None
-        self.waiting.append(record)
+        self._waiting.append(record)
         self._sizes.append(len(event.value or b""))
         self._bytes += self._sizes[-1]
         self.position = event.offset + 1

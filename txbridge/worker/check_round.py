@@ -1,0 +1,173 @@
+"""The check round of a partition: checks and discards that are due, and when they may go into a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from txbridge.core.draft import Draft
+from txbridge.core.open_messages import HalfEntry
+from txbridge.core.transaction_size import TransactionSize
+from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.worker.gates.group_liveness import GroupLiveness
+from txbridge.worker.gates.refused_checks import RefusedChecks
+from txbridge.worker.gates.topic_health import TopicHealth
+from txbridge.worker.observe.check_watch import CheckWatch
+from txbridge.worker.partition_state import PartitionContext, PartitionState
+
+#: Least time between two rounds that ask Kafka whether checks may be sent; a round that was full is followed at once.
+#: With a steady stream of checks a message waits for its round twice, to be asked about and for what came before its
+#: answer: with 0.1 the one in the middle took 189 ms, with 0.05 135 ms, and processors had as much to do.
+ROUND_S = 0.05
+#: The same after a round that found nothing to do: all that is due waits for groups of which nobody is alive, which may
+#: be for days, or for its turn at transaction_check_rate. Each round asks Kafka where END ends, and the commits of all
+#: others wait for that.
+_VAIN_ROUND_S = 0.25
+#: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
+ROUND_LIMIT = 1_000
+#: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction; one
+#: by one while a transaction must be small.
+_STEP = 10
+
+
+class CheckRound:
+    """Decides when something may be checked or discarded, and drafts it. Runs in the owner's thread."""
+
+    def __init__(
+        self,
+        context: PartitionContext,
+        state: PartitionState,
+        topics: TopicHealth,
+        refused_checks: RefusedChecks,
+        size: TransactionSize,
+    ) -> None:
+        self._state = state
+        self._names = context.names
+        self._outside = context.outside
+        self._topics = topics
+        self._refused_checks = refused_checks
+        self._size = size
+        self._groups = GroupLiveness(context.membership, context.names, context.outside)
+        self._watch = CheckWatch(state.partition, context.outside)
+        # Groups with checks due that the round at hand looks at.
+        self._due_groups: list[str] = []
+        self._next_round = 0.0
+        # A time at which something was due, and where END ended after it.
+        self._due: tuple[int, int] | None = None
+        self._rate = context.check_rate
+        self._tokens = float(context.check_rate)
+        self._tokens_at = self._outside.monotonic()
+
+    @property
+    def overdue(self) -> float:
+        """Seconds for which checks have been due, as far as nobody says that they are not possible. For any thread."""
+        return self._watch.overdue
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was due that has not had its round."""
+        return self._due is not None
+
+    # --- when -------------------------------------------------------------------------------------------------------
+
+    def note_what_is_due(self, clock: BrokerClock, end_position: int) -> None:
+        """Once something is due, remember up to where END has to be applied first: its end as of a later time.
+
+        A decision that is stored by then must stop the check. Not its end as of the check, which under a steady stream
+        of decisions is never reached.
+        """
+        if self._due is not None or self._outside.monotonic() < self._next_round:
+            return
+        now = clock.due()
+        due = self._state.queue.next_due(now)
+        if due is None or due > now:
+            self._watch.round_done({})
+            return
+        self._next_round = self._outside.monotonic() + ROUND_S
+        # A decision that whoever is asked does not know would not stop the check.
+        end = self._state.end_reader.end_from(end_position)
+        if end is None:
+            self._watch.round_waits("Kafka has to say where END ends")
+        else:
+            self._due = (now, end)
+
+    def as_of(self, next_end: int) -> int | None:
+        """The time up to which checks and discards may be done in a draft that applies END up to here, or None."""
+        if self._due is None:
+            return None
+        as_of, end = self._due
+        if end <= next_end:
+            return as_of
+        self._watch.round_waits(f"END has to be applied up to offset {end}, and is up to {self._state.queue.next_end}")
+        return None
+
+    def check_topics(self, as_of: int) -> set[str]:
+        """Ask about the groups that are to be checked; returns the check topics of those with somebody alive."""
+        timers = self._state.queue.timers
+        self._due_groups = self._groups.attend(
+            lambda limit: timers.groups_with_checks_due(as_of, limit),
+            lambda group: timers.has_checks_due(group, as_of),
+        )
+        return {self._names.check(group) for group in self._due_groups if self._groups.is_alive(group)}
+
+    # --- what -------------------------------------------------------------------------------------------------------
+
+    def draft(self, draft: Draft, as_of: int, most_discards: int) -> None:
+        """Checks and discards, as many as may be."""
+        self._due = None
+        self._in_steps(draft, lambda step: draft.discard(as_of, step), most_discards)
+        most_checks = min(ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
+        self._in_steps(
+            draft,
+            lambda step: draft.send_checks(as_of, self._may_check, step, self._why_not_check, self._due_groups),
+            most_checks,
+        )
+        self._tokens -= len(draft.checks)
+        if len(draft.discards) >= most_discards or len(draft.checks) >= most_checks > 0:
+            self._next_round = 0.0
+        self._watch.round_done(self._why_not_checked())
+
+    def drafted(self, draft: Draft) -> None:
+        """The draft of a round is complete. After one that found nothing to do, the next may wait."""
+        if not (draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked):
+            self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
+
+    def sent(self, draft: Draft) -> None:
+        """Kafka has the checks of this draft."""
+        self._watch.sent({entry.group for entry in draft.checks})
+
+    def _in_steps(self, draft: Draft, more: Callable[[int], int], limit: int) -> None:
+        """Look at up to `limit` messages and draft those that can be: their bodies are all in memory at once.
+
+        `more` returns how many of so many it has looked at.
+        """
+        is_shrunk, most = self._size.is_shrunk, self._size.limits.bytes
+        step, most = (1, most) if is_shrunk else (_STEP, draft.bytes + most)
+        looked_at = 0
+        while looked_at < limit and draft.bytes < most:
+            found = more(min(step, limit - looked_at))
+            if not found:
+                break
+            looked_at += found
+
+    def _why_not_checked(self) -> dict[str, str]:
+        """Groups with checks due of which it is not known that nobody is alive, and what their checks wait for."""
+        waiting: dict[str, str] = {}
+        for group in self._due_groups:
+            if self._groups.is_alive(group):
+                problem = self._topics.problem_of(self._names.check(group))
+                waiting[group] = problem or "Kafka has to take them, and transaction_check_rate to let them pass"
+            elif (why := self._groups.why_unknown(group)) is not None:
+                waiting[group] = f"it is not known who is alive in the group: {why}"
+        return waiting
+
+    def _may_check(self, group: str) -> bool:
+        return self._groups.is_alive(group) and self._topics.problem_of(self._names.check(group)) is None
+
+    def _why_not_check(self, entry: HalfEntry) -> str | None:
+        return self._refused_checks.obstacle(entry, self._names.check(entry.group))
+
+    def _check_tokens(self) -> int:
+        now = self._outside.monotonic()
+        self._tokens = min(float(self._rate), self._tokens + (now - self._tokens_at) * self._rate)
+        self._tokens_at = now
+        return int(self._tokens)
