@@ -586,6 +586,8 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
         "pending",
         0,
     )
+    for cause, total in (("GROUP dead: not asked", 1), ("does not exist", 0)):
+        assert json.loads(run(bridge, "pending", "--format", "json", "--cause", cause).stdout)["total"] == total
     done = run(
         bridge, "resolve", where(prepared), "commit", "--id", short, "--reason", "it was paid", "--format", "json"
     )

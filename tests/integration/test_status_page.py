@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import Browser, browser
-from tests.support.harness import COMMIT, UNKNOWN, Bridge, Prepared, WorkerProcess, eventually
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, WorkerProcess, eventually
 from txbridge.embedded.ports import free_port
 
 TOKEN = "a-token-of-this-test"
@@ -223,6 +223,111 @@ def test_a_held_message_is_abandoned_and_no_other(bridge: Bridge, monkeypatch: p
     bridge.wait_outcome(pending, "commit")
 
 
+def listed(port: int, cause: str = "") -> dict[str, Any]:
+    """The open messages of the namespace, once they have been read."""
+    found: dict[str, Any] = {}
+
+    def is_read() -> bool:
+        found.update(ask(port, f"/open.json?cause={cause}")[1])
+        return found["read"] is not None and not found["reading"]
+
+    eventually(is_read, 60)
+    return dict(found["read"])
+
+
+def test_every_open_message_of_the_namespace_is_listed_whoever_serves_its_partition(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, port = start(bridge, monkeypatch, "read", transaction_timeout=60_000, transaction_check_max=15)
+    bridge.worker(wait=1, transaction_timeout=60_000, transaction_check_max=15)
+    topic, missing = bridge.create_topic("real"), f"{bridge.namespace}.missing"
+    pending = [bridge.prepare(topic, b"1", group="one", partition=0), bridge.prepare(topic, b"2", partition=1)]
+    held = [bridge.prepare(missing, b"held", partition=partition) for partition in (0, 1)]
+    for one in held:
+        bridge.decide(one, COMMIT)
+    eventually(lambda: [bridge.parked_states(partition).count("held") for partition in (0, 1)] == [1, 1])
+    found: dict[str, Any] = {}
+
+    def all_are_there() -> bool:
+        found.update(listed(port))
+        return found["total"] == 4 and found["states"] == {"pending": 2, "held": 2}
+
+    # Nobody is asked more often than every ten seconds.
+    eventually(all_are_there, 60, lambda: str(found))
+    assert (found["partitions"], found["unread"], found["warnings"]) == (2, {}, [])
+    assert {one["of"] for one in found["messages"]} == {where(one) for one in (*pending, *held)}
+    causes = {one["text"]: one for one in found["causes"]}
+    assert set(causes) == {
+        f"held for topic {missing}: topic {missing} does not exist",
+        "pending, group one: not asked yet",
+        "pending, group group: not asked yet",
+    }
+    only = listed(port, next(one["name"] for text, one in causes.items() if text.startswith("held")))
+    assert {one["of"] for one in only["messages"]} == {where(one) for one in held}
+    assert {one["trouble"] for one in only["messages"]} == {f"topic {missing} does not exist"}
+    for one in (*pending, *held):
+        assert one.transaction_id not in json.dumps([found, only])
+    assert ask(port, "/plan", {}, TOKEN)[0] == ask(port, "/carry-out", {}, TOKEN)[0] == 404
+
+
+def test_many_are_acted_on_by_their_cause_after_a_dry_run(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, port = start(bridge, monkeypatch, "act", transaction_timeout=60_000, transaction_check_max=15)
+    topic = bridge.create_topic("real")
+    stuck = [*bridge.prepare_many(topic, [b"a", b"b", b"c"], partition=0), bridge.prepare(topic, b"d", partition=1)]
+    other = bridge.prepare(topic, b"other", group="other", partition=0)
+    found = listed(port)
+    name = next(one["name"] for one in found["causes"] if "group group" in one["text"])
+    order = {"cause": name, "action": "commit"}
+    assert ask(port, "/plan", order, "wrong") == (401, {"error": "the token is missing or wrong"})
+    assert ask(port, "/plan", {**order, "action": "delete"}, TOKEN)[0] == 400
+    assert ask(port, "/plan", {**order, "cause": "0" * 16}, TOKEN) == (
+        400,
+        {"error": "no message is open for this cause any more"},
+    )
+    code, plan = ask(port, "/plan", order, TOKEN)
+    assert code == 200, plan
+    assert (plan["would"], plan["refused"], plan["left"]) == (4, 0, 0)
+    assert sorted(plan["first"]) == sorted(map(where, stuck))
+    assert bridge.visible(topic) == {}
+    # What is finished meanwhile is refused; what comes meanwhile is not in the plan.
+    bridge.decide(stuck[1], ROLLBACK)
+    bridge.wait_outcome(stuck[1], "rollback")
+    late = bridge.prepare(topic, b"late", partition=0)
+    who = {"plan": plan["plan"], "reason": "they were paid", "operator": "eve"}
+    assert ask(port, "/carry-out", who, "wrong")[0] == 401
+    assert ask(port, "/carry-out", {**who, "reason": " "}, TOKEN)[0] == 400
+    code, done = ask(port, "/carry-out", who, TOKEN)
+    assert code == 200, done
+    assert done["results"] == {"committed": 3, "refused": 1}
+    [refused] = done["others"]
+    assert (refused["of"], refused["detail"]) == (where(stuck[1]), "it is finished meanwhile. Nothing was written")
+    bridge.wait_visible(topic, [b"a", b"c", b"d"])
+    # Once.
+    assert ask(port, "/carry-out", who, TOKEN)[0] == 400
+    assert {one["of"] for one in listed(port)["messages"]} == {where(other), where(late)}
+    [acted] = worker.events("acted_on_many_by_status_page")
+    assert (acted["action"], acted["operator"], acted["results"]) == ("commit", "eve", done["results"])
+    assert acted["cause"] == "pending, group group: not asked yet"
+    # A held one can only be abandoned, and the dry run says so.
+    held = bridge.prepare(f"{bridge.namespace}.missing", b"held", partition=0)
+    bridge.decide(held, COMMIT)
+    eventually(lambda: "held" in bridge.parked_states(0))
+
+    def cause() -> str | None:
+        return next((one["name"] for one in listed(port)["causes"] if one["state"] == "held"), None)
+
+    name = eventually(cause, 60)
+    code, plan = ask(port, "/plan", {"cause": name, "action": "rollback"}, TOKEN)
+    assert (code, plan["would"], plan["refused"]) == (200, 0, 1)
+    [why] = plan["refusals"]
+    assert "it is committed already" in why
+    code, plan = ask(port, "/plan", {"cause": name, "action": "abandon"}, TOKEN)
+    assert (code, plan["would"], plan["first"]) == (200, 1, [where(held)])
+    code, done = ask(port, "/carry-out", {**who, "plan": plan["plan"]}, TOKEN)
+    assert (code, done["results"]) == (200, {"abandoned": 1}), done
+    assert TOKEN not in worker.log
+
+
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +437,38 @@ def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
         page.wait("document.querySelectorAll('#history li').length === 3")
         assert "operator eve" in page.text("#history")
         assert page.run("window.hacked") is None
+        # The whole namespace: chosen by cause, one looked at, all rolled back after a dry run.
+        lost = bridge.prepare_many(topic, [b"lost 0", b"lost 1"], group="lost")
+        page.wait(
+            "[...document.querySelectorAll('#causes button')].some(one => one.innerText.includes('group lost'))", 60
+        )
+        page.run(
+            "[...document.querySelectorAll('#causes button')].find(one => one.innerText.includes('group lost')).click()"
+        )
+        page.wait("document.querySelectorAll('#messages button.where').length === 2")
+        page.run("document.querySelector('#messages button.where').click()")
+        page.wait("document.querySelector('#summary').textContent.includes('group lost')")
+        assert any(where(one) in page.text("#summary") for one in lost)
+        page.run(
+            fill.format("many-token", "'wrong'")
+            + fill.format("many-operator", "'eve'")
+            + fill.format("many-reason", json.dumps(evil))
+        )
+        dry_run = "document.querySelector('#dry button[value=rollback]').click()"
+        page.run(dry_run)
+        page.wait("document.querySelector('#planned').textContent === 'the token is missing or wrong'")
+        page.run(fill.format("many-token", json.dumps(TOKEN)) + dry_run)
+        page.wait("document.querySelector('#planned').textContent.includes('Roll back: 2 messages')")
+        assert bridge.outcomes().get((lost[0].partition, lost[0].offset)) is None
+        assert page.text("#do") == "Roll back these 2 now"
+        page.run("document.querySelector('#do').click()")
+        page.wait("document.querySelector('#planned').textContent === 'rolled_back: 2'")
+        for one in lost:
+            bridge.wait_outcome(one, "rollback")
+        page.wait(
+            "![...document.querySelectorAll('#causes button')].some(one => one.innerText.includes('group lost'))", 60
+        )
+        assert page.run("window.hacked") is None
         # A wrong token is an answer that the browser itself notes; nothing else went wrong.
         assert all("status of 40" in one for one in page.errors), page.errors
         assert {one.rpartition("/")[0] for one in page.requests} == {address}
@@ -347,10 +484,16 @@ def _assert_readable(page: Browser, url: str) -> None:
         page.open(url, width, height, phone=name == "phone")
         page.wait("document.querySelectorAll('#plots svg').length === 6")
         assert page.run("document.documentElement.scrollWidth") <= width
+        page.wait("document.querySelectorAll('#messages button.where').length >= 1", 60)
         # No column is hidden behind the edge of its table.
         page.wait("document.querySelectorAll('#groups td').length > 6")
         assert page.run("[...document.querySelectorAll('.wide')].every(one => one.scrollWidth <= one.clientWidth)"), (
             name
         )
         # What a thumb must hit.
-        assert page.run("Math.min(...[...document.querySelectorAll('button')].map(one => one.offsetHeight))") >= 36
+        assert (
+            page.run(
+                "Math.min(...[...document.querySelectorAll('button')].map(one => one.offsetHeight).filter(Boolean))"
+            )
+            >= 36
+        )

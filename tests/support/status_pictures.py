@@ -43,6 +43,11 @@ def main() -> None:
                 for name, width in (("desktop", 1_100), ("phone", 390)):
                     page.open(f"http://127.0.0.1:{port}/status", width, 900, phone=name == "phone")
                     page.wait("document.querySelectorAll('#plots svg').length === 6")
+                    # One of the smaller causes: the page is long enough.
+                    page.wait("document.querySelectorAll('#causes button').length > 3")
+                    causes = "[...document.querySelectorAll('#causes button')]"
+                    page.run(f"{causes}.find(one => one.innerText.includes('held')).click()")
+                    page.wait("document.querySelectorAll('#messages button.where').length === 1")
                     page.run(f"document.querySelector('#of').value = '{held.partition}:{held.offset}'")
                     page.run("document.querySelector('#find').requestSubmit()")
                     page.wait("document.querySelectorAll('#history li').length === 3")

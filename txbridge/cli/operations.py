@@ -103,6 +103,9 @@ def pending_command(
     topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
     partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
     min_age: Annotated[str, typer.Option(metavar="AGE", help="Only those as old as this: 90s, 10m, 2h, 3d.")] = "0s",
+    cause: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only those whose cause has this text in it, as it is listed.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="List so many at most, the oldest.")] = 100,
     show_ids: Annotated[
         bool,
@@ -118,7 +121,7 @@ def pending_command(
 
     Exit code 0: listed, be it none; 2: could not list, or not all partitions.
     """
-    selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), limit)
+    selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), cause, limit)
     settings = settings_of(bootstrap_servers, namespace, config, kafka)
     with about(settings):
         connection = Connection.open(settings)

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from txbridge.cli.render import next_step, shown_key, trouble
+from txbridge.cli.render import shown_key
 from txbridge.cli.terminal import console
 from txbridge.core.states import TransactionState
 from txbridge.operations import Listing, OpenMessage
+from txbridge.operations.causes import next_step_of, trouble_of
 from txbridge.subject import Subject
 from txbridge.text import counted, duration, plain
 
@@ -95,8 +96,8 @@ def _table(listing: Listing, *, show_ids: bool) -> Table:
             Text(plain(shown_key(message.key), _KEY)),
             Text(duration(max(listing.now - message.born, 0))),
             Text(str(message.checks)),
-            Text(plain(next_step(message, listing.now), _ERROR)),
-            Text(plain(trouble(message), _ERROR)),
+            Text(plain(next_step_of(message, listing.now), _ERROR)),
+            Text(plain(trouble_of(message), _ERROR)),
         ]
         table.add_row(*cells)
     return table
@@ -121,7 +122,7 @@ def _block(message: OpenMessage, now: int, width: int, *, show_ids: bool) -> Ite
         message.state.value,
         f"age {duration(max(now - message.born, 0))}",
         counted(message.checks, "check"),
-        plain(next_step(message, now), _ERROR),
+        plain(next_step_of(message, now), _ERROR),
     ]
     where = [f"group {message.group}", f"topic {message.real_topic}"]
     if message.key is not None:
@@ -129,7 +130,7 @@ def _block(message: OpenMessage, now: int, width: int, *, show_ids: bool) -> Ite
     yield from _flow(what, width, _GAP, _INDENT)
     for line in _flow(where, width - len(_INDENT), _GAP, ""):
         yield _INDENT + line
-    for line in _flow(plain(trouble(message), 2 * _ERROR).split(" "), width - len(_INDENT), " ", ""):
+    for line in _flow(plain(trouble_of(message), 2 * _ERROR).split(" "), width - len(_INDENT), " ", ""):
         if line:
             yield _INDENT + line
 

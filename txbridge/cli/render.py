@@ -14,7 +14,7 @@ from rich.text import Text
 from txbridge.cli.terminal import console
 from txbridge.operations import Answer, OpenMessage, Result
 from txbridge.subject import Subject
-from txbridge.text import duration, plain
+from txbridge.text import plain
 
 #: Wide enough for every line when the output is not a terminal: a wrapped line is hard to search.
 _WIDE = 250
@@ -29,23 +29,6 @@ def shown_key(key: bytes | None) -> str:
         return key.decode()
     except UnicodeDecodeError:
         return "0x" + key.hex()
-
-
-def next_step(message: OpenMessage, now: int) -> str:
-    """What the worker will do and when, as `check in 12s`."""
-    if message.stored is not None:
-        return f"{message.stored}, not applied yet"
-    if message.next_due is None:
-        return f"{message.next_step.value} within a minute"
-    if message.next_due > now:
-        return f"{message.next_step.value} in {duration(message.next_due - now)}"
-    return f"{message.next_step.value} due for {duration(now - message.next_due)}"
-
-
-def trouble(message: OpenMessage) -> str:
-    """Reason of a discard and last error, as far as they are known."""
-    gone = "its body is gone from the half topic" if message.gone else None
-    return "; ".join(text for text in (message.reason, gone, message.error) if text)
 
 
 def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[str, Any]:

@@ -1,9 +1,13 @@
-"""Why a message is open, in words that many messages share: a person reads ten causes and not ten thousand messages."""
+"""Why a message is open, in words that many messages share, and what will be done about it.
+
+A person reads ten causes and not ten thousand messages.
+"""
 
 from __future__ import annotations
 
 from txbridge.core.states import TransactionState
 from txbridge.operations.model import NextStep, OpenMessage
+from txbridge.text import duration
 
 #: A worker sends a check and discards when it is due. What is due for longer has nobody who does it.
 OVERDUE_MS = 60_000
@@ -32,3 +36,20 @@ def cause_of(message: OpenMessage, now: int) -> str:
     if message.checks:
         return f"pending, group {group}: asked, and not decided yet"
     return f"pending, group {group}: not asked yet"
+
+
+def next_step_of(message: OpenMessage, now: int) -> str:
+    """What the worker will do and when, as `check in 12s`."""
+    if message.stored is not None:
+        return f"{message.stored}, not applied yet"
+    if message.next_due is None:
+        return f"{message.next_step.value} within a minute"
+    if message.next_due > now:
+        return f"{message.next_step.value} in {duration(message.next_due - now)}"
+    return f"{message.next_step.value} due for {duration(now - message.next_due)}"
+
+
+def trouble_of(message: OpenMessage) -> str:
+    """Reason of a discard and last error, as far as they are known."""
+    gone = "its body is gone from the half topic" if message.gone else None
+    return "; ".join(text for text in (message.reason, gone, message.error) if text)

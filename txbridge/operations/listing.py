@@ -37,13 +37,15 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
     wanted = range(connection.partitions) if selection.partition is None else [selection.partition]
     views, unread = _read(connection, wanted)
     now = time.time_ns() // 1_000_000
+    part = (selection.cause or "").lower()
     causes, left_out = Counter[str](), Counter[TransactionState]()
 
     def fitting() -> Iterator[OpenMessage]:
         for view in views:
             for message in view.messages():
-                if selection.admits(message, now):
-                    causes[cause_of(message, now)] += 1
+                cause = cause_of(message, now) if selection.admits(message, now) else None
+                if cause is not None and part in cause.lower():
+                    causes[cause] += 1
                     yield message
                 else:
                     left_out[message.state] += 1

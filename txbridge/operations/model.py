@@ -99,6 +99,8 @@ class Selection:
     partition: int | None = None
     #: ms; compared with the time since birth.
     min_age: int = 0
+    #: A part of the cause in words, large or small letters.
+    cause: str | None = None
     #: Most messages to list, oldest first.
     limit: int | None = 100
 
@@ -143,10 +145,14 @@ class Result(Enum):
     #: A held one was given up.
     ABANDONED = "abandoned"
     #: Of a dry run: nothing was written.
+    WOULD_COMMIT = "would_commit"
+    WOULD_ROLL_BACK = "would_roll_back"
     WOULD_RESUME = "would_resume"
     WOULD_ABANDON = "would_abandon"
     #: It has no effect, and `detail` says why.
     REFUSED = "refused"
+    #: Kafka did not acknowledge the command: it may be stored all the same. `detail` says more.
+    NOT_KNOWN = "not_known"
     #: Stored in END, but no worker has applied it within the time-out. It will be applied; do not repeat it.
     STORED = "stored"
 

@@ -6,7 +6,7 @@ OP, OFFSET are read committed; HALF is read uncommitted, END as the worker does:
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,9 +78,20 @@ def read_views(connection: Connection) -> list[PartitionView]:
     return views
 
 
-def read_view(connection: Connection, partition: int) -> PartitionView:
+class TooMuchToReadError(EnvironmentProblemError):
+    """There is more to read than whoever asked wants to wait for, or to keep in memory."""
+
+
+def read_view(
+    connection: Connection,
+    partition: int,
+    stopping: Callable[[], bool] = never,
+    most_half: int | None = None,
+) -> PartitionView:
     """All open messages of a partition, as its topics show them.
 
+    `stopping` is asked while topics are read: StoppedError. `most_half` bounds the records of HALF above the watermark:
+    TooMuchToReadError before they are read.
     Raises HangingTransactionError when a Kafka transaction stays open for 30 s, EnvironmentProblemError when a log was
     cut below the checkpoint, KafkaUnreachableError.
     """
@@ -91,13 +102,17 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
     ):
         # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
         half_start, half_end = bounds_of(half)
-        offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset))
+        offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset), stopping)
         view = PartitionView(offset_topic, connection.policy, half_start, half_end, warnings=warnings)
         # After OFFSET: what the checkpoint names can not lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         checkpoint = offset_topic.checkpoint or Checkpoint(half_start, bounds["end"][0], bounds["op"][0], {})
         others = _warn_of_other_topics(connection, view, checkpoint)
         half_from = _start(names.half, partition, checkpoint.half, bounds["half"], view.warnings)
+        if most_half is not None and half_end - half_from > most_half:
+            raise TooMuchToReadError(
+                f"{half_end - half_from:,} records of {names.half}[{partition}] are not settled yet"
+            )
         if offset_topic.checkpoint is not None:
             with open_reader(connection, names.end, partition, committed=False) as end:
                 # A log of another topic has lost no tail: nothing of it was read.
@@ -106,17 +121,17 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         view.next_end = _start(names.end, partition, checkpoint.end, bounds["end"], view.warnings)
         view.next_entry = checkpoint.entry if view.next_end == checkpoint.end else 0
         view.op_position = _start(names.op, partition, checkpoint.op, bounds["op"], [])
-        for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1]):
+        for _, outcome, half_offsets in read_op(connection, view, bounds["op"][1], stopping=stopping):
             view.take_op(outcome, half_offsets)
         half.start(half_from)
-        for message in half.read_to(half_end, never):
+        for message in half.read_to(half_end, stopping):
             try:
                 view.take_half(to_half(message, names))
             except MalformedRecordError:
                 # The worker sets it aside, with the reason. It is no half message, and so it is not pending.
                 continue
     with kafka_errors(f"reading {names.end}[{partition}]"):
-        for record in _read_end(connection, partition, view.next_end, None):
+        for record in _read_end(connection, partition, view.next_end, None, stopping):
             view.take_end(view.rest_of(record))
     return view
 
@@ -133,7 +148,9 @@ def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, i
             time.sleep(_ELECTION_POLL_S)
 
 
-def read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetTopic, list[str]]:
+def read_offset(
+    connection: Connection, partition: int, bounds: tuple[int, int], stopping: Callable[[], bool] = never
+) -> tuple[OffsetTopic, list[str]]:
     topic = connection.names.offset
     offset_topic = OffsetTopic(connection.names, partition)
     warnings: list[str] = []
@@ -145,7 +162,7 @@ def read_offset(connection: Connection, partition: int, bounds: tuple[int, int])
         )
     with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
-        for message in reader.read_to(bounds[1], never):
+        for message in reader.read_to(bounds[1], stopping):
             try:
                 offset_topic.take(message.key(), message.value(), headers_of(message), offset_of(message))
             except MalformedRecordError as error:
@@ -194,7 +211,11 @@ def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], war
 
 
 def read_op(
-    connection: Connection, view: PartitionView, end: int, start: int | None = None
+    connection: Connection,
+    view: PartitionView,
+    end: int,
+    start: int | None = None,
+    stopping: Callable[[], bool] = never,
 ) -> Iterator[tuple[int, Outcome, list[int]]]:
     """OP offset, outcome and half offsets of each record up to `end`, from where the view stands (or from `start`).
 
@@ -203,7 +224,7 @@ def read_op(
     topic, partition = connection.names.op, view.partition
     with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(view.op_position if start is None else start)
-        for message in reader.read_to(end, never):
+        for message in reader.read_to(end, stopping):
             try:
                 outcome, half_offsets = parse_op(message.value(), headers_of(message))
                 if view.offset_topic.checkpoint is not None:
@@ -234,12 +255,14 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
     return found
 
 
-def _read_end(connection: Connection, partition: int, start: int, stop: int | None) -> Iterator[EndRecord]:
+def _read_end(
+    connection: Connection, partition: int, start: int, stop: int | None, stopping: Callable[[], bool] = never
+) -> Iterator[EndRecord]:
     """Valid END records of [start, stop), or up to the end. The worker sets the others aside: they decide nothing."""
     with open_reader(connection, connection.names.end, partition, committed=True) as reader:
         end = bounds_of(reader)[1] if stop is None else stop
         reader.start(start)
-        for message in reader.read_to(end, never):
+        for message in reader.read_to(end, stopping):
             if offset_of(message) < end:
                 try:
                     yield parse_end(offset_of(message), message.value(), headers_of(message))

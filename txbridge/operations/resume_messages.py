@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from txbridge.core.end_record import MAX_ENTRIES, Decision, Source
+from txbridge.core.end_record import MAX_ENTRIES
 from txbridge.core.names import is_group
 from txbridge.core.states import TransactionState
-from txbridge.errors import TxBridgeError, UsageError
+from txbridge.errors import UsageError
 from txbridge.operations.address import find_target
 from txbridge.operations.connection import Connection
-from txbridge.operations.end_writer import check_words, write_end
+from txbridge.operations.end_writer import check_words
+from txbridge.operations.many import Action, act_on_batch
 from txbridge.operations.model import Answer, OpenMessage, Result
-from txbridge.operations.reading import read_views, wait_applied
-from txbridge.operations.resolve_message import DEFAULT_TIMEOUT_S, lost_sight, stored_detail
-from txbridge.operations.verdict import judge_resume, refuse_resume
+from txbridge.operations.reading import read_views
+from txbridge.operations.resolve_message import DEFAULT_TIMEOUT_S
+from txbridge.operations.verdict import refuse_resume
 from txbridge.operations.view import PartitionView
 
 
@@ -98,21 +99,5 @@ def _resume(
             answers.append(Answer(message, *refusal))
     for start in range(0, len(wanted), MAX_ENTRIES):
         batch = wanted[start : start + MAX_ENTRIES]
-        end_offset = write_end(connection, batch, Decision.UNKNOWN, Source.RESUME, reason, operator)
-        offsets = [message.half_offset for message in batch]
-        applied, trouble = None, None
-        try:
-            applied = wait_applied(connection, view, end_offset, offsets, max(0.0, deadline - time.monotonic()))
-        except TxBridgeError as error:
-            trouble = lost_sight(end_offset, error)
-        for message in batch:
-            offset = message.half_offset
-            if applied is None:
-                detail = trouble or stored_detail(view, end_offset, timeout_s)
-                answers.append(Answer(message, Result.STORED, detail, end_offset))
-                continue
-            commands, outcomes = applied.commands[offset], applied.outcomes[offset]
-            answers.append(
-                judge_resume(message, end_offset, commands, outcomes, view.offset_topic.parked.get(offset)),
-            )
+        answers += act_on_batch(connection, Action.RESUME, view, batch, reason, operator, deadline, timeout_s)
     return sorted(answers, key=lambda answer: answer.message.half_offset)

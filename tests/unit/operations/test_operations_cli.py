@@ -17,14 +17,13 @@ from txbridge.cli.pending import print_listing
 from txbridge.cli.render import (
     answer_record,
     message_record,
-    next_step,
     print_answers,
     shown_key,
 )
 from txbridge.core.end_record import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
-from txbridge.operations.causes import cause_of
+from txbridge.operations.causes import cause_of, next_step_of
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, StoredCommand
 from txbridge.subject import Subject
 from txbridge.text import duration, plain
@@ -120,7 +119,7 @@ def test_a_key_is_shown_as_text_or_as_hexadecimal_digits(key, text):
     ],
 )
 def test_the_next_step_in_words(message, text):
-    assert next_step(message, NOW) == text
+    assert next_step_of(message, NOW) == text
 
 
 def test_a_message_as_json_shows_its_short_id_only():

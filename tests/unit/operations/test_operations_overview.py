@@ -1,0 +1,115 @@
+"""Open messages by cause, and what a dry run says about many of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.partition_builder import id_of
+from txbridge.core.states import TransactionState
+from txbridge.errors import EnvironmentProblemError
+from txbridge.operations import overview
+from txbridge.operations.many import Action, foretell
+from txbridge.operations.model import NextStep, OpenMessage, Result
+from txbridge.operations.overview import Cause, read_overview
+from txbridge.operations.reading import TooMuchToReadError
+
+PENDING = OpenMessage(
+    partition=0,
+    half_offset=4,
+    transaction_id=id_of(4),
+    group="orders",
+    real_topic="orders.placed",
+    state=TransactionState.PENDING,
+    born=1_000,
+    size=10,
+    checks=0,
+    next_step=NextStep.CHECK,
+    next_due=None,
+)
+HELD = replace(PENDING, state=TransactionState.HELD, decided=6, error="topic orders.placed does not exist")
+DISCARDED = replace(PENDING, state=TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9))
+
+
+class View:
+    """As much of a partition's view as is asked for."""
+
+    warnings = ("odd",)
+
+    def __init__(self, messages):
+        self._messages = messages
+
+    def messages(self):
+        return iter(self._messages)
+
+
+class Connection:
+    partitions = 3
+
+
+def test_the_oldest_of_a_cause_are_kept_and_all_are_counted():
+    cause = Cause("text", TransactionState.PENDING)
+    for born in (50, 10, 40, 20, 30):
+        cause.take(replace(PENDING, born=born, half_offset=born), 3)
+    assert cause.count == 5
+    assert [message.born for message in cause.oldest] == [10, 20, 30]
+
+
+def test_partitions_are_read_one_after_the_other_and_one_that_can_not_be_read_is_named(monkeypatch):
+    views = {0: View([PENDING, HELD]), 1: TooMuchToReadError("900,000 records"), 2: View([replace(HELD, partition=2)])}
+    told = []
+
+    def read(_connection, partition, _stopping, _most):
+        if isinstance(views[partition], Exception):
+            raise views[partition]
+        return views[partition]
+
+    monkeypatch.setattr(overview, "read_view", read)
+    found = read_overview(Connection(), 10, progress=lambda done, of: told.append((done, of)))
+    assert told == [(0, 3), (1, 3), (2, 3)]
+    assert [(cause.text, cause.count) for cause in found.causes] == [
+        ("held for topic orders.placed: topic orders.placed does not exist", 2),
+        ("pending, group orders: not asked yet", 1),
+    ]
+    assert found.total == 3
+    assert dict(found.unread) == {1: "900,000 records; `txbridge pending` lists them"}
+    assert list(found.warnings) == ["odd", "odd"]
+    # Of one cause alone: the others are counted, and no message of theirs is kept.
+    only = read_overview(Connection(), 10, only=found.causes[1].name)
+    assert [len(cause.oldest) for cause in only.causes] == [0, 1]
+    assert [cause.count for cause in only.causes] == [2, 1]
+    views[1] = EnvironmentProblemError("no right")
+    assert dict(read_overview(Connection(), 10).unread) == {1: "no right"}
+
+
+def test_invented_causes_share_one_that_says_so(monkeypatch):
+    many = [replace(PENDING, group=f"group-{number}", half_offset=number) for number in range(1_000)]
+    monkeypatch.setattr(overview, "read_view", lambda *_: View(many))
+    found = read_overview(Connection(), 1)
+    assert len(found.causes) == 201
+    assert found.causes[0].text == "pending: other causes"
+    assert found.total == 3_000
+
+
+@pytest.mark.parametrize(
+    ("action", "message", "result"),
+    [
+        (Action.COMMIT, PENDING, Result.WOULD_COMMIT),
+        (Action.ROLLBACK, PENDING, Result.WOULD_ROLL_BACK),
+        (Action.ABANDON, PENDING, Result.REFUSED),
+        (Action.RESUME, PENDING, Result.REFUSED),
+        (Action.COMMIT, HELD, Result.REFUSED),
+        (Action.ROLLBACK, HELD, Result.REFUSED),
+        (Action.ABANDON, HELD, Result.WOULD_ABANDON),
+        (Action.COMMIT, DISCARDED, Result.REFUSED),
+        (Action.RESUME, DISCARDED, Result.WOULD_RESUME),
+        (Action.COMMIT, replace(PENDING, gone=True), Result.REFUSED),
+        (Action.ROLLBACK, replace(PENDING, gone=True), Result.WOULD_ROLL_BACK),
+    ],
+)
+def test_what_an_action_would_do(action, message, result):
+    [answer] = foretell(action, [message])
+    assert answer.result is result
+    assert answer.end_offset is None
+    assert answer.detail.lower().endswith("nothing was written")

@@ -1,0 +1,129 @@
+"""What is open in a whole namespace by its causes, for a page: read one partition after the other, within bounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from heapq import heappush, heappushpop
+
+from txbridge.core.states import TransactionState
+from txbridge.errors import TxBridgeError
+from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.kafka.failures import StoppedError
+from txbridge.operations.causes import cause_of
+from txbridge.operations.connection import Connection
+from txbridge.operations.model import OpenMessage
+from txbridge.operations.reading import TooMuchToReadError, read_view
+
+#: What one partition may take. A second reads some hundred thousand records.
+_PARTITION_S = 10.0
+#: Records of HALF above the watermark, each kept as an object of half a kilobyte while its partition is read. A worker
+#: parks long before (park_after_records): more is there only when no worker has served the partition for long.
+_MOST_HALF = 300_000
+#: Causes with a count of their own. Topics, groups and errors stand in them, which can be invented by the thousand.
+_MOST_CAUSES = 200
+OTHER_CAUSES = "other causes"
+
+
+@dataclass(slots=True)
+class Cause:
+    """All open messages that have one cause."""
+
+    text: str
+    state: TransactionState
+    #: A short name for it, that is always the same.
+    name: str = field(init=False)
+    count: int = 0
+    #: The oldest, by birth; as many as were asked for.
+    _heap: list[tuple[int, int, int, OpenMessage]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name = sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def oldest(self) -> Sequence[OpenMessage]:
+        """The oldest first."""
+        return [message for *_, message in sorted(self._heap, key=lambda one: (-one[0], -one[1], -one[2]))]
+
+    def take(self, message: OpenMessage, most: int) -> None:
+        self.count += 1
+        if not most:
+            return
+        # The youngest is at the top of the heap, and leaves first. Coordinates are unique: no message is compared.
+        item = (-message.born, -message.partition, -message.half_offset, message)
+        if len(self._heap) < most:
+            heappush(self._heap, item)
+        else:
+            heappushpop(self._heap, item)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Open messages of a namespace, by their causes; the most frequent first."""
+
+    #: By this machine's clock (ms).
+    at: int
+    partitions: int
+    causes: Sequence[Cause]
+    warnings: Sequence[str] = ()
+    #: Partitions that could not be read, and why: what is open there is not counted.
+    unread: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(cause.count for cause in self.causes)
+
+
+def read_overview(
+    connection: Connection,
+    most: int,
+    *,
+    only: str | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> Overview:
+    """Read all partitions, one after the other; of each cause, or of the one with the name `only`, `most` are kept.
+
+    They are the oldest.
+
+    `progress` is told how many partitions of how many are read. A partition that can not be read, or would take too
+    long, is named and does not hide the others. Raises KafkaUnreachableError.
+    """
+    causes: dict[str, Cause] = {}
+    warnings: list[str] = []
+    unread: dict[int, str] = {}
+    now = time.time_ns() // 1_000_000
+    for partition in range(connection.partitions):
+        progress(partition, connection.partitions)
+        deadline = time.monotonic() + _PARTITION_S
+        try:
+            view = read_view(connection, partition, _is_over(deadline), _MOST_HALF)
+        except KafkaUnreachableError:
+            raise
+        except StoppedError:
+            unread[partition] = f"not read within {_PARTITION_S:g} s; `txbridge pending` takes the time"
+        except TooMuchToReadError as error:
+            unread[partition] = f"{error}; `txbridge pending` lists them"
+        except TxBridgeError as error:
+            unread[partition] = str(error)
+        else:
+            warnings += view.warnings
+            for message in view.messages():
+                cause = _cause(causes, message, now)
+                cause.take(message, most if only is None or cause.name == only else 0)
+    ranked = sorted(causes.values(), key=lambda cause: (-cause.count, cause.text))
+    return Overview(now, connection.partitions, ranked, warnings, unread)
+
+
+def _is_over(deadline: float) -> Callable[[], bool]:
+    return lambda: time.monotonic() > deadline
+
+
+def _cause(causes: dict[str, Cause], message: OpenMessage, now: int) -> Cause:
+    text = cause_of(message, now)
+    if text not in causes and len(causes) >= _MOST_CAUSES:
+        text = f"{message.state.value}: {OTHER_CAUSES}"
+    if text not in causes:
+        causes[text] = Cause(text, message.state)
+    return causes[text]
