@@ -15,14 +15,6 @@ def get_logger(name: str) -> Any:
     return structlog.stdlib.get_logger(name)
 
 
-def librdkafka_logger() -> logging.Logger:
-    """Where librdkafka's own lines go. Off by default: what matters of them we report ourselves, as events."""
-    logger = logging.getLogger("txbridge.librdkafka")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)
-    return logger
-
-
 def _for_people() -> Any:
     """Colours only on a terminal of somebody who wants them; a trace is plain text, as in the other format."""
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")

@@ -5,24 +5,17 @@ Only the API is needed. As long as the process has not set up an SDK nothing is 
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterable
-from importlib.metadata import version
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Tracer
-
-try:
-    from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError:
-    INSTALLED = False
-else:
-    INSTALLED = True
-    _PROPAGATOR = TraceContextTextMapPropagator()
-    _VERSION = version("txbridge")
 
 #: The header of W3C's Trace Context, which instrumentation of Kafka clients in every language uses, and its companion.
 TRACEPARENT = "traceparent"
@@ -42,29 +35,55 @@ _no_sdk_until = 0.0
 def tracer() -> Tracer | None:
     """A tracer, or None when the library is not installed or no SDK is set up; one that is new is seen within 50 ms."""
     global _no_sdk_until  # noqa: PLW0603  as the library's own provider, this is the process's
-    if not INSTALLED or time.monotonic() < _no_sdk_until:
+    if time.monotonic() < _no_sdk_until or not _may_have_sdk():
+        return None
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - an extra
+    except ImportError:
         return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
         _no_sdk_until = time.monotonic() + _NO_SDK_S
         return None
-    return provider.get_tracer("txbridge", _VERSION)
+    return provider.get_tracer("txbridge", _version())
+
+
+def _may_have_sdk() -> bool:
+    """Whether the application has imported the library, or the environment names an SDK. Nothing else sets one up."""
+    return "opentelemetry.trace" in sys.modules or "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
+
+
+@cache
+def _version() -> str:
+    # Reads the metadata with the library for e-mail: not for a process without traces.
+    from importlib.metadata import version  # noqa: PLC0415
+
+    return version("txbridge")
+
+
+@cache
+def _propagator() -> TraceContextTextMapPropagator:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    return TraceContextTextMapPropagator()
 
 
 def context_of(headers: Iterable[tuple[str, bytes | None]]) -> Context | None:
-    """The context that a message carries; None without a valid one. Only if INSTALLED."""
+    """The context that a message carries; None without a valid one. Only with a tracer."""
+    from opentelemetry import trace  # noqa: PLC0415
+
     carrier: dict[str, str] = {}
     for name, value in headers:
         if name in {TRACEPARENT, _TRACESTATE} and value is not None:
             carrier.setdefault(name, value.decode("ascii", "replace"))
     if TRACEPARENT not in carrier:
         return None
-    context = _PROPAGATOR.extract(carrier)
+    context = _propagator().extract(carrier)
     return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
 def headers_of_context(context: Context) -> list[tuple[str, bytes]]:
-    """What carries this context in a record. Only if INSTALLED."""
+    """What carries this context in a record. Only with a tracer."""
     carrier: dict[str, Any] = {}
-    _PROPAGATOR.inject(carrier, context)
+    _propagator().inject(carrier, context)
     return [(name, value.encode()) for name, value in carrier.items()]

@@ -28,7 +28,10 @@ from typer.testing import CliRunner
 from tests.support.harness import COMMIT, FAST, Bridge, eventually, quiet
 from txbridge.cli.app import app
 from txbridge.config.worker import WorkerSettings
-from txbridge.doctor import Level, Questions, admin_requests, examine
+from txbridge.doctor import admin_requests
+from txbridge.doctor.cluster_view import Questions
+from txbridge.doctor.finding import Level
+from txbridge.doctor.run import examine
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.acl import Role
 

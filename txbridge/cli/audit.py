@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.extras import needs
 from txbridge.cli.options import BootstrapServers, Config, Format, Namespace, OutputFormat, settings_of
 from txbridge.errors import EnvironmentProblemError
+from txbridge.extras import needs
 from txbridge.subject import about
 
 

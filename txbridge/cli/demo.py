@@ -9,10 +9,10 @@ from pathlib import Path
 
 import typer
 
-from txbridge.cli.extras import needs
 from txbridge.cli.interrupts import as_interrupt
 from txbridge.cli.terminal import console
 from txbridge.errors import LocalProblemError
+from txbridge.extras import needs
 
 #: Below the environment that txbridge is installed in: where compose/demo.Dockerfile puts the examples.
 INSTALLED_EXAMPLES = Path("share", "txbridge", "examples")

@@ -15,6 +15,7 @@ from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, set
 from txbridge.cli.terminal import console
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
+from txbridge.extras import needs
 from txbridge.kafka.acl import Role
 from txbridge.subject import Subject
 from txbridge.text import plain
@@ -62,8 +63,9 @@ def doctor(
     Exit code 0: nothing to do; 1: warnings or problems; 2: not everything could be examined.
     """
     # Faust and aiokafka take a second to import: not for --help.
-    from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
-    from txbridge.doctor.run import examine  # noqa: PLC0415
+    with needs("worker", "the examination connects as a worker does, through aiokafka"):
+        from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
+        from txbridge.doctor.run import examine  # noqa: PLC0415
 
     settings = settings_of(bootstrap_servers, namespace, config, kafka, app_id=app_id)
     subject = Subject(settings.namespace, settings.bootstrap_servers)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from txbridge.errors import TxBridgeError
+from txbridge.extras import needs
 
 #: Exit code of every command that could not do its work; 1 is left to commands that did it and found something wrong.
 EXIT_COULD_NOT = 2
@@ -85,10 +86,10 @@ def with_output(program: Callable[[], object]) -> object:
 
 
 def _run() -> object:
-    # Only here: see the top of this module.
-    from txbridge.cli.app import app  # noqa: PLC0415
-
     try:
+        with needs("cli", "the command line needs typer, rich and pydantic-settings"):
+            # Only here: see the top of this module.
+            from txbridge.cli.app import app  # noqa: PLC0415
         # As a script and as a module it has one name, also for the completion.
         app(prog_name="txbridge")
     except OutputLostError:
@@ -100,12 +101,14 @@ def _run() -> object:
 
 
 def _say(text: str) -> None:
-    import typer  # noqa: PLC0415
-
     try:
-        typer.secho(
-            f"error: {text}", fg=typer.colors.RED, err=True, color=False if os.environ.get("NO_COLOR") else None
-        )
+        try:
+            import typer  # noqa: PLC0415
+        except ModuleNotFoundError:
+            sys.stderr.write(f"error: {text}\n")
+        else:
+            colour = False if os.environ.get("NO_COLOR") else None
+            typer.secho(f"error: {text}", fg=typer.colors.RED, err=True, color=colour)
     except OSError:
         # Nobody hears it; the exit code says it.
         sys.stderr = None

@@ -9,11 +9,11 @@ from typing import Any
 
 import typer
 
-from txbridge import log
 from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import Config
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, Option
+from txbridge.extras import needs
 from txbridge.subject import about
 
 #: What stands for a value in the help, by the name of an option, or else by its unit.
@@ -59,7 +59,9 @@ def make_command() -> Callable[..., None]:
         so; 130: interrupted before it served; 2: it can not work.
         """
         # Faust takes seconds to import: not for --help and not for a mistyped option.
-        from txbridge.worker.app import run  # noqa: PLC0415
+        with needs("worker", "a worker runs on Faust"):
+            from txbridge import log  # noqa: PLC0415
+            from txbridge.worker.app import run  # noqa: PLC0415
 
         settings = load_settings(flags, config)
         log.configure(settings.log_format, settings.log_level)

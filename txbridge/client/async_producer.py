@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txbridge.client.async_listener import AsyncTransactionListener, ListenerMethod
 from txbridge.client.checks.event_loop import AsyncChecks
-from txbridge.client.errors import PrepareError
+from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow import process
 from txbridge.client.flow.loop_bridge import HandOver, Resolving
 from txbridge.client.flow.reentrancy import calling, is_called_by
@@ -31,18 +31,19 @@ from txbridge.client.flow.turns import Turns
 from txbridge.client.listener import TransactionListener, check_failed, execution_failed
 from txbridge.client.log import report
 from txbridge.client.message import Message
-from txbridge.client.metrics import ClientMetrics
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
     ClientOptions,
     require_positive,
 )
-from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.result import AsyncTransactionSendResult
-from txbridge.client.runtime import Runtime
-from txbridge.client.start import start
 from txbridge.errors import UsageError
+
+if TYPE_CHECKING:
+    from txbridge.client.metrics import ClientMetrics
+    from txbridge.client.prepare.half_writer import Prepared
+    from txbridge.client.runtime import Runtime
 
 _T = TypeVar("_T")
 
@@ -235,7 +236,7 @@ class AsyncTransactionProducer:
 
     async def _started(self) -> tuple[HandOver, Runtime]:
         if self._closed:
-            raise UsageError("this producer is closed; create a new one")
+            raise closed()
         runtime = self._require_ours()
         if runtime is None:
             if self._starting is None:
@@ -256,6 +257,9 @@ class AsyncTransactionProducer:
         started: list[Runtime] = []
 
         def begin() -> Runtime:
+            # Only here: a program that imports this and never sends need not load what speaks to Kafka.
+            from txbridge.client.start import start  # noqa: PLC0415
+
             ask = partial(self._checks.ask, hand_over)
             started.append(start(self._options, ask, lambda: self._closed or is_abandoned))
             if is_abandoned:

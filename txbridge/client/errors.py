@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
-from txbridge.errors import TxBridgeError
+from txbridge.errors import TxBridgeError, UsageError
 
 
 class PrepareError(TxBridgeError):
@@ -56,3 +56,8 @@ _REMEDIES = {
     KafkaError._PURGE_INFLIGHT: "the producer was closed meanwhile",  # noqa: SLF001
     KafkaError._FATAL: "the connection is being set up anew, send again",  # noqa: SLF001
 }
+
+
+def closed() -> UsageError:
+    """What a call after close() raises."""
+    return UsageError("this producer is closed; create a new one")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from typing import TYPE_CHECKING
 
 from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import Outcome
 from txbridge.client.prepare.half_writer import Prepared, Report
 from txbridge.core.end_record import Source
+from txbridge.extras import needs
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter, Histogram
 
 #: From an acknowledgement of all replicas in one data centre to the default time-out of 3 s, and what lies behind it.
 _PREPARE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
@@ -27,10 +30,15 @@ class ClientMetrics:
 
     Raises:
         ValueError: the registry has them already: pass the first object on instead.
+        LocalProblemError: the extra `metrics` is not installed.
 
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        # Only here: a client that is not measured does without the library.
+        with needs("metrics", "ClientMetrics needs prometheus-client"):
+            from prometheus_client import Counter, Histogram  # noqa: PLC0415
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"txbridge_client_{name}", text, ("group", *labels), registry=registry)
 

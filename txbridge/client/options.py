@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from txbridge.client.metrics import ClientMetrics
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
+
+if TYPE_CHECKING:
+    from txbridge.client.metrics import ClientMetrics
 
 #: A broker is back from a restart after 10 to 20 s: a service that starts together with its Kafka gets through, one
 #: with a wrong address fails while somebody is still watching.

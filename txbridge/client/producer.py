@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from txbridge.client.checks.thread_pool import CheckPool
 from txbridge.client.flow.lifetime import Life
@@ -16,7 +16,6 @@ from txbridge.client.flow.reentrancy import calling, is_called_by
 from txbridge.client.flow.steps import admit, decide, prepare, refuse, require_this_process
 from txbridge.client.listener import TransactionListener
 from txbridge.client.message import Message
-from txbridge.client.metrics import ClientMetrics
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
@@ -25,6 +24,9 @@ from txbridge.client.options import (
 )
 from txbridge.client.result import TransactionSendResult
 from txbridge.errors import UsageError
+
+if TYPE_CHECKING:
+    from txbridge.client.metrics import ClientMetrics
 
 
 class TransactionProducer:

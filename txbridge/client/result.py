@@ -6,12 +6,14 @@ import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.flow.loop_bridge import HandOver, resolve
 from txbridge.client.listener import LocalTransactionState, Outcome
-from txbridge.client.prepare.half_writer import Prepared
+
+if TYPE_CHECKING:
+    from txbridge.client.decide.end_batcher import Ticket
+    from txbridge.client.prepare.half_writer import Prepared
 
 
 class SendStatus(Enum):

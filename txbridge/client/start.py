@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 from confluent_kafka.admin import AdminClient
 
+from txbridge.client.errors import closed
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Ask, Runtime
-from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
 
 #: Between attempts to reach Kafka: an attempt itself waits for a connection, so this only slows down one that fails at
@@ -56,11 +56,6 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
         runtime.close(0, lambda _: None)
         raise
     return runtime
-
-
-def closed() -> UsageError:
-    """What a call after close() raises."""
-    return UsageError("this producer is closed; create a new one")
 
 
 def _layout(

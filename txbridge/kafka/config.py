@@ -7,7 +7,6 @@ the user set, and our defaults (which lose).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -305,6 +304,8 @@ def masked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def nearest(name: str, known: frozenset[str] | set[str]) -> str:
     """`; did you mean 'x'?` for the known name most like this one, or nothing."""
+    import difflib  # noqa: PLC0415  only for a mistake
+
     match = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
     return f"; did you mean {match[0]!r}?" if match else ""
 

@@ -14,7 +14,7 @@ from txbridge.kafka.config import reader_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.failures import HangingTransactionError, LogGoneError, StoppedError
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 
 #: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
 _REQUEST_TIMEOUT_S = 5.0

@@ -24,9 +24,9 @@ from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import FencedError
 from txbridge.kafka.fence import guarded, open_fence
+from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.end_writer import check_words
 from txbridge.operations.reading import bounds_of, open_reader, read_offset

@@ -16,8 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.body_cache import BodyCache
+from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
 from txbridge.operations.reading import bounds_of, never, open_reader

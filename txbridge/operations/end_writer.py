@@ -11,7 +11,7 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.fence import guarded
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
 

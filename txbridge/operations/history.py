@@ -24,8 +24,8 @@ from txbridge.kafka import config as kafka_config
 from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.denied import is_denied
 from txbridge.kafka.headers import copyable_headers, headers_of
+from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.reading import read_view
 

@@ -20,7 +20,7 @@ from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Cluster
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations import Connection, OpenMessage, Selection, list_pending
 from txbridge.testing.backends import Backend
 from txbridge.testing.inspection import HasCoordinates, read_committed, state_of

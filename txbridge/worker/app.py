@@ -32,7 +32,8 @@ from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
-from txbridge.log import get_logger, librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
+from txbridge.log import get_logger
 from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout
 from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.transport import TolerantTransport

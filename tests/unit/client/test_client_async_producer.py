@@ -19,7 +19,6 @@ from txbridge import (
     TransactionListener,
     UsageError,
 )
-from txbridge.client import async_producer as module
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.flow.in_flight import InFlight
 from txbridge.client.flow.turns import Turns
@@ -68,7 +67,7 @@ def runtime(monkeypatch):
         runtime.ask = ask
         return runtime
 
-    monkeypatch.setattr(module, "start", start)
+    monkeypatch.setattr("txbridge.client.start.start", start)
     return runtime
 
 
@@ -383,7 +382,7 @@ def test_a_cancelled_first_send_leaves_the_start_to_the_others(monkeypatch, runt
         started.append(1)
         return runtime
 
-    monkeypatch.setattr(module, "start", start)
+    monkeypatch.setattr("txbridge.client.start.start", start)
 
     async def main():
         producer = producer_with(Listener())
@@ -411,7 +410,7 @@ def test_a_start_that_failed_can_be_tried_again_in_another_loop(monkeypatch, run
             raise KafkaUnreachableError("no Kafka")
         return runtime
 
-    monkeypatch.setattr(module, "start", start)
+    monkeypatch.setattr("txbridge.client.start.start", start)
     producer = producer_with(Listener())
     with pytest.raises(KafkaUnreachableError):
         asyncio.run(producer.start())

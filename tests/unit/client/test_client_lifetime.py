@@ -23,7 +23,6 @@ from txbridge import (
     TransactionProducer,
     UsageError,
 )
-from txbridge.client import async_producer
 from txbridge.client import start as start_module
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -260,7 +259,7 @@ def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):
 
 def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, monkeypatch):
     over = threading.Event()
-    start = async_producer.start
+    start = start_module.start
 
     def watched(*arguments):
         try:
@@ -268,7 +267,7 @@ def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, m
         finally:
             over.set()
 
-    monkeypatch.setattr(async_producer, "start", watched)
+    monkeypatch.setattr("txbridge.client.start.start", watched)
 
     async def main():
         producer = AsyncTransactionProducer("orders", Listener(), SETTINGS)
@@ -317,7 +316,7 @@ async def _commit(*_):
 def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_plain):
     def once(number):
         runtime = FakeRuntime()
-        monkeypatch.setattr(async_producer, "start", lambda *_: runtime)
+        monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
 
         async def main():
             cancelling = _Cancelling(number)

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.client_fakes import FakeRuntime
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client.flow import lifetime as module
 from txbridge.client.flow.in_flight import InFlight
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -52,7 +51,7 @@ def runtime():
 @pytest.fixture
 def made(monkeypatch, runtime):
     """Makes producers on the fake runtime."""
-    monkeypatch.setattr(module, "start", lambda *_: runtime)
+    monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
 
     def make(listener, limit=100, **options):
         producer = TransactionProducer("orders", listener, {"bootstrap.servers": "127.0.0.1:1"}, **options)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.client_fakes import FakeHalfWriter
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
-from txbridge.client.flow import lifetime as module
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.topics.verify import KafkaUnreachableError
 
@@ -63,7 +62,7 @@ def never_starts(monkeypatch):
     def start(*_):
         raise AssertionError("it was started")
 
-    monkeypatch.setattr(module, "start", start)
+    monkeypatch.setattr("txbridge.client.start.start", start)
 
 
 @pytest.mark.usefixtures("never_starts")
@@ -94,7 +93,7 @@ def test_a_start_that_failed_can_be_tried_again(monkeypatch):
         attempts.append(1)
         raise KafkaUnreachableError("no Kafka")
 
-    monkeypatch.setattr(module, "start", start)
+    monkeypatch.setattr("txbridge.client.start.start", start)
     producer = TransactionProducer("orders", Listener(), SETTINGS)
     for _ in range(2):
         with pytest.raises(KafkaUnreachableError):
@@ -118,7 +117,7 @@ def test_many_threads_start_it_once(monkeypatch):
         started.append(1)
         return Runtime()
 
-    monkeypatch.setattr(module, "start", start)
+    monkeypatch.setattr("txbridge.client.start.start", start)
     producer = TransactionProducer("orders", Listener(), SETTINGS)
     errors = []
 
@@ -192,7 +191,7 @@ class FakeRuntime:
     ],
 )
 def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch, runtime, error, complaint, writes):
-    monkeypatch.setattr(module, "start", lambda *_: runtime)
+    monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
     producer = TransactionProducer("orders", Listener(), SETTINGS)
     with pytest.raises(error, match=complaint):
         producer.send_message_in_transaction(Message("t", b""))

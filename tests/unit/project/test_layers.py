@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[3] / "txbridge"
 #: By folder (or module) of the package, the ones that it may import. What is not in here is free: it is an entrance.
 ALLOWED = {
     "errors": set(),
+    "extras": {"errors"},
     "text": set(),
     "log": set(),
     "tracing": set(),
@@ -23,10 +24,10 @@ ALLOWED = {
     "topics": {"core", "kafka", "errors", "text"},
     "config": {"core", "kafka", "errors"},
     "subject": {"config", "errors"},
-    "client": {"core", "kafka", "topics", "errors", "log", "text", "tracing"},
+    "client": {"core", "kafka", "topics", "errors", "extras", "text", "tracing"},
     "operations": {"core", "kafka", "topics", "config", "subject", "errors", "log", "text"},
     "worker": {"core", "kafka", "topics", "config", "operations", "errors", "log", "text", "tracing"},
-    "embedded": {"errors", "text"},
+    "embedded": {"errors", "extras", "text"},
     "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
 }
 #: In the worker by stage: the pages alone know operations, and no stage knows the loop that runs it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -34,6 +35,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(tracing, "_no_sdk_until", 0.0)
     yield exporter
     provider.shutdown()
 
@@ -178,7 +180,21 @@ def test_without_an_sdk_nothing_is_added_and_nothing_kept():
     worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
 
 
+def test_a_library_that_nobody_has_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
+    monkeypatch.setattr(tracing, "sys", SimpleNamespace(modules={}))
+    assert prepare(ClientTracing("group"), message := Message("orders", b"x")) is message
+    assert spans.get_finished_spans() == ()
+
+
+def test_an_sdk_that_the_environment_names_is_used(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
+    monkeypatch.setattr(tracing, "sys", SimpleNamespace(modules={}))
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
+    prepare(ClientTracing("group"), Message("orders", b"x"))
+    assert [span.name for span in spans.get_finished_spans()] == ["prepare orders"]
+
+
 def test_without_the_library_it_is_the_same(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
-    monkeypatch.setattr(tracing, "INSTALLED", False)
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
     assert prepare(ClientTracing("group"), message := Message("orders", b"x")) is message
     assert spans.get_finished_spans() == ()

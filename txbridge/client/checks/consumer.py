@@ -25,7 +25,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 
 #: A request wakes the thread at once; this bounds how late it notices that it shall stop.
 _POLL_S = 0.1

@@ -6,13 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from txbridge.client.errors import closed
 from txbridge.client.flow import process
 from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
-from txbridge.client.runtime import Ask, Runtime
-from txbridge.client.start import closed, start
 from txbridge.errors import UsageError
+
+if TYPE_CHECKING:
+    from txbridge.client.runtime import Ask, Runtime
 
 
 class Life:
@@ -41,6 +44,9 @@ class Life:
             # Looked at again: close() may have come while another call was starting.
             self._require_open()
             if self.runtime is None:
+                # Only here: a program that imports this and never sends need not load what speaks to Kafka.
+                from txbridge.client.start import start  # noqa: PLC0415
+
                 self.runtime = start(self._options, self._ask, lambda: self._closed)
             return self.runtime
 

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txbridge.client.errors import PrepareError
 from txbridge.client.flow.in_flight import InFlight
@@ -18,10 +18,12 @@ from txbridge.client.flow.steps import decide, write
 from txbridge.client.listener import TransactionListener
 from txbridge.client.log import report
 from txbridge.client.message import Message
-from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.result import TransactionSendResult
-from txbridge.client.runtime import Runtime
 from txbridge.errors import UsageError
+
+if TYPE_CHECKING:
+    from txbridge.client.prepare.half_writer import Prepared
+    from txbridge.client.runtime import Runtime
 
 _CLOSED = (
     "the producer was closed before the local transaction was run, so it was not; should a check come, it is answered "

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import TransactionListener, execute, execution_failed
 from txbridge.client.message import Message, MessageExt, check_message
-from txbridge.client.prepare.half_writer import AfterReports, HalfWriter, Prepared, Report
 from txbridge.client.result import TransactionSendResult
-from txbridge.client.runtime import Runtime
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
+
+if TYPE_CHECKING:
+    from txbridge.client.prepare.half_writer import AfterReports, HalfWriter, Prepared, Report
+    from txbridge.client.runtime import Runtime
 
 
 def refuse(message: Message, names: Names) -> None:

@@ -17,7 +17,7 @@ from txbridge.client.kafka.connection import Connection
 from txbridge.client.log import report
 from txbridge.core.names import Headers
 from txbridge.kafka import config as kafka_config
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 
 DeliveryReport = Callable[[KafkaError | None, Record], None]
 

