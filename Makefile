@@ -1,11 +1,11 @@
-# Everything a newcomer needs: `make demo` and `make test`. Both prepare .venv from the locked requirements first.
+# Everything a newcomer needs: `make demo`, `make quick` and `make test`. All prepare .venv from the locked requirements first.
 PYTHON ?= python3.11
 PYTHON := $(or $(shell command -v $(PYTHON) 2>/dev/null),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-JOBS ?= 2
+JOBS ?= 4
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 IMAGE := txbridge/worker:$(VERSION)
 DEMO_IMAGE := txbridge/demo:$(VERSION)
@@ -13,7 +13,7 @@ SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors 
 MUTATION := build/mutation/venv
 DOCS := build/docs/venv
 
-.PHONY: setup check format lock demo test test-containers image images compose chaos corruption differential bench broken mutation docs clean
+.PHONY: setup check format lock demo quick test test-long test-containers image images compose chaos corruption differential bench broken mutation docs clean
 
 setup: $(STAMP)
 
@@ -48,9 +48,19 @@ lock:
 demo: setup
 	$(BIN)/txbridge demo
 
-# Two files at a time, each with a Kafka of its own; `make test JOBS=0` runs one after the other.
+# What tells most in a minute and a half, without Kafka and Spark.
+quick: setup check
+	HYPOTHESIS_PROFILE=small $(PYTEST) tests/unit tests/property -m "not spark and not long" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m txbridge.testing.simulator --seeds 300
+
+# The gate. Most tests wait for a Kafka or a worker most of the time: two processes for each processor, each with a Kafka
+# of its own. `make test JOBS=0` runs one test after the other.
 test: setup check
-	$(PYTEST) tests --numprocesses $(JOBS) --dist loadfile
+	$(PYTEST) tests -m "not long" --numprocesses $(JOBS) --dist loadfile
+
+# The tests that `make test` leaves out: more rows of its matrices, more seeds, every planted defect.
+test-long: setup
+	$(PYTEST) tests -m long --numprocesses $(JOBS) --dist loadfile
 
 # The worker's image, and the example's tests, in containers: needs Docker and its images, and says so loudly without. Ryuk,
 # which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.
@@ -62,7 +72,7 @@ test-containers: setup
 	cd examples/orders && ../../$(PYTEST) --txbridge-backend=containers --txbridge-worker-image=$(IMAGE)
 
 # Client, worker and Kafka killed, ended and stopped under 100,000 transactions each: half an hour. A short version of it
-# is part of `make test`.
+# is part of `make test` and `make test-long`.
 chaos: setup
 	$(BIN)/python -m tests.chaos $(ARGS)
 

@@ -1,23 +1,58 @@
-"""One real Kafka for the whole run; every test has a namespace of its own, so tests do not see each other."""
+"""One real Kafka and one Spark for each process of pytest. Every test has a namespace: tests do not see each other."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 
-from tests.support import own_threads
+from tests.support import own_threads, schedule
+from tests.support.faces import FACES
 from tests.support.harness import Bridge
 from tests.support.postgres import URL_VARIABLE, Postgres
 from txbridge.client import log
 from txbridge.embedded import EmbeddedKafka
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
 # A shell ignores Ctrl-C for what it starts in the background, and so would everything that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+#: Marks tests that start Spark, by the fixtures they use.
+_SPARK_FIXTURES = {"spark", "running_spark"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What `make quick` and `make test` leave out is marked by what it needs."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & _SPARK_FIXTURES:
+            item.add_marker("spark")
+        if "own_kafka" in fixtures and _face_of(item) not in {None, FACES[0]}:
+            # What happens to a Kafka happens to the client's connection, which the APIs share.
+            item.add_marker("long")
+    schedule.arrange(items)
+
+
+def _face_of(item: pytest.Item) -> object:
+    """The API of the client that is tested, if all are in turn."""
+    call = getattr(item, "callspec", None)
+    return None if call is None else call.params.get("face")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """For `--dist loadfile`."""
+    return schedule.Schedule(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +88,24 @@ def bridge(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[Bri
     """Topics of a fresh namespace with two partitions, and ways to start workers, write and read."""
     with Bridge(kafka.bootstrap_servers, request.node.name) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def running_spark() -> Iterator[SparkSession]:
+    """The one Spark of this process. An audit in this process that is given no session takes it, too."""
+    from tests.support import quick_spark  # takes a second, which most runs do not need
+
+    with quick_spark.running_spark() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def spark(running_spark: SparkSession) -> Iterator[SparkSession]:
+    """A session for the tests of one file."""
+    from tests.support import quick_spark
+
+    with quick_spark.interpreting_session(running_spark) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ class Run:
             client.process.terminate()
         for client in self.clients:
             try:
-                client.process.wait(30)
+                client.process.wait(120)
             except subprocess.TimeoutExpired:
                 client.process.kill()
                 client.process.wait()

@@ -61,7 +61,7 @@ class WatchingReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        self._thread.join(20)
+        self._thread.join(120)
 
     def longest_pause(self, since: float) -> float:
         """The longest time (s) from `since` on in which nothing new of some half partition became visible."""

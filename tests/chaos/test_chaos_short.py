@@ -6,8 +6,13 @@ import pytest
 
 from tests.chaos.cells import run_cell
 
+LONG = pytest.mark.long
 
-@pytest.mark.parametrize("cell", ["client kill -9", "worker kill -9", "kafka kill -9"])
+
+@pytest.mark.parametrize(
+    "cell",
+    ["worker kill -9", pytest.param("client kill -9", marks=LONG), pytest.param("kafka kill -9", marks=LONG)],
+)
 def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str) -> None:
     report = run_cell(cell, 5_000)
     print(report)

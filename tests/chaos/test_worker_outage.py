@@ -59,7 +59,7 @@ class Traffic:
 
     def stop(self) -> None:
         self._done.set()
-        self._thread.join(90)
+        self._thread.join(300)
         assert not self._thread.is_alive()
 
     def verify(self) -> None:
@@ -168,4 +168,5 @@ def test_p10_a_worker_that_waits_for_kafka_ends_when_it_is_told_to() -> None:
         worker.wait_logged('"kafka_unreachable"', 60)
         since = time.monotonic()
         worker.stop()
-        assert time.monotonic() - since < 5
+        # Its own limit, after which it would give up, is 15 s.
+        assert time.monotonic() - since < 14

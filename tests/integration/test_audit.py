@@ -49,7 +49,7 @@ from tests.support.audit_cases import (
     plant,
 )
 from tests.support.harness import eventually, quiet
-from tests.support.quick_spark import INTERPRETED, interpreting_session
+from tests.support.quick_spark import INTERPRETED
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 
@@ -86,12 +86,6 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with interpreting_session() as session:
-        yield session
-
-
 class KafkaLog(Log):
     """The log in Kafka, under a namespace and real topics of its own."""
 
@@ -117,12 +111,12 @@ class KafkaLog(Log):
             future.result()
         # The broker that answers may hear of them a moment later.
         wanted = {topic.topic for topic in topics}
-        eventually(lambda: wanted <= self.admin.list_topics(timeout=10).topics.keys())
+        eventually(lambda: wanted <= self.admin.list_topics(timeout=120).topics.keys())
 
     def delete(self, *topics: str) -> None:
         for future in self.admin.delete_topics(list(topics)).values():
             future.result()
-        eventually(lambda: not set(topics) & self.admin.list_topics(timeout=10).topics.keys())
+        eventually(lambda: not set(topics) & self.admin.list_topics(timeout=120).topics.keys())
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """What retention does: removes the beginning."""
@@ -578,7 +572,7 @@ def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFac
         for process in reversed(started):
             process.terminate()
         for process in started:
-            process.wait(30)
+            process.wait(120)
 
 
 def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
@@ -608,6 +602,7 @@ def test_spark_submit(
     assert form["violations"]["by_kind"] == VIOLATIONS
 
 
+@pytest.mark.long
 def test_spark_submit_on_a_standalone_master_with_two_workers(
     planted: tuple[KafkaLog, dict[str, Half | None]], interpreted: dict[str, str], standalone: str, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ def audit(log: KafkaLog) -> subprocess.CompletedProcess[str]:
 
 
 def has_leader(log: KafkaLog, partition: int) -> bool:
-    return log.admin.list_topics(SPLIT, timeout=10).topics[SPLIT].partitions[partition].leader >= 0
+    return log.admin.list_topics(SPLIT, timeout=120).topics[SPLIT].partitions[partition].leader >= 0
 
 
 def test_half_of_the_brokers_away_is_no_verdict() -> None:

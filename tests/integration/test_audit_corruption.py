@@ -49,8 +49,8 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with interpreting_session(shuffle_partitions=2) as own:
+def spark(running_spark: SparkSession) -> Iterator[SparkSession]:
+    with interpreting_session(running_spark, shuffle_partitions=2) as own:
         yield own
 
 
@@ -88,7 +88,7 @@ def read_all(servers: str, topic: str) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka, spark: SparkSession, seed: int) -> None:
     writer = Writer(kafka.bootstrap_servers, f"seed{seed}", seed)
     writer.plant(transactions=3_000, each=20)

@@ -81,7 +81,7 @@ def stray(servers: str, topic: str, half: int) -> None:
     producer = Producer({"bootstrap.servers": servers})
     headers: list[tuple[str, str | bytes | None]] = [("TXB_HALF", b"0:%d" % half), ("UNIQ_KEY", b"F" * 32)]
     producer.produce(topic, b"value", headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 @pytest.mark.timeout(1800)

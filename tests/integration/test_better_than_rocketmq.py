@@ -373,7 +373,7 @@ def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_th
         control = bridge.prepare(topic, b"control", partition=0)
         eventually(lambda: member.checks(control))
         is_open.clear()
-        assert is_shut.wait(10)
+        assert is_shut.wait(120)
         prepared = bridge.prepare(topic, b"value", partition=0)
         bridge.decide(prepared, COMMIT)
         # The check is due, again and again, and the worker only knows that END has grown.

@@ -101,7 +101,7 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
                     pass  # the worker is fenced, and takes the partition over again
     finally:
         prometheus.terminate()
-        prometheus.wait(20)
+        prometheus.wait(120)
         server.shutdown()
         server.server_close()
         thread.join()

@@ -54,7 +54,7 @@ def test_close_waits_for_what_is_pipelined(bridge):
     go_on = threading.Event()
     producer = TransactionProducer(
         "orders",
-        Listener(lambda *_: go_on.wait(20) and COMMIT),
+        Listener(lambda *_: go_on.wait(30) and COMMIT),
         settings(bridge),
         namespace=bridge.namespace,
         execute_thread_pool_max_size=4,
@@ -65,7 +65,7 @@ def test_close_waits_for_what_is_pipelined(bridge):
     closer.join(0.2)
     assert closer.is_alive()
     go_on.set()
-    closer.join(20)
+    closer.join(120)
     assert all(future.result(0).end.result(0) is None for future in futures)
     assert names_of_ours() == []
     assert [entry[3] for entry in ends(bridge)] == [8] * 20
@@ -78,7 +78,7 @@ def test_a_thousand_sends_on_one_loop_and_their_checks(bridge):
         ) as producer:
             sends = [producer.send_message_in_transaction(Message("t", b"v"), number) for number in range(1_000)]
             results = await asyncio.gather(*sends)
-            await asyncio.gather(*[result.wait(30) for result in results])
+            await asyncio.gather(*[result.wait(120) for result in results])
             loop = asyncio.get_running_loop()
             asked = [result for number, result in enumerate(results) if number % 2][:20]
             for result in asked:

@@ -61,8 +61,18 @@ def run(command: str, flags: list[str], variables: dict[str, str]) -> subprocess
     )
 
 
-@pytest.mark.parametrize("place", ["flag", "environment", "file", "file named by the environment"])
-@pytest.mark.parametrize("command", COMMANDS)
+PLACES = ["flag", "environment", "file", "file named by the environment"]
+
+
+def cells() -> Iterator[object]:
+    """One command in each place, and each command in one: all options come in the same way."""
+    for command in COMMANDS:
+        for place in PLACES:
+            marks = () if command == "topics plan" or place == "flag" else pytest.mark.long
+            yield pytest.param(command, place, marks=marks)
+
+
+@pytest.mark.parametrize(("command", "place"), list(cells()))
 def test_flag_over_environment_over_file(command: str, place: str, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Where a stronger place speaks, weaker ones name a cluster that is not there and a namespace that is not meant."""
     namespace = f"n{secrets.token_hex(4)}"

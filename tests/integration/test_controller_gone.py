@@ -17,7 +17,7 @@ def test_clients_that_knew_the_killed_broker_are_answered_by_the_other():
     with EmbeddedKafka(config=SESSION) as kafka, SecondBroker(kafka) as second:
         settings = quiet(f"{kafka.bootstrap_servers},{second.bootstrap_servers}")
         admin = AdminClient(settings)
-        admin.create_topics([NewTopic(TOPIC, 1, 2)])[TOPIC].result(20)
+        admin.create_topics([NewTopic(TOPIC, 1, 2)])[TOPIC].result(120)
         eventually(lambda: is_described(ControllerRequests(lambda: AdminClient(settings))), 20)
         # Each takes one of the two brokers for the controller.
         clients = [ControllerRequests(lambda: AdminClient(settings)) for _ in range(8)]

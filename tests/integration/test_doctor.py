@@ -160,7 +160,7 @@ def broker_setting(bridge: Bridge, name: str, value: str) -> Iterator[None]:
         entry = ConfigEntry(name, value, incremental_operation=operation)
         resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
         for answer in bridge.admin.incremental_alter_configs([resource]).values():
-            answer.result(10)
+            answer.result(120)
 
     alter(AlterConfigOpType.SET)
     try:
@@ -186,7 +186,7 @@ def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bri
     names = bridge.names
     bridge.alter_topic(names.offset, segment_bytes=str(64 * 1024 * 1024), cleanup_policy="delete")
     bridge.alter_topic(names.half, message_timestamp_type="CreateTime")
-    bridge.admin.delete_topics([names.discard])[names.discard].result(10)
+    bridge.admin.delete_topics([names.discard])[names.discard].result(120)
 
     def found() -> dict[str, str]:
         return {text: level for level, text in Seen(bridge).lines("topics")}
@@ -205,11 +205,11 @@ def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bri
 
 def test_partitions_that_do_not_match(bridge: Bridge) -> None:
     names = bridge.names
-    bridge.admin.delete_topics([names.op])[names.op].result(10)
-    eventually(lambda: names.op not in bridge.admin.list_topics(timeout=10).topics)
+    bridge.admin.delete_topics([names.op])[names.op].result(120)
+    eventually(lambda: names.op not in bridge.admin.list_topics(timeout=120).topics)
     config = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(7 * DAY)}
-    bridge.admin.create_topics([NewTopic(names.op, 3, 1, config=config)])[names.op].result(10)
-    eventually(lambda: names.op in bridge.admin.list_topics(timeout=10).topics)
+    bridge.admin.create_topics([NewTopic(names.op, 3, 1, config=config)])[names.op].result(120)
+    eventually(lambda: names.op in bridge.admin.list_topics(timeout=120).topics)
     assert f"{names.op} has 3 partitions, {names.half} has 2" in Seen(bridge).one("topics", "problem")
 
 
@@ -257,13 +257,13 @@ def allowed(
     wanted += [(operation, AclPermissionType.DENY) for operation in denied]
     bindings = [AclBinding(kind, name, pattern, "User:*", "*", *one) for one in wanted]
     for answer in bridge.admin.create_acls(bindings).values():
-        answer.result(10)
+        answer.result(120)
     try:
         yield
     finally:
         one = AclBindingFilter(kind, name, pattern, None, None, AclOperation.ANY, AclPermissionType.ANY)
         for answer in bridge.admin.delete_acls([one]).values():
-            answer.result(10)
+            answer.result(120)
 
 
 def test_missing_rights_are_named_one_by_one(bridge: Bridge) -> None:
@@ -410,7 +410,7 @@ def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge) -> None:
     foreign.init_transactions(30)
     foreign.begin_transaction()
     foreign.produce(bridge.names.discard, b"stranger", partition=0)
-    foreign.flush(10)
+    foreign.flush(120)
     # A transaction that has just begun is no trouble; one that says nothing for longer than a worker's may is.
     assert Seen(bridge).lines("transactions")[0][0] == "ok"
     text = Seen(bridge, later=30_000, commit_timeout=10_000).one("transactions", "problem")
@@ -422,7 +422,7 @@ def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge) -> None:
     bridge.produce(bridge.names.end, value=b"outside", partition=1)
     foreign.begin_transaction()
     foreign.produce(bridge.names.end, b"stranger", partition=0)
-    foreign.flush(10)
+    foreign.flush(120)
     foreign.abort_transaction(10)
     text = Seen(bridge).one("transactions", "warning")
     assert text.startswith(

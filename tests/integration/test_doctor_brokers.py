@@ -40,7 +40,7 @@ def unclean(admin: AdminClient, topic: str) -> None:
     operation = AlterConfigOpType.SET
     entry = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=operation)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(120)
 
 
 def test_two_brokers_are_examined_and_then_one_without_a_controller() -> None:

@@ -63,14 +63,14 @@ def client(kafka: EmbeddedKafka, **settings) -> dict:
 
 def create(kafka: EmbeddedKafka, topic: str) -> None:
     admin = AdminClient(client(kafka))
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
 
 
 def produce(kafka: EmbeddedKafka, topic: str, value: bytes) -> None:
     failures = []
     producer = Producer(client(kafka, acks="all"))
     producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
-    producer.flush(20)
+    producer.flush(120)
     assert failures == [None]
 
 
@@ -124,7 +124,7 @@ def test_transactions_work_on_one_node(kafka):
     for value, decide in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
         producer.begin_transaction()
         producer.produce("tx", value)
-        producer.flush(10)
+        producer.flush(120)
         decide(30)
     assert values(kafka, "tx", 1) == [b"yes"]
 
@@ -133,9 +133,9 @@ def test_topics_are_not_created_by_accident(kafka):
     failures = []
     producer = Producer(client(kafka, **{"message.timeout.ms": 1000}))
     producer.produce("mistyped", b"", on_delivery=lambda error, _: failures.append(error))
-    producer.flush(10)
+    producer.flush(120)
     assert [error.name() for error in failures] == ["_MSG_TIMED_OUT"]
-    assert "mistyped" not in AdminClient(client(kafka)).list_topics(timeout=10).topics
+    assert "mistyped" not in AdminClient(client(kafka)).list_topics(timeout=120).topics
 
 
 def test_listens_on_loopback_only(kafka):
@@ -165,7 +165,7 @@ def test_user_settings_reach_the_broker(tmp_path):
         assert "-XX:+UseG1GC" in Path(f"/proc/{kafka.pid}/cmdline").read_text().split("\0")
         producer = Producer(client(kafka))
         producer.produce("made-on-demand", b"v")
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
     assert (folder / "kafka" / "made-on-demand-0").is_dir()
 
 
@@ -180,10 +180,10 @@ def test_data_survive_a_restart_and_a_new_object(tmp_path):
         first.restart()
         assert first.port == port
         produce(first, "kept", b"two")
-        cluster = AdminClient(client(first)).list_topics(timeout=10).cluster_id
+        cluster = AdminClient(client(first)).list_topics(timeout=120).cluster_id
     with EmbeddedKafka(data_dir=tmp_path) as second:
         assert values(second, "kept", 2) == [b"one", b"two"]
-        assert AdminClient(client(second)).list_topics(timeout=10).cluster_id == cluster
+        assert AdminClient(client(second)).list_topics(timeout=120).cluster_id == cluster
 
 
 def test_kill_9_and_restart():
@@ -204,7 +204,7 @@ def test_kill_9_and_restart():
 
 def test_a_kill_from_outside_is_noticed(kafka):
     os.kill(kafka.pid, signal.SIGKILL)
-    assert kafka.wait(10) == 137
+    assert kafka.wait(120) == 137
     assert not kafka.is_running()
     kafka.start()
     assert kafka.is_running()
@@ -216,7 +216,7 @@ def test_pause_and_resume(kafka):
         AdminClient(client(kafka)).list_topics(timeout=1)
     assert kafka.is_running()
     kafka.resume()
-    assert AdminClient(client(kafka)).list_topics(timeout=10).brokers
+    assert AdminClient(client(kafka)).list_topics(timeout=120).brokers
     kafka.pause()
     kafka.stop()
 
@@ -435,7 +435,7 @@ def test_ctrl_c_stops_cleanly_and_leaves_no_process(tmp_path):
         assert foreground.stdout.readline().startswith("Kafka 4.3.1 is ready on 127.0.0.1:")
         assert run_cli("status", "--data-dir", str(tmp_path)).returncode == 0
         os.killpg(foreground.pid, signal.SIGINT)
-        assert foreground.wait(30) == 0
+        assert foreground.wait(120) == 0
         assert foreground.stderr.read() == "Kafka is stopped.\n"
     assert none_left(tmp_path, timeout=0)
     assert (tmp_path / "kafka" / ".kafka_cleanshutdown").exists()
@@ -448,7 +448,7 @@ def test_ctrl_c_before_it_is_ready_leaves_no_process(tmp_path):
             assert foreground.poll() is None
             time.sleep(0.01)
         os.killpg(foreground.pid, signal.SIGINT)
-        assert foreground.wait(30) == 130
+        assert foreground.wait(120) == 130
         assert foreground.stdout.read() == ""
     assert none_left(tmp_path, timeout=0)
 
@@ -457,7 +457,7 @@ def test_sigterm_stops_the_foreground_as_well(tmp_path):
     with start_in_foreground(tmp_path) as foreground:
         foreground.stdout.readline()
         foreground.terminate()
-        assert foreground.wait(30) == 0
+        assert foreground.wait(120) == 0
     assert none_left(tmp_path, timeout=0)
 
 
@@ -465,7 +465,7 @@ def test_stop_ends_a_foreground_start(tmp_path):
     with start_in_foreground(tmp_path) as foreground:
         foreground.stdout.readline()
         assert run_cli("stop", "--data-dir", str(tmp_path)).returncode == 0
-        assert foreground.wait(30) == 0
+        assert foreground.wait(120) == 0
         assert foreground.stderr.read() == "Kafka was stopped.\n"
 
 
@@ -473,7 +473,7 @@ def test_death_of_the_foreground_broker_is_reported(tmp_path):
     with start_in_foreground(tmp_path) as foreground:
         foreground.stdout.readline()
         os.kill(json.loads((tmp_path / "broker.json").read_text())["pid"], signal.SIGKILL)
-        assert foreground.wait(30) == 2
+        assert foreground.wait(120) == 2
         assert foreground.stderr.read().startswith("error: Kafka ended with exit code 137.")
 
 

@@ -34,7 +34,7 @@ def coordinator(servers: str, check_group: str) -> int:
     admin = AdminClient(quiet(servers))
     try:
         # A request of this kind that times out in librdkafka may abort the process (kafka/group_membership.py).
-        description = admin.describe_consumer_groups([check_group], request_timeout=3_600)[check_group].result(10)
+        description = admin.describe_consumer_groups([check_group], request_timeout=3_600)[check_group].result(120)
     except (KafkaException, TimeoutError):
         return -1
     return -1 if description.coordinator is None else int(description.coordinator.id)
@@ -50,7 +50,7 @@ def test_p8_checks_go_on_when_the_coordinator_moves_and_the_former_one_still_ans
     for number in range(40):
         group = f"group{number}"
         check = names.check(group)
-        admin.create_topics([NewTopic(check, 1, replica_assignment=[[FIRST]])])[check].result(20)
+        admin.create_topics([NewTopic(check, 1, replica_assignment=[[FIRST]])])[check].result(120)
         member = CheckMember(servers, names, group)
         if coordinator(servers, check) == SECOND:
             break

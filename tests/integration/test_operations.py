@@ -663,7 +663,7 @@ def test_a_missing_right_is_an_error_that_names_it_and_the_documented_rights_are
             for one in operations
         ]
         for answer in guarded.admin.create_acls(bindings).values():
-            answer.result(10)
+            answer.result(120)
 
     # From the first ACL of a topic on, nothing else is allowed there.
     for topic in (names.half, names.end, names.op, names.offset):
@@ -718,7 +718,7 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     listing = list_pending(connect(bridge))
     assert [one.coordinates for one in listing.messages] == [where(prepared)]
     assert list(listing.unread) == [0]
-    assert time.monotonic() - since < 15
+    assert time.monotonic() - since < 60
     done = run(bridge, "pending", "--format", "json")
     assert (done.returncode, json.loads(done.stdout)["total"]) == (2, 1)
     assert "error: partition 0 could not be read: " in done.stderr

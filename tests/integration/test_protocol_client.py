@@ -152,7 +152,7 @@ def read(bridge: Bridge, topic: str, isolation: str = "read_committed") -> list[
             "fetch.wait.max.ms": 10,
         }
     )
-    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    partitions = consumer.list_topics(topic, 120).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     found: list[Message] = []
     ended = 0
@@ -529,12 +529,12 @@ def test_topics_are_as_the_table_says(bridge: Bridge, join: Join):
         "RMQ_SYS_TRANS_CHECK.table": (1, "delete", DAY // 24),
         "TRANS_CHECK_MAX_TIME_TOPIC": (None, "delete", 30 * DAY),
     }
-    topics = bridge.admin.list_topics(timeout=10).topics
+    topics = bridge.admin.list_topics(timeout=120).topics
     for name, (partitions, cleanup, keeps) in expected.items():
         topic = internal(bridge, name)
         assert partitions in (None, len(topics[topic].partitions))
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        config = bridge.admin.describe_configs([resource])[resource].result(10)
+        config = bridge.admin.describe_configs([resource])[resource].result(120)
         assert config["message.timestamp.type"].value == "LogAppendTime"
         assert config["cleanup.policy"].value == cleanup
         assert keeps is None or config["retention.ms"].value == str(keeps)
@@ -729,7 +729,7 @@ def test_checkpoints_are_as_the_page_says(bridge: Bridge, join: Join):
         "offset": internal(bridge, "RMQ_SYS_TRANS_OFFSET_TOPIC"),
     }
     described = bridge.admin.describe_topics(TopicCollection(list(names.values())))
-    ids = {short: str(described[name].result(10).topic_id) for short, name in names.items()}
+    ids = {short: str(described[name].result(120).topic_id) for short, name in names.items()}
     for partition, (half_offset, end_offset) in last.items():
         key = f"{names['half']}@CID_RMQ_SYS_TRANS/{partition}"
         # Nothing else is written meanwhile, and nothing older is undecided: both positions go right behind these two.

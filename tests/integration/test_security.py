@@ -32,7 +32,6 @@ from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.report.model import Entry
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
-from tests.support.quick_spark import interpreting_session
 from tests.support.secure_kafka import SecureKafka, User, documented, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
@@ -151,10 +150,10 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
     client = scene.user("client")
     producer, listener = scene.producer(client, LocalTransactionState.COMMIT_MESSAGE)
     with producer:
-        producer.send_message_in_transaction(Message(scene.real, b"committed", key=b"1")).wait(20)
+        producer.send_message_in_transaction(Message(scene.real, b"committed", key=b"1")).wait(120)
         bridge.wait_visible(scene.real, [b"committed"])
         listener.state = LocalTransactionState.UNKNOWN
-        producer.send_message_in_transaction(Message(scene.real, b"checked")).wait(20)
+        producer.send_message_in_transaction(Message(scene.real, b"checked")).wait(120)
         bridge.wait_visible(scene.real, [b"checked"])
         assert listener.checked == [b"checked"]
         doctor = scene.cli(
@@ -195,11 +194,19 @@ def shared(secure: SecureKafka) -> Iterator[Scene]:
             yield Scene(secure, bridge, real)
 
 
-def operations_of(role: str) -> list[tuple[int, str]]:
-    """Every single right of a role, as the row in the document and the operation."""
+def operations_of(role: str) -> list[object]:
+    """Every single right of a role, as the row in the document and the operation.
+
+    Those of an operation differ in the topic alone: the first is no long test.
+    """
     names = {"<ns>.": "ns.", "<group>": GROUP, "<real topic>": "real"}
-    rows = enumerate(documented(role, names))
-    return [(number, operation) for number, right in rows for operation in right.operations]
+    seen: set[str] = set()
+    found: list[object] = []
+    for number, right in enumerate(documented(role, names)):
+        for operation in right.operations:
+            found.append(pytest.param(number, operation, marks=pytest.mark.long if operation in seen else ()))
+            seen.add(operation)
+    return found
 
 
 def name_of(parameter: object) -> str:
@@ -293,7 +300,7 @@ def test_each_right_that_a_client_lacks_is_named(
     try:
         with caplog.at_level(logging.WARNING, "txbridge.client"), producer:
             try:
-                producer.send_message_in_transaction(Message(shared.real, b"value")).wait(20)
+                producer.send_message_in_transaction(Message(shared.real, b"value")).wait(120)
             except TxBridgeError as error:
                 text.append(str(error).replace("\n", " "))
             if "READ" in operation and not text:
@@ -380,12 +387,6 @@ def audited(secure: SecureKafka) -> Iterator[Scene]:
         yield scene
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with interpreting_session() as session:
-        yield session
-
-
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("row", "operation"), operations_of("audit"), ids=name_of)
 def test_each_right_that_an_audit_lacks_is_named(audited: Scene, spark: SparkSession, row: int, operation: str) -> None:
@@ -420,7 +421,7 @@ def _alarm(scene: Scene, user: User) -> None:
 @pytest.fixture(scope="module")
 def followed(audited: Scene) -> Scene:
     topic = audited.bridge.names.violations
-    audited.bridge.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    audited.bridge.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
     audited.bridge.produce(topic, value=b"an older audit's", partition=0)
     return audited
 
@@ -481,14 +482,14 @@ def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene:
     for transaction_id in (forged, victim.transaction_id[:8] + forged[8:]):
         value = f"{victim.offset},{transaction_id},{COMMIT}".encode()
         producer.produce(names.end, value=value, headers=headers, partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     eventually(lambda: sum(one["count"] for one in worker.events("end_refused")) == 2)
     assert {one["reason"] for one in worker.events("end_refused")} == {"wrong_transaction_id"}
     assert bridge.visible(scene.real) == {}
     # Who knows the id decides, whoever he is: it is all that protects a transaction here.
     value = f"{victim.offset},{victim.transaction_id},{COMMIT}".encode()
     producer.produce(names.end, value=value, headers=headers, partition=0)
-    producer.flush(20)
+    producer.flush(120)
     bridge.wait_visible(scene.real, [b"not yours to decide"])
     held = bridge.prepare(f"{bridge.namespace}.missing", b"held", group=GROUP)
     bridge.decide(held, COMMIT, group=GROUP)

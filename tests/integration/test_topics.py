@@ -427,7 +427,7 @@ def test_no_client_of_ours_creates_topics_by_accident(user, admin, namespace):
     failures = []
     producer = Producer(kafka_config.producer_config({**user, "message.timeout.ms": 1_000}))
     producer.produce(topic, b"x", on_delivery=lambda error, _: failures.append(error))
-    producer.flush(10)
+    producer.flush(120)
     assert len(failures) == 1
     assert failures[0] is not None
     assert topic not in admin.list_topics().topics

@@ -171,7 +171,7 @@ def test_p2_compressed_decisions_are_applied_and_kill_no_worker(bridge: Bridge) 
         producer = Producer(config)
         for one in prepared:
             producer.produce(bridge.names.end, one.entry(COMMIT).encode(), headers=bridge.end_headers(), partition=0)
-        producer.flush(20)
+        producer.flush(120)
         bridge.wait_visible(topic, values)
         # It goes on afterwards, and in the group.
         after = b"after " + compression.encode()

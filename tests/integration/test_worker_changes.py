@@ -158,7 +158,7 @@ def test_faust_command_line(bridge: Bridge, tmp_path: Path) -> None:
         bridge.wait_visible(topic, [b"by faust"], 60)
     finally:
         worker.terminate()
-        worker.wait(30)
+        worker.wait(120)
         log.close()
     # Faust's own data folder does not land where the worker happens to be started.
     assert [file.name for file in tmp_path.iterdir()] == ["faust.log"]
@@ -169,7 +169,7 @@ def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     worker = bridge.worker(metrics_port=port)
     eventually(lambda: _ready(port)[0] == 200)
-    bridge.admin.create_partitions([NewPartitions(bridge.names.half, 3)])[bridge.names.half].result(10)
+    bridge.admin.create_partitions([NewPartitions(bridge.names.half, 3)])[bridge.names.half].result(120)
     worker.wait_logged("partitions_changed")
     status, body = _ready(port)
     assert status == 503

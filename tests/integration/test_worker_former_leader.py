@@ -75,7 +75,7 @@ def test_p8_what_is_not_in_half_is_refused_in_the_end_and_stops_nobody_for_long(
             bridge.end([f"{10**12 + number},{'F' * 32},8"], 0)
             bridge.decide(bridge.prepare(topic, b"%d" % number, partition=0), COMMIT)
         bridge.wait_visible(topic, [b"%d" % number for number in range(10)], 40)
-        assert time.monotonic() - started < 25
+        assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("short", ["offset", "op"])

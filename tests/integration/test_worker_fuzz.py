@@ -106,7 +106,7 @@ class _Stranger:
             self.to_set_aside[f"{topic}:{partition}:{offset}".encode()] = (None, b"undecodable")
 
     def flush(self) -> None:
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(120) == 0
 
 
 def _parse_half(setting: Setting, raw: Raw) -> None:
@@ -166,7 +166,7 @@ def _unread_checks(bridge: Bridge) -> int:
     topic = bridge.names.check(GROUP)
     consumer = Consumer({**quiet(bridge.bootstrap_servers), "group.id": topic})
     try:
-        places = [TopicPartition(topic, one) for one in consumer.list_topics(topic, 10).topics[topic].partitions]
+        places = [TopicPartition(topic, one) for one in consumer.list_topics(topic, 120).topics[topic].partitions]
         positions = {place.partition: place.offset for place in consumer.committed(places, 10)}
     finally:
         consumer.close()

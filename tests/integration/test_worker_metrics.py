@@ -135,7 +135,7 @@ def test_what_a_worker_did_can_be_scraped(bridge: Bridge) -> None:
 def lags(bridge: Bridge) -> dict[int, int]:
     """By partition, as `kafka-consumer-groups --describe` works it out: log end less committed offset."""
     group = bridge.names.worker_group
-    answer = bridge.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    answer = bridge.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(120)
     found = {
         one.partition: bridge.bounds(one.topic, one.partition)[1] - one.offset
         for one in answer.topic_partitions
@@ -158,7 +158,7 @@ def take_overs_wait(bridge: Bridge, partition: int) -> Iterator[None]:
     foreign.init_transactions(30)
     foreign.begin_transaction()
     foreign.produce(bridge.names.offset, b"stranger", key=b"stranger", partition=partition)
-    foreign.flush(10)
+    foreign.flush(120)
     yield
     foreign.abort_transaction(10)
 

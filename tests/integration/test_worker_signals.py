@@ -29,7 +29,7 @@ def test_sigterm_under_load_ends_the_kafka_transactions_at_hand_and_leaves_the_g
     assert first.stop() == 0
     assert first.events("ended_without_leaving_the_group") == []
     group = bridge.names.worker_group
-    assert bridge.admin.describe_consumer_groups([group])[group].result(20).members == []
+    assert bridge.admin.describe_consumer_groups([group])[group].result(120).members == []
     # Its markers may still be on their way. An open one would stay so until its time-out, and then be aborted.
     ids = [bridge.names.transactional_id(partition) for partition in range(bridge.partitions)]
     eventually(lambda: _transactions(bridge, ids) <= {"CompleteCommit", "Empty"})

@@ -88,7 +88,7 @@ def test_p3_a_zombie_that_commits_in_the_middle_of_a_takeover(
         monkeypatch.setattr(restore, "fault_point", gate)
         group_says = "other"
         other = bridge.local_owner()
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(120)
         bridge.decide_many(prepared[5:], COMMIT)
         zombie.wait_error("fenced")
         gate.opened.set()
@@ -125,7 +125,7 @@ def test_p3_a_zombie_that_takes_the_fence_back_in_the_middle_of_a_takeover(
         monkeypatch.setattr(restore, "fault_point", gate)
         group_says = "other"
         other = bridge.local_owner()
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(120)
         # As after an error of the connection: the zombie's producer is not to be trusted any more.
         fences[0]._producer = None
         bridge.decide_many(prepared[:5], COMMIT)
@@ -329,8 +329,8 @@ def test_an_op_record_beyond_the_end_of_half_finishes_nothing(bridge: Bridge) ->
 
 def test_a_partition_that_not_every_topic_has_is_refused_and_the_others_go_on(bridge: Bridge) -> None:
     """The number of partitions was changed behind our back: a worker that runs comes to know it within five minutes."""
-    bridge.admin.create_partitions([NewPartitions(bridge.names.end, 3)])[bridge.names.end].result(10)
-    eventually(lambda: len(bridge.admin.list_topics(timeout=10).topics[bridge.names.end].partitions) == 3)
+    bridge.admin.create_partitions([NewPartitions(bridge.names.end, 3)])[bridge.names.end].result(120)
+    eventually(lambda: len(bridge.admin.list_topics(timeout=120).topics[bridge.names.end].partitions) == 3)
     refused = bridge.local_owner(2)
     refused.wait_error(f"{bridge.names.half} has 2 partitions, {bridge.names.end} has 3", "The others go on")
     topic = bridge.create_topic("real")
@@ -364,7 +364,7 @@ def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
         for name in (bridge.names.half, bridge.names.end, bridge.names.op):
             foreign.begin_transaction()
             foreign.produce(name, b"garbage", partition=0)
-            foreign.flush(10)
+            foreign.flush(120)
             foreign.abort_transaction(10)
         # HALF is read uncommitted, END and OP are not. What the worker does about it is over before it is asked where
         # the logs end.
@@ -486,7 +486,7 @@ def test_a_takeover_names_a_transaction_that_hangs(used: Bridge, monkeypatch: py
     foreign = _foreign(used)
     foreign.begin_transaction()
     foreign.produce(topic, b"stranger", key=b"stranger", partition=0)
-    foreign.flush(10)
+    foreign.flush(120)
     stuck = used.local_owner(0)
     stuck.wait_error("a Kafka transaction hangs there", f"find-hanging --topic {topic} --partition 0")
     # Its end is a marker at the tail of the log, behind a record that nobody may see: the take-over gets past both.
@@ -502,7 +502,7 @@ def test_an_owner_can_be_stopped_while_a_takeover_waits(used: Bridge) -> None:
     foreign = _foreign(used)
     foreign.begin_transaction()
     foreign.produce(used.names.offset, b"stranger", key=b"stranger", partition=0)
-    foreign.flush(10)
+    foreign.flush(120)
     stuck = used.local_owner(0)
     eventually(lambda: _is_waiting(stuck.owner.ident))
     stuck.owner.stop()

@@ -126,7 +126,7 @@ def browser() -> Iterator[Browser]:
                 yield tab
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(120)
             if process.stderr is not None:
                 process.stderr.close()
 
@@ -173,5 +173,5 @@ def _connected(address: str) -> Iterator[Browser]:
         yield made
     finally:
         loop.call_soon_threadsafe(done.set)
-        thread.join(20)
+        thread.join(120)
         loop.close()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -41,7 +41,6 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.testing import workers
-from txbridge.testing.workers import eventually
 from txbridge.topics.plan import Action, PlanOptions
 from txbridge.topics.plan import apply as apply_plan
 from txbridge.worker.owner import PartitionOwner
@@ -57,7 +56,15 @@ FAST = {
     "session_timeout": 3_000,
 }
 
+#: With a load of 30 on two cores everything takes many times as long. On a quiet machine nobody waits longer for it.
+_BUSY = 6
+
 _number = itertools.count(1)
+
+
+def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Callable[[], str] = "") -> Any:
+    """As the sandbox's, on a machine that may be busy: `timeout` is what is ample on a quiet one."""
+    return workers.eventually(what, timeout * _BUSY, message)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -84,10 +91,10 @@ def quiet(bootstrap_servers: str) -> dict[str, object]:
 
 def log_start(consumer: Consumer, topic: str, partition: int) -> int:
     """Where a partition begins; waits out the second in which a broker that was restarted leads nothing yet."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         try:
-            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)[0])
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), 120)[0])
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
                 raise
@@ -112,6 +119,15 @@ class WorkerProcess(workers.WorkerProcess):
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         super().__init__([sys.executable, "-m", "txbridge.cli.main", "worker", *arguments], log, environment)
+
+    def wait_logged(self, text: str, timeout: float = 30.0) -> None:
+        super().wait_logged(text, timeout * _BUSY)
+
+    def wait_serving(self, partitions: int, timeout: float = workers.SERVING_TIMEOUT_S) -> None:
+        super().wait_serving(partitions, timeout * _BUSY)
+
+    def wait_dead(self, timeout: float = 30.0) -> int:
+        return super().wait_dead(timeout * _BUSY)
 
     def owned(self) -> set[int]:
         """The partitions that the group has assigned to it last."""
@@ -144,7 +160,7 @@ class CheckMember:
         self._consumer.subscribe([names.check(group)], on_assign=lambda *_: self._joined.set())
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._joined.wait(30), f"nobody could join the group {names.check(group)}"
+        assert self._joined.wait(120), f"nobody could join the group {names.check(group)}"
 
     def _run(self) -> None:
         while not self._left.is_set():
@@ -169,7 +185,7 @@ class CheckMember:
 
     def leave(self) -> None:
         self._left.set()
-        self._thread.join(20)
+        self._thread.join(120)
 
     def __enter__(self) -> Self:
         return self
@@ -202,7 +218,7 @@ class LocalOwner:
 
     def stop(self) -> None:
         self.owner.stop()
-        self.owner.join(30)
+        self.owner.join(120)
         assert not self.owner.is_alive()
 
     def __enter__(self) -> Self:
@@ -342,9 +358,9 @@ class Bridge:
     def member(self, group: str = "group", config: Mapping[str, str] = MappingProxyType({})) -> CheckMember:
         """Somebody who is alive in a producer group; makes its check topic, with this configuration, if need be."""
         topic = self.names.check(group)
-        if topic not in self.admin.list_topics(timeout=10).topics:
+        if topic not in self.admin.list_topics(timeout=120).topics:
             config = {"message.timestamp.type": "LogAppendTime", **config}
-            self.admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+            self.admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(120)
         return CheckMember(self.bootstrap_servers, self.names, group)
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -353,7 +369,7 @@ class Bridge:
         """A real topic; returns its name made unique for this test."""
         name = f"{self.namespace}.{topic}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(10)
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(120)
         eventually(lambda: self._is_readable(name), 20, f"{name} got no leader")
         return name
 
@@ -373,7 +389,7 @@ class Bridge:
             (failed if error else acknowledged).append(error or message)  # type: ignore[arg-type]
 
         self._producer.produce(topic, on_delivery=report, **arguments)  # type: ignore[arg-type]
-        self._producer.flush(20)
+        self._producer.flush(120)
         assert acknowledged, failed
         return acknowledged[0]
 
@@ -454,7 +470,7 @@ class Bridge:
                 self.names.half, value=value, key=b"%d" % number, headers=headers, on_delivery=report, **where
             )
             self._producer.poll(0)
-        self._producer.flush(30)
+        self._producer.flush(120)
         return [result for result in results if result is not None]
 
     def produce_together(
@@ -470,7 +486,7 @@ class Bridge:
         producer = Producer({**quiet(self.bootstrap_servers), "linger.ms": 10_000})
         for value, headers in records:
             producer.produce(topic, value=value, headers=list(headers), partition=partition, on_delivery=report)
-        producer.flush(20)
+        producer.flush(120)
         assert len(acknowledged) == len(records)
         return acknowledged
 
@@ -506,7 +522,7 @@ class Bridge:
             for start in range(0, len(entries), batch):
                 value = "\n".join(entries[start : start + batch]).encode()
                 self._producer.produce(self.names.end, value=value, headers=headers, partition=partition)
-        self._producer.flush(30)
+        self._producer.flush(120)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -525,14 +541,14 @@ class Bridge:
             },
         )
         try:
-            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+            partitions = consumer.list_topics(topic, 120).topics[topic].partitions
             starts = [
                 TopicPartition(topic, partition, log_start(consumer, topic, partition)) for partition in partitions
             ]
             consumer.assign(starts)
             found: list[Message] = []
             ended: set[int] = set()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while len(ended) < len(starts):
                 assert time.monotonic() < deadline, f"{topic} did not come to an end"
                 message = consumer.poll(0.2)
@@ -564,7 +580,7 @@ class Bridge:
         """Log start and end."""
         consumer = Consumer({**quiet(self.bootstrap_servers), "group.id": f"{self.namespace}-reader"})
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 10)
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 120)
         finally:
             consumer.close()
         return low, high
@@ -573,12 +589,12 @@ class Bridge:
         """Let the log begin at this offset, as retention does."""
         where = TopicPartition(topic, partition, before)
         for answer in self.admin.delete_records([where]).values():
-            answer.result(10)
+            answer.result(120)
 
     def recreate(self, topic: str) -> None:
         """Delete an internal topic and create it anew."""
-        self.admin.delete_topics([topic])[topic].result(10)
-        eventually(lambda: topic not in self.admin.list_topics(timeout=10).topics, 20)
+        self.admin.delete_topics([topic])[topic].result(120)
+        eventually(lambda: topic not in self.admin.list_topics(timeout=120).topics, 20)
         self.__enter__()
         eventually(lambda: self._is_readable(topic), 20)
 
@@ -609,7 +625,7 @@ class Bridge:
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         for answer in self.admin.incremental_alter_configs([resource]).values():
-            answer.result(10)
+            answer.result(120)
 
     def discarded(self) -> list[dict[str, object]]:
         """Records of the discard topic as header mappings (last of a name), with key and value."""

@@ -101,7 +101,7 @@ class Postgres:
         """At once, as a crash: what is committed is there after the next start."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(30)
+            self._process.wait(120)
             self._process = None
 
     def __enter__(self) -> Self:

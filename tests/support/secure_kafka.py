@@ -61,7 +61,7 @@ class SecureKafka:
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         change = UserScramCredentialUpsertion(found.name, credential, found.password.encode())
         for answer in self.admin.alter_user_scram_credentials([change]).values():
-            answer.result(10)
+            answer.result(120)
         return found
 
 
@@ -99,7 +99,7 @@ class User:
             for operation in right.operations
         ]
         for answer in self.kafka.admin.create_acls(bindings).values():
-            answer.result(10)
+            answer.result(120)
 
     def revoke(self, right: Right, operation: str) -> None:
         """Take one operation of a right away."""
@@ -113,7 +113,7 @@ class User:
             AclPermissionType.ALLOW,
         )
         for answer in self.kafka.admin.delete_acls([one]).values():
-            assert answer.result(10), f"{self.name} did not have {operation} on {right.name}"
+            assert answer.result(120), f"{self.name} did not have {operation} on {right.name}"
 
 
 def documented(role: str, names: dict[str, str]) -> list[Right]:

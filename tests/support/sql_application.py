@@ -114,7 +114,7 @@ def main() -> None:
         settings = {"bootstrap.servers": servers, "session.timeout.ms": 6_000}
         with TransactionProducer(GROUP, listener, settings, namespace=namespace) as producer:
             result = producer.send_message_in_transaction(Message(topic, b"order"), 1)
-            result.wait(30)
+            result.wait(120)
             print(result.local_transaction_state.name, flush=True)
     engine.dispose()
 

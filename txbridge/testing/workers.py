@@ -16,8 +16,9 @@ from typing import Any
 #: Seconds. Python and Faust need 3 s to start and a take-over less than one; two cores that are busy with other tests
 #: make it ten times as long. After a kill the session time-out of the dead worker comes on top.
 SERVING_TIMEOUT_S = 60.0
-#: Seconds. A worker ends 1 s after SIGTERM, and after its own limit of 15 s when Kafka does not answer.
-_STOP_TIMEOUT_S = 30.0
+#: Seconds. A worker ends 1 s after SIGTERM, and after its own limit of 15 s when Kafka does not answer; the rest is for
+#: busy machines.
+_STOP_TIMEOUT_S = 120.0
 _POLL_S = 0.05
 #: How much of a log an error shows: the last few events.
 _SHOWN = 3_000

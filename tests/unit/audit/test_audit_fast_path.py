@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -17,7 +17,6 @@ from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import KafkaSettings
 from txbridge_audit.read.reader import Reader
 from txbridge_audit.read.selection import Selection
-from txbridge_audit.read.spark_session import spark_session, suit
 
 from tests.support.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half, plant
 from tests.support.audit_memory import BORN, Memory
@@ -27,13 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with spark_session(None, lambda _: None, connector=False, small=True) as session:
-        suit(session, 0)
-        yield session
 
 
 def told(spark: SparkSession, log: Memory, selection: Selection | None = None) -> Split:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -13,7 +12,6 @@ from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.read import decode
 from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.spark_session import spark_session, suit
 
 from tests.support.audit_cases import (
     CASES,
@@ -37,14 +35,6 @@ pytestmark = [
 ]
 
 HOUR = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with spark_session(None, lambda _: None, connector=False, small=True) as session:
-        # A handful of rows: to compile code for them costs twenty times what it saves.
-        suit(session, 0)
-        yield session
 
 
 def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothing(spark: SparkSession) -> None:

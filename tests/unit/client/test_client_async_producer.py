@@ -103,7 +103,7 @@ def test_completions_of_a_thread_wake_the_loop_once(runtime):
             thread.join()
             results = await asyncio.gather(*tasks)
             assert len(wakes) == 1
-            waits = [asyncio.ensure_future(result.wait(10)) for result in results]
+            waits = [asyncio.ensure_future(result.wait(120)) for result in results]
             await asyncio.sleep(0)
             thread = threading.Thread(target=lambda: [end.settle() for *_, end in runtime.ends])
             thread.start()
@@ -164,7 +164,7 @@ def test_cancelled_while_its_thread_runs_it_counts_as_running_until_that_is_done
     begun, go_on = threading.Event(), threading.Event()
 
     async def main():
-        producer = producer_with(Plain(lambda: begun.set() or (go_on.wait(10) and COMMIT)))
+        producer = producer_with(Plain(lambda: begun.set() or (go_on.wait(30) and COMMIT)))
         task = asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE))
         await written(runtime, 1)
         runtime.acknowledge()
@@ -327,7 +327,7 @@ def test_flushes_that_wait_do_not_hold_up_close(runtime):
 
     async def main():
         producer = await producer_with(Listener()).start()
-        runtime.flush = lambda timeout: go_on.wait(10) and 0
+        runtime.flush = lambda timeout: go_on.wait(30) and 0
         flushes = [asyncio.ensure_future(producer.flush()) for _ in range(10)]
         await asyncio.sleep(0.01)
         await asyncio.wait_for(producer.close(0.1), 5)
@@ -378,7 +378,7 @@ def test_a_cancelled_first_send_leaves_the_start_to_the_others(monkeypatch, runt
     go_on, started = threading.Event(), []
 
     def start(*_):
-        go_on.wait(10)
+        go_on.wait(30)
         started.append(1)
         return runtime
 

@@ -35,7 +35,7 @@ def commit():
 def ask(pool):
     answers = SimpleQueue()
     pool.ask(REQUEST, answers.put)
-    return answers.get(timeout=10)
+    return answers.get(timeout=120)
 
 
 def test_asks_in_a_thread_of_its_own_one_at_a_time():
@@ -52,22 +52,22 @@ def test_as_many_at_once_as_allowed():
     answers = SimpleQueue()
     for _ in range(2):
         pool.ask(REQUEST, answers.put)
-    assert {answers.get(timeout=10).state for _ in range(2)} == {LocalTransactionState.COMMIT_MESSAGE}
+    assert {answers.get(timeout=120).state for _ in range(2)} == {LocalTransactionState.COMMIT_MESSAGE}
     pool.close()
 
 
 def test_close_waits_for_what_runs_and_leaves_the_rest():
     running, go_on = threading.Event(), threading.Event()
-    pool = CheckPool(Listener(lambda: running.set() or (go_on.wait(10) and commit())), None, 1)
+    pool = CheckPool(Listener(lambda: running.set() or (go_on.wait(30) and commit())), None, 1)
     answers = SimpleQueue()
     for _ in range(3):
         pool.ask(REQUEST, answers.put)
-    assert running.wait(10)
+    assert running.wait(120)
     pool.close(0.01)
     assert answers.empty()
     go_on.set()
     pool.close()
-    assert answers.get(timeout=10).state is LocalTransactionState.COMMIT_MESSAGE
+    assert answers.get(timeout=120).state is LocalTransactionState.COMMIT_MESSAGE
     pool.ask(REQUEST, answers.put)
     # The rest stays in Kafka for another member of the group.
     assert answers.empty()
@@ -80,7 +80,7 @@ def test_the_users_executor_is_used_and_left_alone():
         assert ask(pool).state is LocalTransactionState.COMMIT_MESSAGE
         pool.close()
         assert threads == ["users_0"]
-        assert executor.submit(lambda: 42).result(10) == 42
+        assert executor.submit(lambda: 42).result(120) == 42
 
 
 def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
@@ -97,14 +97,14 @@ def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
 def test_an_executor_that_was_shut_down_with_checks_in_it():
     executor = ThreadPoolExecutor(1)
     go_on = threading.Event()
-    pool = CheckPool(Listener(lambda: go_on.wait(10) and commit()), executor, 1)
+    pool = CheckPool(Listener(lambda: go_on.wait(30) and commit()), executor, 1)
     answers = SimpleQueue()
     pool.ask(REQUEST, answers.put)
     pool.ask(REQUEST, answers.put)
     executor.shutdown(wait=False, cancel_futures=True)
-    assert answers.get(timeout=10) is None
+    assert answers.get(timeout=120) is None
     go_on.set()
-    assert answers.get(timeout=10).state is LocalTransactionState.COMMIT_MESSAGE
+    assert answers.get(timeout=120).state is LocalTransactionState.COMMIT_MESSAGE
     pool.close(10)
 
 

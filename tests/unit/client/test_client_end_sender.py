@@ -63,7 +63,7 @@ def test_the_record(wire, sender):
     ]
     assert not future.done()
     wire.acknowledge()
-    assert future.result(10) is None
+    assert future.result(120) is None
 
 
 def test_commands_gather_while_the_last_record_travels(wire, sender):
@@ -100,12 +100,12 @@ def test_who_waits_is_not_kept_waiting_for_company(patient, wire, waits):
     # As long as nobody waits for it, it does not leave.
     assert not wait([ticket.future()], 0.05).done
     if waits == "flush":
-        assert sender.flush(10) == 0
+        assert sender.flush(120) == 0
     elif waits == "close":
         assert sender.close(10) == 0
     else:
         ticket.hurry()
-    assert ticket.future().result(10) is None
+    assert ticket.future().result(120) is None
     assert [entries(record) for record in wire.records] == [["1"], ["2", "3"]]
     sender.close(10)
 
@@ -134,7 +134,7 @@ def test_order_of_every_thread_is_kept_and_nothing_doubled(wire, sender):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sender.flush(30) == 0
+    assert sender.flush(120) == 0
     sent = [parsed.half_offset for r in wire.records for parsed in parse_end(0, r[1], r[3]).entries]
     assert len(sent) == 4_000
     for thread in range(8):
@@ -155,7 +155,7 @@ def test_failure_reaches_every_command_and_the_lane_goes_on(wire, sender, caplog
     [again] = submit(sender, 4)
     wire.wait_records(3)
     wire.acknowledge()
-    assert again.result(10) is None
+    assert again.result(120) is None
     assert sender.flush(0) == 0
     failed = [record.fields for record in caplog.records if record.event == "end_not_acknowledged"]
     assert [(fields["transactions"], fields["first"]) for fields in failed] == [(1, "00000000"), (2, "00000000")]
@@ -165,26 +165,26 @@ def test_record_that_can_not_be_sent(wire, sender):
     wire.refusals.append(refusal(KafkaError._UNKNOWN_PARTITION))
     [future] = submit(sender, 1)
     with pytest.raises(EndTransactionError, match="restart this process"):
-        future.result(10)
+        future.result(120)
 
 
 def test_record_that_can_not_even_be_made(wire, sender, caplog):
     wire.refusals.append(TypeError("a bug"))
     [future] = submit(sender, 1)
     with pytest.raises(EndTransactionError, match="can not be sent: a bug"):
-        future.result(10)
+        future.result(120)
     assert "end_can_not_be_sent" in caplog.text
     [again] = submit(sender, 2)
     wire.wait_records(1)
     wire.acknowledge()
-    assert again.result(10) is None
+    assert again.result(120) is None
 
 
 def test_full_queue_of_librdkafka_is_waited_for(wire, sender):
     wire.automatic = True
     wire.refusals.extend(BufferError("full") for _ in range(3))
     [future] = submit(sender, 1)
-    assert future.result(10) is None
+    assert future.result(120) is None
     assert len(wire.records) == 1
 
 
@@ -194,12 +194,12 @@ def test_flush_waits_only_for_what_was_given_before(wire, sender):
     submit(sender, 2, 3)
     assert sender.flush(0.01) == 3
     flushed = []
-    flusher = threading.Thread(target=lambda: flushed.append(sender.flush(10)))
+    flusher = threading.Thread(target=lambda: flushed.append(sender.flush(120)))
     flusher.start()
     wire.acknowledge()
     wire.wait_records(2)
     wire.acknowledge()
-    flusher.join(10)
+    flusher.join(120)
     assert flushed == [0]
 
 
@@ -213,7 +213,7 @@ def test_room_is_waited_for(wire, sender, monkeypatch):
     waiter.start()
     wire.automatic = True
     wire.acknowledge()
-    waiter.join(30)
+    waiter.join(120)
     assert answers == [True]
     wait(futures, 10)
 
@@ -228,7 +228,7 @@ def test_close_waits_for_acknowledgements(wire):
     closer.join(0.05)
     assert closer.is_alive()
     wire.acknowledge()
-    closer.join(10)
+    closer.join(120)
     assert left == [0]
     assert future.result(0) is None
     assert wire.closed
@@ -273,5 +273,5 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, sende
     [future] = submit(sender, 1)
     wire.wait_records(1)
     wire.acknowledge()
-    assert future.result(10) is None
+    assert future.result(120) is None
     assert "kafka_callback_raised" in caplog.text

@@ -58,7 +58,7 @@ def test_the_record_and_its_acknowledgement(wire, writer):
     assert reports.empty()
     wire.acknowledge()
     # 5 of the value, 3 of the key, two headers of 1 + 10 and 1 + 1 + 10.
-    assert reports.get(timeout=10) == Prepared(ID, 0, 0, 1_000, 31)
+    assert reports.get(timeout=120) == Prepared(ID, 0, 0, 1_000, 31)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_failure_names_the_cause_and_what_to_do(wire, writer, code, words, caplo
     reports = SimpleQueue()
     writer.write(Message("real", b""), ID, reports.put)
     wire.acknowledge(KafkaError(code))
-    error = reports.get(timeout=10)
+    error = reports.get(timeout=120)
     assert isinstance(error, PrepareError)
     assert error.cause.code() == code
     assert str(error).startswith(
@@ -113,7 +113,7 @@ def test_after_some_reports_somebody_is_told_once(wire, writer):
     while not told.empty():
         assert told.get() == 0
     wire.acknowledge()
-    while (seen := told.get(timeout=10)) == 0:
+    while (seen := told.get(timeout=120)) == 0:
         pass
     assert seen == 3
 
@@ -122,7 +122,7 @@ def test_who_gathers_is_told_of_a_record_that_was_not_even_accepted(wire, writer
     reports, told = [], SimpleQueue()
     wire.refusals.append(refusal(KafkaError.MSG_SIZE_TOO_LARGE))
     writer.write(Message("real", b""), ID, reports.append, lambda: told.put(len(reports)))
-    assert told.get(timeout=10) == 1
+    assert told.get(timeout=120) == 1
     assert isinstance(reports[0], PrepareError)
 
 
@@ -163,11 +163,11 @@ def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, write
         raise ValueError("the user's stats_cb")
 
     wire.serve = broken
-    assert raised.wait(10)
+    assert raised.wait(120)
     reports = SimpleQueue()
     writer.write(Message("real", b""), ID, reports.put)
     wire.acknowledge()
-    assert isinstance(reports.get(timeout=10), Prepared)
+    assert isinstance(reports.get(timeout=120), Prepared)
     assert "kafka_callback_raised" in caplog.text
 
 
@@ -227,13 +227,13 @@ def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer)
     writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.2)
     writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 600)
     began = time.monotonic()
-    error = reports.get(timeout=10)
+    error = reports.get(timeout=120)
     assert isinstance(error, PrepareError)
     assert error.cause.code() == KafkaError._MSG_TIMED_OUT
     assert time.monotonic() - began > 0.1
     # The first of these comes too late, the other one does not.
     wire.acknowledge()
-    assert isinstance(reports.get(timeout=10), Prepared)
+    assert isinstance(reports.get(timeout=120), Prepared)
     assert reports.empty()
 
 
@@ -252,8 +252,8 @@ def test_a_shortage_is_looked_for_in_time_and_named(wire):
     reports = SimpleQueue()
     writer.write(Message("real", b""), ID, reports.put)
     wire.acknowledge()
-    assert isinstance(reports.get(timeout=10), Prepared)
+    assert isinstance(reports.get(timeout=120), Prepared)
     assert shortage.looks == 0
     writer.write(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
-    assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=10))
+    assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=120))
     writer.close()

@@ -213,5 +213,5 @@ def test_close_and_once_more(kafka, timeout):
 
 def test_the_fake_is_used(kafka):
     with TransactionProducer("orders", Listener(), SETTINGS) as producer:
-        producer.send_message_in_transaction(MESSAGE).wait(10)
+        producer.send_message_in_transaction(MESSAGE).wait(120)
     assert all(isinstance(wire, FakeWire) for wire in kafka.wires)

@@ -71,7 +71,7 @@ def test_local_transactions_run_in_order_once_prepared_and_share_a_job(made, run
         executor.submit(blocker.wait, 10)
         runtime.acknowledge()
         blocker.set()
-        results = [future.result(10) for future in futures]
+        results = [future.result(120) for future in futures]
         assert executor.jobs == 2
     assert listener.given == list(range(50))
     assert [result.transaction_id for result in results] == [end[0] for end in runtime.ends]
@@ -108,7 +108,7 @@ def test_interrupted_while_it_is_handed_over(made, runtime):
         # Its place is free again.
         future = producer.submit_message_in_transaction(MESSAGE)
         runtime.acknowledge()
-        future.result(10)
+        future.result(120)
 
 
 def test_interrupt_of_the_listener_is_in_the_future_and_the_thread_goes_on(made, runtime):
@@ -123,7 +123,7 @@ def test_interrupt_of_the_listener_is_in_the_future_and_the_thread_goes_on(made,
         first, second = (producer.submit_message_in_transaction(MESSAGE) for _ in range(2))
         runtime.acknowledge()
         assert isinstance(first.exception(10), SystemExit)
-        assert second.result(10).local_transaction_state is COMMIT
+        assert second.result(120).local_transaction_state is COMMIT
     assert [outcome.state.name for _, outcome, _ in runtime.ends] == ["UNKNOW", "COMMIT_MESSAGE"]
 
 
@@ -149,10 +149,10 @@ def test_too_many_wait_until_half_of_them_are_through(made, runtime):
         thread.join(0.1)
         assert thread.is_alive()
         runtime.acknowledge()
-        thread.join(10)
-        assert all(future.result(10) for future in futures)
+        thread.join(120)
+        assert all(future.result(120) for future in futures)
         runtime.acknowledge()
-        more[0].result(10)
+        more[0].result(120)
 
 
 def test_close_wakes_who_waits_for_room(made, runtime):
@@ -170,7 +170,7 @@ def test_close_wakes_who_waits_for_room(made, runtime):
     thread.start()
     thread.join(0.05)
     producer.close(0.05)
-    thread.join(10)
+    thread.join(120)
     assert errors == ["this producer is closed; create a new one"]
 
 
@@ -186,10 +186,10 @@ def test_a_listener_and_a_callback_may_submit_although_it_is_full(made, runtime)
         outer = producer.submit_message_in_transaction(MESSAGE, "outer")
         outer.add_done_callback(lambda _: inner.append(producer.submit_message_in_transaction(MESSAGE)))
         runtime.acknowledge()
-        outer.result(10)
+        outer.result(120)
         runtime.wait_written(2)
         runtime.acknowledge()
-        assert [future.result(10).local_transaction_state for future in inner] == [COMMIT] * 2
+        assert [future.result(120).local_transaction_state for future in inner] == [COMMIT] * 2
 
 
 def test_flush_and_close_by_a_submitted_transaction_are_refused(made, runtime):
@@ -205,13 +205,13 @@ def test_flush_and_close_by_a_submitted_transaction_are_refused(made, runtime):
     with made(Listener(waits)) as producer:
         future = producer.submit_message_in_transaction(MESSAGE)
         runtime.acknowledge()
-        future.result(10)
+        future.result(120)
     assert [complaint[:8] for complaint in complaints] == ["flush() ", "close() "]
 
 
 def test_flush_waits_for_what_was_submitted_before(made, runtime):
     go_on = threading.Event()
-    with made(Listener(lambda *_: go_on.wait(10) and COMMIT)) as producer:
+    with made(Listener(lambda *_: go_on.wait(30) and COMMIT)) as producer:
         futures = [producer.submit_message_in_transaction(MESSAGE) for _ in range(3)]
         runtime.acknowledge()
         assert producer.flush(0.02) == 3
@@ -226,18 +226,18 @@ def test_flush_waits_for_what_was_submitted_before(made, runtime):
 
 def test_close_in_time_gives_up_what_has_no_local_transaction(made, runtime):
     running, go_on = threading.Event(), threading.Event()
-    listener = Listener(lambda *_: running.set() or (go_on.wait(10) and COMMIT))
+    listener = Listener(lambda *_: running.set() or (go_on.wait(30) and COMMIT))
     producer = made(listener)
     runs, waits = (producer.submit_message_in_transaction(MESSAGE) for _ in range(2))
     runtime.acknowledge()
-    assert running.wait(10)
+    assert running.wait(120)
     unacknowledged = producer.submit_message_in_transaction(MESSAGE)
     producer.close(0.05)
     for future in (waits, unacknowledged):
         assert isinstance(future.exception(0), PrepareError)
     assert not runs.done()
     go_on.set()
-    assert runs.result(10).local_transaction_state is COMMIT
+    assert runs.result(120).local_transaction_state is COMMIT
     assert len(listener.given) == 1
     assert len(runtime.given_up) == 2
 

@@ -65,7 +65,7 @@ def test_what_nobody_waits_for_is_served(serving, reports):
         done = threading.Event()
         reports.calls.put(done.set)
         serving.expect()
-        assert done.wait(10)
+        assert done.wait(120)
 
 
 def test_many_callers_all_get_their_own(serving, reports):
@@ -100,11 +100,11 @@ def test_who_waits_is_served_when_the_caller_that_served_has_its_report(serving,
 
         started = threading.Event()
         follower.start()
-        assert started.wait(10)
+        assert started.wait(120)
         reports.calls.put(lambda: first.report("first"))
         assert first.result() == "first"
     reports.calls.put(lambda: second.report("second"))
-    assert got.get(timeout=10) == "second"
+    assert got.get(timeout=120) == "second"
     follower.join()
 
 
@@ -144,5 +144,5 @@ def test_stop_ends_a_caller_that_serves_once_it_has_been_told(reports):
     caller = threading.Thread(target=wait)
     caller.start()
     serving.stop(lambda: waiter.report("given up"))
-    assert got.get(timeout=10) == "given up"
+    assert got.get(timeout=120) == "given up"
     caller.join()

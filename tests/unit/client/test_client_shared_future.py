@@ -71,7 +71,7 @@ def test_a_wait_ends_in_time_though_others_are_resolved_meanwhile(futures):
     since = time.monotonic()
     with pytest.raises(TimeoutError):
         first.exception(0.2)
-    assert 0.2 <= time.monotonic() - since < 5
+    assert 0.2 <= time.monotonic() - since < 60
     with pytest.raises(TimeoutError):
         first.result(0)
     for timer in timers:
@@ -122,5 +122,5 @@ def _in_thread(function):
     answers = []
     thread = threading.Thread(target=lambda: answers.append(function()))
     thread.start()
-    thread.join(10)
+    thread.join(120)
     return answers[0]

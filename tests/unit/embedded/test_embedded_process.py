@@ -88,7 +88,7 @@ def test_exit_code_and_output(tmp_path):
     log = tmp_path / "log"
     log.write_text("before\n")
     child = ChildProcess.launch(["sh", "-c", "echo out; echo err >&2; exit 3"], output=log)
-    assert child.wait(10) == 3
+    assert child.wait(120) == 3
     assert log.read_text() == "before\nout\nerr\n"
 
 

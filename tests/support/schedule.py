@@ -1,0 +1,46 @@
+"""Which files of tests share a process, and in which order they are begun, when several processes run them."""
+
+from __future__ import annotations
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+#: Their sessions share one Spark, and what it has compiled: in processes of their own each would be twice as slow.
+SPARK = frozenset({
+    "tests/unit/audit/test_audit_rules.py",
+    "tests/unit/audit/test_audit_fast_path.py",
+    "tests/integration/test_audit.py",
+    "tests/integration/test_audit_corruption.py",
+    "tests/integration/test_audit_elections.py",
+})  # fmt: skip
+#: What takes longest comes first. Unit tests come last: their many small files fill what is left of the time of all.
+_FOLDERS = ("tests/chaos", "tests/simulation", "tests/integration", "tests/property", "tests/unit")
+
+
+class Schedule(LoadScopeScheduling):  # type: ignore[misc]  # its module is not typed
+    """Hands out whole files, so that what the tests of a file share is made once."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        # Not by the number of tests, but in the order of `arrange`.
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = _file(nodeid)
+        return "Spark" if file in SPARK else file
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Sort the tests; those of a file keep their order."""
+    items.sort(key=lambda item: _rank(_file(item.nodeid)))
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _rank(file: str) -> tuple[int, str]:
+    if file in SPARK:
+        return -1, ""
+    return next((rank for rank, folder in enumerate(_FOLDERS) if file.startswith(folder)), len(_FOLDERS)), file
