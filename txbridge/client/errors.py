@@ -5,6 +5,17 @@ from __future__ import annotations
 from confluent_kafka import KafkaError
 
 from txbridge.errors import TxBridgeError, UsageError
+from txbridge.kafka.errors import (
+    ALL_BROKERS_DOWN,
+    FATAL,
+    MSG_TIMED_OUT,
+    PURGE_INFLIGHT,
+    PURGE_QUEUE,
+    TIMED_OUT,
+    TRANSPORT,
+    UNKNOWN_PARTITION,
+    UNKNOWN_TOPIC,
+)
 
 
 class PrepareError(TxBridgeError):
@@ -39,10 +50,10 @@ _CONNECTION = "check the brokers and the network, then send again"
 _RIGHTS = "grant this user WRITE and DESCRIBE on the topic"
 # librdkafka's own errors carry an underscore; they are its public names.
 _REMEDIES = {
-    KafkaError._MSG_TIMED_OUT: _CONNECTION,  # noqa: SLF001
-    KafkaError._TIMED_OUT: _CONNECTION,  # noqa: SLF001
-    KafkaError._TRANSPORT: _CONNECTION,  # noqa: SLF001
-    KafkaError._ALL_BROKERS_DOWN: _CONNECTION,  # noqa: SLF001
+    MSG_TIMED_OUT: _CONNECTION,
+    TIMED_OUT: _CONNECTION,
+    TRANSPORT: _CONNECTION,
+    ALL_BROKERS_DOWN: _CONNECTION,
     KafkaError.REQUEST_TIMED_OUT: _CONNECTION,
     KafkaError.NOT_ENOUGH_REPLICAS: "too few replicas are in sync (min.insync.replicas): bring the brokers back",
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas are in sync: bring the brokers back",
@@ -50,11 +61,11 @@ _REMEDIES = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _RIGHTS,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant this user IDEMPOTENT_WRITE on the cluster",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone; `txbridge topics apply` creates it",
-    KafkaError._UNKNOWN_TOPIC: "the topic is gone; `txbridge topics apply` creates it",  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION: "the topic has changed; restart this process",  # noqa: SLF001
-    KafkaError._PURGE_QUEUE: "the producer was closed meanwhile",  # noqa: SLF001
-    KafkaError._PURGE_INFLIGHT: "the producer was closed meanwhile",  # noqa: SLF001
-    KafkaError._FATAL: "the connection is being set up anew, send again",  # noqa: SLF001
+    UNKNOWN_TOPIC: "the topic is gone; `txbridge topics apply` creates it",
+    UNKNOWN_PARTITION: "the topic has changed; restart this process",
+    PURGE_QUEUE: "the producer was closed meanwhile",
+    PURGE_INFLIGHT: "the producer was closed meanwhile",
+    FATAL: "the connection is being set up anew, send again",
 }
 
 

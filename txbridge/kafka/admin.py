@@ -22,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
+from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, RESOLVE, SSL, TIMED_OUT, TRANSPORT
 
 #: For one request, connecting included. A healthy cluster answers in milliseconds; a change of the controller or a slow
 #: TLS and SASL handshake takes seconds. Who waits for this has a person or a service start waiting for them.
@@ -39,12 +40,12 @@ _LONGEST_PAUSE_S = 1.0
 #: Kafka did not answer: trying again later may help.
 UNREACHABLE = frozenset(
     {
-        KafkaError._TIMED_OUT,  # noqa: SLF001  librdkafka's own errors carry an underscore; they are its public names
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
-        KafkaError._SSL,  # noqa: SLF001
+        TIMED_OUT,
+        TRANSPORT,
+        ALL_BROKERS_DOWN,
+        RESOLVE,
+        AUTHENTICATION,
+        SSL,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_CONTROLLER,
     },
@@ -172,7 +173,7 @@ class Cluster:
         cluster: Cluster
 
         def remember(error: KafkaError) -> None:
-            if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001  it only repeats that all of them failed
+            if error.code() != ALL_BROKERS_DOWN:  # it only repeats that all of them failed
                 cluster.last_error = error.str()
 
         config.setdefault("error_cb", remember)

@@ -13,13 +13,15 @@ import re
 
 from confluent_kafka import KafkaError
 
+from txbridge.kafka.errors import FENCED
+
 #: The debug context that must be switched on for this.
 CONTEXT = "eos"
 
 #: Errors that say: somebody else owns this transactional.id now.
 FENCED_CODES = frozenset(
     {
-        KafkaError._FENCED,  # noqa: SLF001 - librdkafka's public name for it
+        FENCED,
         KafkaError.PRODUCER_FENCED,
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,

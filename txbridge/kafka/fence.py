@@ -11,6 +11,7 @@ from txbridge.kafka.config import transactional_producer_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.errors import FAIL
 from txbridge.kafka.failures import FencedError
 
 #: Kafka does not answer: said soon, and tried again by the caller.
@@ -52,7 +53,7 @@ def guarded(
 def _lost_error() -> KafkaError:
     """Stands for one that nobody knows any more; the transaction has to be aborted."""
     reason = "an error of librdkafka was lost between its callbacks"
-    return KafkaError(KafkaError._FAIL, reason, False, False, True)  # noqa: SLF001  confluent-kafka's own order
+    return KafkaError(FAIL, reason, False, False, True)  # confluent-kafka's own order
 
 
 def is_fenced(error: KafkaException) -> bool:

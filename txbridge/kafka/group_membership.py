@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.kafka.denied import DENIED
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.errors import FAIL, TIMED_OUT
 from txbridge.log import get_logger
 
 #: The longest that librdkafka accepts.
@@ -110,7 +111,7 @@ class GroupMembership:
             self._questions = {name: one for name, one in self._questions.items() if not one.answer.done()}
             now = self._outside.monotonic()
             if any(one.asked <= now - _ABANDON_AFTER_S for one in self._questions.values()):
-                error = KafkaError(KafkaError._TIMED_OUT, "the group's coordinator does not answer")  # noqa: SLF001
+                error = KafkaError(TIMED_OUT, "the group's coordinator does not answer")
             elif self._known.failure is not None and self._known.connected <= now - _LEAST_LIFE_S:
                 error = self._known.failure
             else:
@@ -143,4 +144,4 @@ def _pass_on(client: _Client, ours: Future[Any], theirs: Future[Any]) -> None:
 
 
 def _failed(text: str) -> KafkaException:
-    return KafkaException(KafkaError(KafkaError._FAIL, text))  # noqa: SLF001 - librdkafka's public name for it
+    return KafkaException(KafkaError(FAIL, text))

@@ -13,6 +13,16 @@ from txbridge.kafka.agreement import Agreement
 from txbridge.kafka.config import reader_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.errors import (
+    ALL_BROKERS_DOWN,
+    AUTO_OFFSET_RESET,
+    LOG_TRUNCATION,
+    MAX_POLL_EXCEEDED,
+    PARTITION_EOF,
+    RESOLVE,
+    TIMED_OUT,
+    TRANSPORT,
+)
 from txbridge.kafka.failures import HangingTransactionError, LogGoneError, StoppedError
 from txbridge.kafka.log import librdkafka_logger
 
@@ -130,7 +140,7 @@ class PartitionReader:
         except KafkaException as error:
             raise KafkaException(_named(error.args[0], topic)) from error
         late = f"{_MOST_ASKED} answers about the end of {topic}[{self.partition}] came late, and may be out of date"
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, late))  # noqa: SLF001 - librdkafka's public name for it
+        raise KafkaException(KafkaError(TIMED_OUT, late))
 
     def _refresh(self, topic: str) -> None:
         """Learn anew who leads. Raises KafkaException."""
@@ -184,14 +194,14 @@ class PartitionReader:
                 self.position = offset + 1
                 self._fetch_short.contradict()
                 records.append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's public name for it
+            elif error.code() == PARTITION_EOF:
                 assert offset is not None
                 self.position = max(self.position, offset)
                 self._fetch_short.contradict()
-            elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
+            elif error.code() in {AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
                 self._fetch_again(error)
                 break
-            elif error.code() == KafkaError._LOG_TRUNCATION:  # noqa: SLF001
+            elif error.code() == LOG_TRUNCATION:
                 raise LogGoneError(f"{self.topic}[{self.partition}] was cut below {self.position}: {error.str()}")
             elif not error.retriable() and error.code() not in _PASSING:
                 raise KafkaException(_named(error, self.topic))
@@ -249,10 +259,10 @@ def _named(error: KafkaError, topic: str) -> KafkaError:
 #: Errors that librdkafka reports and then mends by itself.
 _PASSING = frozenset(
     {
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._MAX_POLL_EXCEEDED,  # noqa: SLF001
+        TRANSPORT,
+        ALL_BROKERS_DOWN,
+        RESOLVE,
+        TIMED_OUT,
+        MAX_POLL_EXCEEDED,
     },
 )

@@ -10,6 +10,7 @@ from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, par
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
+from txbridge.kafka.errors import MSG_TIMED_OUT
 from txbridge.kafka.fence import guarded
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
@@ -78,7 +79,7 @@ def write_end(
             offset = message.offset()
             assert offset is not None
             return offset
-        if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  librdkafka's public name for it
+        if error.code() == MSG_TIMED_OUT:
             raise EnvironmentProblemError(_unknown(topic, partition, error.str()))
         raise KafkaException(named(error, "WRITE", f"topic {topic}"))
 

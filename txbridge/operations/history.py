@@ -23,6 +23,7 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.denied import is_denied
+from txbridge.kafka.errors import UNKNOWN_TOPIC
 from txbridge.kafka.headers import copyable_headers, headers_of
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.partition_reader import PartitionReader
@@ -191,7 +192,7 @@ def _collect(
                     yield from look(record)
     except KafkaException as failure:
         error = failure.args[0]
-        if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+        if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_TOPIC}:
             return
         if not is_denied(error):
             raise EnvironmentProblemError(f"{topic} can not be read: {error.str()}") from failure

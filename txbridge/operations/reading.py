@@ -20,6 +20,7 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.body_cache import offset_of, to_half
+from txbridge.kafka.errors import UNKNOWN_PARTITION
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
@@ -34,7 +35,7 @@ _NO_LEADER = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - librdkafka's public name for it
+        UNKNOWN_PARTITION,
     },
 )
 #: Partitions read at the same time. Each needs a few connections and mostly waits for Kafka.

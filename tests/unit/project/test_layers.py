@@ -102,3 +102,11 @@ def test_the_core_loads_no_library_that_reads_or_writes() -> None:
     check = f"import sys, {', '.join(modules)}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout.split()
     assert set(loaded) & {"confluent_kafka", "faust", "aiokafka", "prometheus_client", "structlog", "pydantic"} == set()
+
+
+def test_error_codes_of_librdkafka_are_named_in_one_place() -> None:
+    """confluent-kafka offers them with an underscore only, as if they were its own affair."""
+    naming = {
+        file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if "KafkaError._" in file.read_text()
+    }
+    assert naming == {"kafka/errors.py"}

@@ -20,6 +20,7 @@ from txbridge.client.log import report
 from txbridge.client.prepare.report_poller import join
 from txbridge.core.end_record import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
+from txbridge.kafka.errors import MSG_TIMED_OUT
 
 #: Commands that may wait before new transactions are held back: 36 MB, if somebody has a future of each. More than a
 #: few thousand wait only while Kafka takes half messages but no ENDs.
@@ -190,7 +191,7 @@ class EndSender:
             self._connection.works()
             self._settle(batch, None)
         else:
-            if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  its public name
+            if error.code() == MSG_TIMED_OUT:
                 self._connection.gave_up("ENDs", record.latency() or 0.0)
             self._settle(batch, self._failed(batch, error))
 

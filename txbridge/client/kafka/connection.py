@@ -11,9 +11,10 @@ from confluent_kafka import KafkaError
 
 from txbridge.client.kafka.callbacks import guarded
 from txbridge.client.log import report
+from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
 
 #: Errors of single brokers and requests, which librdkafka repairs by itself while another broker answers.
-_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT})  # noqa: SLF001  their public names
+_PASSING = frozenset({TRANSPORT, TIMED_OUT})
 #: librdkafka repeats an error with every attempt; a line a minute reminds without drowning the rest.
 _REPEAT_S = 60.0
 #: A broker that comes back answers some requests before others (its partitions have no leaders yet), and our clients
@@ -46,7 +47,7 @@ class Connection:
     def on_error(self, error: KafkaError) -> None:
         """Take note; this is the error_cb of every client."""
         code = error.code()
-        if code == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+        if code == ALL_BROKERS_DOWN:
             # Its own text only counts brokers.
             self.lost(self._last_transport_error or "no broker can be reached")
         elif code in _PASSING:

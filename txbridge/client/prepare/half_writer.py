@@ -22,6 +22,7 @@ from txbridge.client.message import Message
 from txbridge.client.prepare.report_poller import Serving, Waiter
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
+from txbridge.kafka.errors import MSG_TIMED_OUT
 
 if TYPE_CHECKING:
     from txbridge.client.kafka.shortage import Shortage
@@ -220,7 +221,7 @@ class HalfWriter:
                     self._shortage.look()
                 if now < first.deadline:
                     return
-                first.report(self._failed(first.transaction_id, KafkaError(KafkaError._MSG_TIMED_OUT)))  # noqa: SLF001
+                first.report(self._failed(first.transaction_id, KafkaError(MSG_TIMED_OUT)))
             self._expected.popleft()
 
     def _tell(self) -> None:
@@ -233,7 +234,7 @@ class HalfWriter:
             with self._room:
                 self._room.notify_all()
         if error is not None:
-            if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001  its public name
+            if error.code() == MSG_TIMED_OUT:
                 self._connection.gave_up("half messages", record.latency() or 0.0)
             delivery.report(self._failed(transaction_id, error))
             return

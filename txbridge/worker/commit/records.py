@@ -22,6 +22,15 @@ from txbridge.core.names import Headers, Names
 from txbridge.core.open_messages import HalfEntry
 from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import FENCED_CODES
+from txbridge.kafka.errors import (
+    FATAL,
+    MSG_TIMED_OUT,
+    PURGE_INFLIGHT,
+    PURGE_QUEUE,
+    STATE,
+    UNKNOWN_PARTITION,
+    UNKNOWN_TOPIC,
+)
 from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
 from txbridge.kafka.fence import guarded
 from txbridge.worker.commit.contents import Contents, Receipt
@@ -29,28 +38,26 @@ from txbridge.worker.failpoints import fault_point
 
 #: What follows from another error of the same transaction, or concerns the producer and not the record.
 _CONSEQUENCES = FENCED_CODES | {
-    KafkaError._PURGE_QUEUE,  # noqa: SLF001 - librdkafka's public name for it
-    KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
-    KafkaError._STATE,  # noqa: SLF001
-    KafkaError._FATAL,  # noqa: SLF001
+    PURGE_QUEUE,
+    PURGE_INFLIGHT,
+    STATE,
+    FATAL,
     KafkaError.INVALID_TXN_STATE,
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
     KafkaError.CONCURRENT_TRANSACTIONS,
 }
-#: Nobody answered in time.
-_TIMED_OUT = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
 #: Says that the topic as a whole takes nothing now.
 _WHOLE_TOPIC = frozenset(
     {
-        _TIMED_OUT,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        MSG_TIMED_OUT,
+        UNKNOWN_TOPIC,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     },
 )
 #: Says that it is this record, whatever else was in its batch.
-_THIS_RECORD = frozenset({KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+_THIS_RECORD = frozenset({UNKNOWN_PARTITION})
 
 _OnStored = Callable[[Message], None]
 
@@ -96,7 +103,7 @@ class Transaction:
                 whole_topic=error.code() in _WHOLE_TOPIC,
                 alone=error.code() in _THIS_RECORD or together[0] == 1,
                 too_large=error.code() == KafkaError.MSG_SIZE_TOO_LARGE,
-                timed_out=error.code() == _TIMED_OUT,
+                timed_out=error.code() == MSG_TIMED_OUT,
                 in_part=topic in self._taken,
             )
             for kind, topic, which, error, together in self._failed
@@ -114,13 +121,13 @@ class Transaction:
             )
             for topic, reports in self._reports.items()
             for error in reports
-            if error is not None and error.code() == _TIMED_OUT
+            if error is not None and error.code() == MSG_TIMED_OUT
         ]
 
     @property
     def failed_unnamed(self) -> bool:
         """Whether a record was not taken of which only that is known, and it matters which one it is."""
-        harmless = _CONSEQUENCES | {_TIMED_OUT}
+        harmless = _CONSEQUENCES | {MSG_TIMED_OUT}
         return any(error is not None and error.code() not in harmless for error in self._errors())
 
     def _errors(self) -> Iterator[KafkaError | None]:

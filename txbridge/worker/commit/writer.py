@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from txbridge.core.names import Names
 from txbridge.kafka.endtxn_watch import FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.errors import FATAL, STATE
 from txbridge.kafka.failures import (
     AbortedError,
     FencedError,
@@ -28,7 +29,7 @@ from txbridge.worker.commit.records import OffsetTopicMovedError, Transaction, T
 from txbridge.worker.failpoints import fault_point
 
 #: The call came while an earlier error of this transaction stood: aborting tells what it was.
-_FAILED_BEFORE = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001 - librdkafka's public names
+_FAILED_BEFORE = frozenset({STATE, FATAL})
 
 
 class TransactionalWriter:

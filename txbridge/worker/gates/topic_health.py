@@ -16,6 +16,7 @@ from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.errors import UNKNOWN_TOPIC
 from txbridge.kafka.failures import RecordFailure
 from txbridge.log import get_logger
 from txbridge.text import counted
@@ -281,7 +282,7 @@ class TopicHealth:
 
 def _problem(topic: str, error: KafkaError) -> str | None:
     """The error as a reason to wait, or None when Kafka did not answer, which says nothing about the topic."""
-    if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+    if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_TOPIC}:
         return f"topic {topic} does not exist"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"{_DENIED} DESCRIBE topic {topic}"

@@ -1,0 +1,26 @@
+"""Error codes of librdkafka: its public names, which confluent-kafka offers with an underscore only."""
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError
+
+ALL_BROKERS_DOWN = KafkaError._ALL_BROKERS_DOWN
+AUTHENTICATION = KafkaError._AUTHENTICATION
+AUTO_OFFSET_RESET = KafkaError._AUTO_OFFSET_RESET
+FAIL = KafkaError._FAIL
+FATAL = KafkaError._FATAL
+FENCED = KafkaError._FENCED
+LOG_TRUNCATION = KafkaError._LOG_TRUNCATION
+MAX_POLL_EXCEEDED = KafkaError._MAX_POLL_EXCEEDED
+MSG_TIMED_OUT = KafkaError._MSG_TIMED_OUT
+PARTITION_EOF = KafkaError._PARTITION_EOF
+PURGE_INFLIGHT = KafkaError._PURGE_INFLIGHT
+PURGE_QUEUE = KafkaError._PURGE_QUEUE
+RESOLVE = KafkaError._RESOLVE
+SSL = KafkaError._SSL
+STATE = KafkaError._STATE
+TIMED_OUT = KafkaError._TIMED_OUT
+TRANSPORT = KafkaError._TRANSPORT
+UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION
+UNKNOWN_TOPIC = KafkaError._UNKNOWN_TOPIC
