@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txbridge.core import names
-from txbridge.core.draft import Abandoned
+from txbridge.core.effects import Abandoned
 from txbridge.core.half_message import HalfMessage, copy_headers
 from txbridge.core.names import Headers
 from txbridge.core.open_messages import HalfEntry

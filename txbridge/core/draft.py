@@ -7,64 +7,14 @@ puts back what was taken from the schedules.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from txbridge.core.batch import Part, Room
+from txbridge.core.effects import EXPIRED, MAX_CHECKS, Abandoned, Decisions, InTurn, Obstacle, Refusal
 from txbridge.core.end_record import EndEntry, EndRecord, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
-
-#: Why a message can not be delivered now, or None: asked once for every commit.
-Obstacle = Callable[[HalfEntry], str | None]
-
-
-class InTurn(str):
-    """An obstacle that is none of its own: it was not offered, but waits for others."""
-
-    __slots__ = ()
-
-
-MAX_CHECKS = "MAX_CHECKS"
-EXPIRED = "EXPIRED"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An END entry without effect."""
-
-    end_offset: int
-    source: Source
-    entry: EndEntry
-    reason: RefusalReason
-
-
-@dataclass(frozen=True, slots=True)
-class Abandoned:
-    """A held message that a person has given up, with the name and the reason that stand in END."""
-
-    entry: HalfEntry
-    operator: str | None
-    reason: str | None
-
-
-@dataclass(slots=True)
-class Decisions:
-    """How many END entries of one source had their effect."""
-
-    #: All that were not refused.
-    entries: int = 0
-    #: Those that are held included.
-    commits: int = 0
-    rollbacks: int = 0
-    resumes: int = 0
-    abandons: int = 0
-
-    @property
-    def unknowns(self) -> int:
-        """Those that decided nothing."""
-        return self.entries - self.commits - self.rollbacks - self.resumes - self.abandons
 
 
 class Draft:

@@ -18,8 +18,7 @@ release has written there what this one can not read.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NoReturn
 
@@ -33,8 +32,7 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
 from txbridge.kafka.body_cache import BodyCache, offset_of
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import FencedError, LogGoneError, StoppedError, TakeOverRefusedError
+from txbridge.kafka.failures import FencedError, TakeOverRefusedError
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader, cut_agreement
@@ -44,12 +42,18 @@ from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.ingest.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_state import PartitionContext, PartitionState
+from txbridge.worker.refusals import (
+    refuse_cut,
+    refuse_lost,
+    refuse_lost_ops,
+    refuse_newer,
+    refuse_other_topics,
+    refuse_parked_beyond,
+    wait_to_ask_again,
+)
 
 _REQUEST_TIMEOUT_S = 10.0
-#: Between two questions about an end that can not be the true one.
-_ASK_AGAIN_S = 0.25
 
-_Bounds = Mapping[str, tuple[int, int]]
 _log = get_logger("txbridge.worker")
 
 
@@ -86,7 +90,7 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         ids = _topic_ids(context.requests, names, partition)
         offset_topic = read_offset_topic(context, partition, stopping)
         if offset_topic.newer is not None:
-            _refuse_newer(names.offset, partition, *offset_topic.newer)
+            refuse_newer(names.offset, partition, *offset_topic.newer)
         half_reader, end_reader = reader(names.half, on_demand=True), reader(names.end)
         bounds = {
             "half": half_reader.watermarks(),
@@ -101,14 +105,14 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             half_known = bounds["half"][1]
         else:
             half_read = max(checkpoint.half, bounds["half"][1] if checkpoint.read is None else checkpoint.read)
-            _refuse_other_topics(names, partition, checkpoint, half_read, ids, bounds)
+            refuse_other_topics(names, partition, checkpoint, half_read, ids, bounds)
             # A record of END that is applied in part is there.
             end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
-                _refuse_cut(half_reader, topic, wanted, stopping, outside)
-            _refuse_lost(lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
+                refuse_cut(half_reader, topic, wanted, stopping, outside)
+            refuse_lost(lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
             half_known = half_read
-        _refuse_parked_beyond(names, partition, offset_topic, half_known)
+        refuse_parked_beyond(names, partition, offset_topic, half_known)
         queue = HalfQueue(
             context.policy,
             watermark=checkpoint.half,
@@ -253,7 +257,7 @@ def _replay_op(
                 try:
                     outcome, half_offsets = _read_op(message, half_read, checkpoint)
                 except NewerVersionError as error:
-                    _refuse_newer(context.names.op, partition, offset_of(message), str(error))
+                    refuse_newer(context.names.op, partition, offset_of(message), str(error))
                 except MalformedRecordError as error:
                     strangers.note(offset_of(message), error)
                 else:
@@ -263,18 +267,12 @@ def _replay_op(
             if count >= checkpoint.ops or start > checkpoint.op:
                 break
             if too_few.note(outside.monotonic()):
-                _refuse_lost_ops(context.names, partition, checkpoint, count)
-            _wait_to_ask_again(stopping, outside)
+                refuse_lost_ops(context.names, partition, checkpoint, count)
+            wait_to_ask_again(stopping, outside)
     finally:
         reader.close()
     strangers.report()
     return count
-
-
-def _wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
-    if stopping():
-        raise StoppedError("told to stop while reading")
-    outside.wait(threading.Event(), _ASK_AGAIN_S)
 
 
 def _read_op(message: Message, half_read: int, checkpoint: Checkpoint) -> tuple[Outcome, list[int]]:
@@ -309,52 +307,6 @@ class _Strangers:
             _log.error("malformed_record", **self._where, offset=offset, count=self._count, error=error)
 
 
-def _refuse_cut(
-    reader: PartitionReader, topic: str, wanted: int, stopping: Callable[[], bool], outside: Outside
-) -> None:
-    """A log that ends below what was reached, as everybody says who is asked, was cut."""
-    try:
-        while reader.end_from(wanted, topic) is None:
-            _wait_to_ask_again(stopping, outside)
-    except LogGoneError as error:
-        raise TakeOverRefusedError(
-            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge "
-            f"{reader.partition}`",
-        ) from None
-
-
-def _refuse_lost(lost: Mapping[str, str]) -> None:
-    """What a worker wrote here would hide the loss: it stays refused until a person has acknowledged it."""
-    if lost:
-        raise TakeOverRefusedError("; ".join(lost.values()))
-
-
-def _refuse_parked_beyond(names: Names, partition: int, offset_topic: OffsetTopic, half_read: int) -> None:
-    """What nobody has read can not be open; and the next message to get that offset would be taken for it."""
-    last = max(offset_topic.parked, default=-1)
-    if last >= half_read:
-        raise TakeOverRefusedError(
-            f"{names.offset}[{partition}] holds a parked entry of half offset {last}, and {names.half}[{partition}] "
-            f"was read up to offset {half_read} only: a stranger wrote the entry. Remove it: write a record with its "
-            f"key, header TXB_V=1 and no value",
-        )
-
-
-def _refuse_lost_ops(names: Names, partition: int, checkpoint: Checkpoint, count: int) -> NoReturn:
-    raise TakeOverRefusedError(
-        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {checkpoint.op} on, and workers have "
-        f"written {checkpoint.ops}: the log was cut. Restore it, or use a new namespace",
-    )
-
-
-def _refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoReturn:
-    """What it says is not known: without it messages would be delivered twice, or checked although they are decided."""
-    raise TakeOverRefusedError(
-        f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
-        f"that release serve this partition; this one does not guess",
-    )
-
-
 def _refuse_lost_checkpoint(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> NoReturn:
     """OFFSET holds no checkpoint, as everybody says who is asked. Raises TakeOverRefusedError, or FencedError."""
     names, outside = context.names, context.outside
@@ -365,35 +317,8 @@ def _refuse_lost_checkpoint(context: PartitionContext, partition: int, stopping:
                 f"{names.offset}[{partition}] holds no checkpoint although {names.op} has had records: the offset "
                 f"topic was recreated or emptied. Restore it from a backup, or drain and use a new namespace",
             )
-        _wait_to_ask_again(stopping, outside)
+        wait_to_ask_again(stopping, outside)
     raise FencedError(
         f"{names.offset}[{partition}] has a checkpoint that was not read: another worker has written it during this "
         f"take-over, or a former leader of the partition has answered",
     )
-
-
-def _refuse_other_topics(
-    names: Names,
-    partition: int,
-    checkpoint: Checkpoint,
-    half_read: int,
-    ids: Mapping[str, str],
-    bounds: _Bounds,
-) -> None:
-    """Topics that were recreated, or lost records that are still needed, look normal otherwise."""
-    topics = names.identified
-    for short, topic in topics.items():
-        if checkpoint.topics.get(short, ids[short]) != ids[short]:
-            raise TakeOverRefusedError(
-                f"{topic} is not the topic that the checkpoint of partition {partition} was written for (topic id "
-                f"{ids[short]}, not {checkpoint.topics[short]}): it was deleted and created anew. Use a new namespace",
-            )
-    for short, wanted in (("half", checkpoint.half), ("end", checkpoint.end), ("op", checkpoint.op)):
-        low, _ = bounds[short]
-        # OP names half messages. With none read at or above the watermark, none of its records is needed.
-        needed = short != "op" or half_read > checkpoint.half
-        if wanted < low and needed:
-            raise TakeOverRefusedError(
-                f"{topics[short]}[{partition}] begins at offset {low}, above offset {wanted} that is still needed: "
-                f"retention has eaten undecided messages or decisions. Their retention must outlast every outage",
-            )

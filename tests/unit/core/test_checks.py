@@ -19,7 +19,8 @@ from tests.support.partition_builder import (
     resume,
 )
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
+from txbridge.core.draft import Draft
+from txbridge.core.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.states import Outcome, TransactionState
 
 MAX_AGE = 72 * 3_600_000

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from txbridge.core import names as header_names
 from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
-from txbridge.core.half_message import HalfMessage, half_headers
-from txbridge.core.open_messages import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.failures import (
@@ -25,6 +22,7 @@ from txbridge.kafka.failures import (
     UnnamedRecordsError,
 )
 from txbridge.log import get_logger
+from txbridge.worker.commit.bodies import load_bodies
 from txbridge.worker.commit.contents import Contents, Receipt
 from txbridge.worker.commit.log_lines import log_effects, log_fields
 from txbridge.worker.failpoints import fault_point
@@ -39,9 +37,6 @@ _LONGEST_PAUSE_S = 5.0
 #: Kafka transactions that fail in a row for no reason that names a record, before the topics in them are suspected.
 _SUSPECT_AFTER = 3
 
-#: Why a commit is held that has no body.
-_GONE = "its half message is gone from HALF: retention has eaten it"
-_ANOTHER = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
 _log = get_logger("txbridge.worker")
 
 
@@ -93,7 +88,7 @@ class Committer:
         state = self._state
         receipt = Receipt(appended=self._clock.appended)
         try:
-            bodies = self._bodies(draft)
+            bodies = load_bodies(draft, state.payloads, self._topics)
         except BaseException:
             draft.abandon()
             raise
@@ -175,32 +170,6 @@ class Committer:
             return state.queue.recent_start
         # Since the take-over the ids of the last messages have not been read yet.
         return min(state.queue.recent_start, last.half if last.recent is None else last.recent)
-
-    def _bodies(self, draft: Draft) -> dict[int, HalfMessage] | None:
-        """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
-        entries = [*draft.deliver, *draft.checks, *draft.discards, *(one.entry for one in draft.abandoned)]
-        if not entries:
-            return {}
-        bodies = self._state.payloads.load(entry.offset for entry in entries)
-        gone = [entry for entry in entries if entry.offset not in bodies]
-        others = [entry for entry in entries if entry.offset in bodies and not _is_of(entry, bodies[entry.offset])]
-        for entry in others:
-            # The log has lost its tail and grown again: another transaction's message stands there.
-            del bodies[entry.offset]
-        undeliverable = False
-        for entry in draft.deliver:
-            half, why = bodies.get(entry.offset), None
-            if half is None:
-                why = _GONE if entry in gone else _ANOTHER
-            elif half.real_partition is not None:
-                why = self._topics.problem_of_partition(half.real_topic, half.real_partition)
-            if why is not None:
-                self._topics.refuse(entry, why)
-                undeliverable = True
-        if undeliverable:
-            return None
-        bodies.update((entry.offset, _without_body(entry)) for entry in (*gone, *others))
-        return bodies
 
     def _apply(self, contents: Contents, receipt: Receipt) -> None:
         state, draft = self._state, contents.draft
@@ -366,29 +335,3 @@ def _load(contents: Contents) -> tuple[int, int]:
     draft = contents.draft
     aside = sum(len(record.value or b"") for record in contents.malformed)
     return max(draft.entries, draft.size, 1), draft.bytes + aside
-
-
-def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
-    """Whether this is the message of that transaction."""
-    expected = entry.transaction_id, entry.group, entry.real_topic
-    return (half.transaction_id, half.group, half.real_topic) == expected
-
-
-def _without_body(entry: HalfEntry) -> HalfMessage:
-    """Stands for a half message that retention has eaten, so that its discard can still be told."""
-    headers = half_headers(
-        (),
-        transaction_id=entry.transaction_id,
-        group=entry.group,
-        real_topic=entry.real_topic,
-    )
-    return HalfMessage(
-        offset=entry.offset,
-        transaction_id=entry.transaction_id,
-        group=entry.group,
-        real_topic=entry.real_topic,
-        born=entry.born,
-        key=None,
-        value=None,
-        headers=[*headers, (header_names.ERROR, b"the half message is gone from the log")],
-    )

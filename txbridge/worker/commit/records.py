@@ -20,44 +20,14 @@ from txbridge.core.half_message import (
 )
 from txbridge.core.names import Headers, Names
 from txbridge.core.open_messages import HalfEntry
-from txbridge.kafka.denied import named
-from txbridge.kafka.endtxn_watch import FENCED_CODES
 from txbridge.kafka.errors import (
-    FATAL,
     MSG_TIMED_OUT,
-    PURGE_INFLIGHT,
-    PURGE_QUEUE,
-    STATE,
-    UNKNOWN_PARTITION,
-    UNKNOWN_TOPIC,
 )
 from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
 from txbridge.kafka.fence import guarded
 from txbridge.worker.commit.contents import Contents, Receipt
+from txbridge.worker.commit.record_failures import CONSEQUENCES, failure_of
 from txbridge.worker.failpoints import fault_point
-
-#: What follows from another error of the same transaction, or concerns the producer and not the record.
-_CONSEQUENCES = FENCED_CODES | {
-    PURGE_QUEUE,
-    PURGE_INFLIGHT,
-    STATE,
-    FATAL,
-    KafkaError.INVALID_TXN_STATE,
-    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    KafkaError.UNKNOWN_PRODUCER_ID,
-    KafkaError.CONCURRENT_TRANSACTIONS,
-}
-#: Says that the topic as a whole takes nothing now.
-_WHOLE_TOPIC = frozenset(
-    {
-        MSG_TIMED_OUT,
-        UNKNOWN_TOPIC,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    },
-)
-#: Says that it is this record, whatever else was in its batch.
-_THIS_RECORD = frozenset({UNKNOWN_PARTITION})
 
 _OnStored = Callable[[Message], None]
 
@@ -95,17 +65,7 @@ class Transaction:
     def failures(self) -> list[RecordFailure]:
         """What Kafka did not take; complete when everything was flushed."""
         named_ones = [
-            RecordFailure(
-                kind=kind,
-                topic=topic,
-                which=which,
-                reason=named(error, "WRITE", f"topic {topic}").str(),
-                whole_topic=error.code() in _WHOLE_TOPIC,
-                alone=error.code() in _THIS_RECORD or together[0] == 1,
-                too_large=error.code() == KafkaError.MSG_SIZE_TOO_LARGE,
-                timed_out=error.code() == MSG_TIMED_OUT,
-                in_part=topic in self._taken,
-            )
+            failure_of(kind, topic, which, error, alone=together[0] == 1, in_part=topic in self._taken)
             for kind, topic, which, error, together in self._failed
         ]
         return named_ones + [
@@ -127,7 +87,7 @@ class Transaction:
     @property
     def failed_unnamed(self) -> bool:
         """Whether a record was not taken of which only that is known, and it matters which one it is."""
-        harmless = _CONSEQUENCES | {MSG_TIMED_OUT}
+        harmless = CONSEQUENCES | {MSG_TIMED_OUT}
         return any(error is not None and error.code() not in harmless for error in self._errors())
 
     def _errors(self) -> Iterator[KafkaError | None]:
@@ -215,7 +175,7 @@ class Transaction:
 
     def _refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
         """A record was not even accepted by librdkafka."""
-        if error.args[0].code() in _CONSEQUENCES:
+        if error.args[0].code() in CONSEQUENCES:
             # Something before has failed this transaction.
             raise TransactionFailedError from error
         self._failed.append((kind, topic, which, error.args[0], [1]))
@@ -349,7 +309,7 @@ class Transaction:
             self._taken.add(message.topic() or "")
             if on_stored is not None:
                 on_stored(message)
-        elif error.code() in _CONSEQUENCES:
+        elif error.code() in CONSEQUENCES:
             # Not stored: whatever librdkafka thinks of this transaction, it must not be committed.
             self._incomplete = True
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from txbridge.core.draft import InTurn
+from txbridge.core.effects import InTurn
 from txbridge.core.open_messages import HalfEntry
 from txbridge.kafka.environment import OUTSIDE, Outside
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.core.batch import Room
-from txbridge.core.draft import InTurn
+from txbridge.core.effects import InTurn
 from txbridge.core.names import CHECK_TOPIC
 from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TransactionState

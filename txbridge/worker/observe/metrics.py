@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.draft import EXPIRED, MAX_CHECKS, Draft
+from txbridge.core.draft import Draft
+from txbridge.core.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.end_record import Source
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import RefusalReason, TransactionState

@@ -1,0 +1,99 @@
+"""Reasons to refuse a take-over: topics and logs that are not the ones that the checkpoint was written for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from txbridge.core.checkpoint import Checkpoint
+from txbridge.core.names import Names
+from txbridge.core.offset_topic import OffsetTopic
+from txbridge.kafka.environment import Outside
+from txbridge.kafka.failures import LogGoneError, StoppedError, TakeOverRefusedError
+from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.text import counted
+
+#: Between two questions about an end that can not be the true one.
+_ASK_AGAIN_S = 0.25
+#: Log start and end, by the short name of the topic.
+Bounds = Mapping[str, tuple[int, int]]
+
+
+def refuse_other_topics(
+    names: Names,
+    partition: int,
+    checkpoint: Checkpoint,
+    half_read: int,
+    ids: Mapping[str, str],
+    bounds: Bounds,
+) -> None:
+    """Topics that were recreated, or lost records that are still needed, look normal otherwise."""
+    topics = names.identified
+    for short, topic in topics.items():
+        if checkpoint.topics.get(short, ids[short]) != ids[short]:
+            raise TakeOverRefusedError(
+                f"{topic} is not the topic that the checkpoint of partition {partition} was written for (topic id "
+                f"{ids[short]}, not {checkpoint.topics[short]}): it was deleted and created anew. Use a new namespace",
+            )
+    for short, wanted in (("half", checkpoint.half), ("end", checkpoint.end), ("op", checkpoint.op)):
+        low, _ = bounds[short]
+        # OP names half messages. With none read at or above the watermark, none of its records is needed.
+        needed = short != "op" or half_read > checkpoint.half
+        if wanted < low and needed:
+            raise TakeOverRefusedError(
+                f"{topics[short]}[{partition}] begins at offset {low}, above offset {wanted} that is still needed: "
+                f"retention has eaten undecided messages or decisions. Their retention must outlast every outage",
+            )
+
+
+def refuse_cut(
+    reader: PartitionReader, topic: str, wanted: int, stopping: Callable[[], bool], outside: Outside
+) -> None:
+    """A log that ends below what was reached, as everybody says who is asked, was cut."""
+    try:
+        while reader.end_from(wanted, topic) is None:
+            wait_to_ask_again(stopping, outside)
+    except LogGoneError as error:
+        raise TakeOverRefusedError(
+            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge "
+            f"{reader.partition}`",
+        ) from None
+
+
+def refuse_lost(lost: Mapping[str, str]) -> None:
+    """What a worker wrote here would hide the loss: it stays refused until a person has acknowledged it."""
+    if lost:
+        raise TakeOverRefusedError("; ".join(lost.values()))
+
+
+def refuse_parked_beyond(names: Names, partition: int, offset_topic: OffsetTopic, half_read: int) -> None:
+    """What nobody has read can not be open; and the next message to get that offset would be taken for it."""
+    last = max(offset_topic.parked, default=-1)
+    if last >= half_read:
+        raise TakeOverRefusedError(
+            f"{names.offset}[{partition}] holds a parked entry of half offset {last}, and {names.half}[{partition}] "
+            f"was read up to offset {half_read} only: a stranger wrote the entry. Remove it: write a record with its "
+            f"key, header TXB_V=1 and no value",
+        )
+
+
+def refuse_lost_ops(names: Names, partition: int, checkpoint: Checkpoint, count: int) -> NoReturn:
+    raise TakeOverRefusedError(
+        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {checkpoint.op} on, and workers have "
+        f"written {checkpoint.ops}: the log was cut. Restore it, or use a new namespace",
+    )
+
+
+def refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoReturn:
+    """What it says is not known: without it messages would be delivered twice, or checked although they are decided."""
+    raise TakeOverRefusedError(
+        f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
+        f"that release serve this partition; this one does not guess",
+    )
+
+
+def wait_to_ask_again(stopping: Callable[[], bool], outside: Outside) -> None:
+    if stopping():
+        raise StoppedError("told to stop while reading")
+    outside.wait(threading.Event(), _ASK_AGAIN_S)
