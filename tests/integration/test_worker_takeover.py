@@ -15,7 +15,8 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
 from txbridge.config.worker import WorkerSettings
-from txbridge.core.checkpoint import ParkedEntry, offset_headers, op_headers
+from txbridge.core.checkpoint import offset_headers, op_headers
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import partition_reader
@@ -286,11 +287,11 @@ def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
     """A stranger's, or HALF was cut below the watermark: the next message with that offset would be taken for it."""
     monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
     end = used.bounds(used.names.half, 0)[1]
-    entry = ParkedEntry(
-        end, TransactionState.HELD, "A" * 32, "group", "orders", 1, 1, 0, next_due=1, end=0, decided=0, error="no topic"
+    entry = HalfEntry(
+        end, "A" * 32, "group", "orders", 1, 1, next_due=1, state=TransactionState.HELD, decided=0, error="no topic"
     )
     record = {"key": used.names.parked_key(0, end), "headers": offset_headers(), "partition": 0}
-    used.produce(used.names.offset, value=entry.encode(), **record)
+    used.produce(used.names.offset, value=entry.encode(0), **record)
     refused = used.local_owner(0)
     refused.wait_error(f"a parked entry of half offset {end}", f"was read up to offset {end} only")
     # As the text says.
@@ -307,9 +308,9 @@ def test_a_parked_entry_of_something_that_is_no_half_message_stops_nobody(bridge
         bridge.decide(bridge.prepare(topic, b"value", partition=0), COMMIT)
         bridge.wait_visible(topic, [b"value"])
         eventually(lambda: len(bridge.discarded()) == 1)
-    entry = ParkedEntry(offset, TransactionState.PENDING, "A" * 32, "group", topic, 1, 1, 0, next_due=1, end=0)
+    entry = HalfEntry(offset, "A" * 32, "group", topic, 1, 1, next_due=1)
     key = bridge.names.parked_key(0, offset)
-    bridge.produce(bridge.names.offset, key=key, value=entry.encode(), headers=offset_headers(), partition=0)
+    bridge.produce(bridge.names.offset, key=key, value=entry.encode(0), headers=offset_headers(), partition=0)
     with bridge.local_owner():
         bridge.decide(bridge.prepare(topic, b"goes on", partition=0), COMMIT)
         bridge.wait_visible(topic, [b"goes on"])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz import VALID, Raw, Setting, damaged
-from txbridge.core.checkpoint import Checkpoint, ParkedEntry, parse_op
+from txbridge.core.checkpoint import Checkpoint, parse_op
 from txbridge.core.end_record import MAX_ENTRIES, Source, parse_end
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names, is_group, is_topic, is_transaction_id
@@ -61,7 +62,7 @@ def _read_op(raw: Raw) -> None:
 def _read_offset(raw: Raw) -> None:
     """Into an OFFSET that knows something already: malformed records must not change that."""
     checkpoint = Checkpoint(1, 2, 3, {"half": "a"}, "me", 4)
-    parked = ParkedEntry.decode(5, VALID["parked"](SETTING, Random(1)).value or b"")
+    parked = HalfEntry.decode(5, VALID["parked"](SETTING, Random(1)).value or b"")
     offset_topic = OffsetTopic(Names(), 0)
     offset_topic.checkpoint, offset_topic.checkpoint_offset, offset_topic.parked = (
         checkpoint,
@@ -82,9 +83,9 @@ def _read_offset(raw: Raw) -> None:
         assert is_transaction_id(entry.transaction_id)
         assert is_group(entry.group)
         assert is_topic(entry.real_topic)
-        numbers = (entry.born, entry.size, entry.checks, entry.next_due, entry.end)
+        numbers = (entry.born, entry.size, entry.checks, entry.next_due)
         assert all(0 <= number <= LARGEST for number in numbers)
-        assert ParkedEntry.decode(offset, entry.encode()) == entry
+        assert HalfEntry.decode(offset, entry.encode(0)) == entry
     assert Checkpoint.decode(offset_topic.checkpoint.encode()) == offset_topic.checkpoint
 
 

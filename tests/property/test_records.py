@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import string
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from txbridge.core import names
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import MAX_OP_BYTES, Checkpoint, ParkedEntry, encode_ops, op_headers, parse_op
+from txbridge.core.checkpoint import MAX_OP_BYTES, Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.end_record import MAX_REMARK, Decision, EndEntry, EndRecord, Source, encode_end, parse_end
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import (
     HalfMessage,
     coordinates,
@@ -176,8 +176,9 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
 
 @given(
     st.builds(
-        ParkedEntry,
-        half_offset=st.just(5),
+        HalfEntry,
+        parked=st.just(True),
+        offset=st.just(5),
         state=st.just(TransactionState.PENDING),
         transaction_id=IDS,
         group=NAMES,
@@ -186,12 +187,12 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
         size=OFFSETS,
         checks=st.integers(0, 99),
         next_due=OFFSETS,
-        end=OFFSETS,
         resumed=st.none() | OFFSETS,
     )
     | st.builds(
-        ParkedEntry,
-        half_offset=st.just(5),
+        HalfEntry,
+        parked=st.just(True),
+        offset=st.just(5),
         state=st.just(TransactionState.HELD),
         transaction_id=IDS,
         group=NAMES,
@@ -200,13 +201,13 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
         size=OFFSETS,
         checks=st.integers(0, 99),
         next_due=OFFSETS,
-        end=OFFSETS,
         decided=OFFSETS,
         error=st.text(),
     )
     | st.builds(
-        ParkedEntry,
-        half_offset=st.just(5),
+        HalfEntry,
+        parked=st.just(True),
+        offset=st.just(5),
         state=st.just(TransactionState.DISCARDED),
         transaction_id=IDS,
         group=NAMES,
@@ -215,13 +216,12 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
         size=OFFSETS,
         checks=st.integers(0, 99),
         next_due=OFFSETS,
-        end=OFFSETS,
         reason=st.sampled_from(["MAX_CHECKS", "EXPIRED"]),
         discarded_at=st.none() | st.tuples(OFFSETS, OFFSETS),
     )
 )
 def test_parked_entries(parked):
-    assert ParkedEntry.decode(5, parked.encode()) == replace(parked, end=0)
+    assert HalfEntry.decode(5, parked.encode(0)) == parked
 
 
 @given(st.integers(0, 2**31 - 1), OFFSETS)
@@ -246,7 +246,7 @@ def test_any_record_is_ours_or_malformed(value, headers):
 
 @given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()))
 def test_any_value_of_offset_is_ours_or_malformed(value):
-    for decode in (Checkpoint.decode, lambda given: ParkedEntry.decode(0, given)):
+    for decode in (Checkpoint.decode, lambda given: HalfEntry.decode(0, given)):
         with contextlib.suppress(MalformedRecordError):
             decode(value)
 
@@ -266,10 +266,10 @@ def test_a_parked_entry_with_one_wrong_field_is_right_or_malformed(name, wrong):
     }
     value = json.dumps({**fields, name: wrong}).encode()
     try:
-        parked = ParkedEntry.decode(5, value)
+        parked = HalfEntry.decode(5, value)
     except MalformedRecordError:
         return
-    assert ParkedEntry.decode(5, parked.encode()).half_offset == 5
+    assert HalfEntry.decode(5, parked.encode(0)).offset == 5
 
 
 @given(st.text(), st.integers(0, 10**15))

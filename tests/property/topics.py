@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from txbridge.core import transaction_size
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import Checkpoint, ParkedEntry, encode_ops, op_headers, parse_op
+from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.draft import Draft
 from txbridge.core.end_record import EndRecord
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.open_messages import HalfEntry
 
 NAMES = Names()
 CHECKPOINT_KEY = NAMES.checkpoint_key(0)
@@ -48,10 +48,10 @@ class Topics:
         return Checkpoint(half=0, end=0, op=0, topics={}) if value is None else Checkpoint.decode(value)
 
     @property
-    def parked(self) -> dict[int, ParkedEntry]:
+    def parked(self) -> dict[int, HalfEntry]:
         prefix = CHECKPOINT_KEY + b"/"
         return {
-            int(key[len(prefix) :]): ParkedEntry.decode(int(key[len(prefix) :]), value)
+            int(key[len(prefix) :]): HalfEntry.decode(int(key[len(prefix) :]), value)
             for key, value in self.offset.items()
             if key.startswith(prefix)
         }
@@ -84,7 +84,7 @@ class Topics:
         self.discards += [(entry.offset, entry.reason or "") for entry in draft.discards]
         self.set_aside += draft.malformed
         for entry in draft.changed:
-            self.offset[NAMES.parked_key(0, entry.offset)] = entry.to_parked(draft.next_end).encode()
+            self.offset[NAMES.parked_key(0, entry.offset)] = entry.encode(draft.next_end)
         for offset in draft.tombstones:
             del self.offset[NAMES.parked_key(0, offset)]
         checkpoint = Checkpoint(draft.watermark, draft.next_end, replay_op, {}, entry=draft.next_entry)

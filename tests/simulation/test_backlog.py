@@ -12,8 +12,9 @@ from tests.simulator.partition_log import Stored
 from tests.simulator.process import Process
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import Names
-from txbridge.core.open_messages import HalfEntry, OpenMessages
+from txbridge.core.open_messages import OpenMessages
 from txbridge.worker.ingest.half_log import HALF_BATCH
 
 UNREAD = 30_000

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from txbridge.core.checkpoint import Checkpoint, ParkedEntry, encode_ops, offset_headers, op_headers
+from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
 from txbridge.core.end_record import Decision, EndEntry, Source, encode_end
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, check_headers, copy_headers, half_headers
 from txbridge.core.names import Headers, Names
 from txbridge.core.states import Outcome, TransactionState
@@ -89,8 +90,9 @@ def _checkpoint(setting: Setting, rng: Random) -> Raw:
 def _parked(setting: Setting, rng: Random) -> Raw:
     offset = rng.randrange(setting.half_end)
     state = rng.choice([TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED])
-    entry = ParkedEntry(
-        half_offset=offset,
+    entry = HalfEntry(
+        parked=True,
+        offset=offset,
         state=state,
         transaction_id=_id(rng),
         group=setting.group,
@@ -99,13 +101,12 @@ def _parked(setting: Setting, rng: Random) -> Raw:
         size=20,
         checks=1,
         next_due=1_700_000_006_000,
-        end=4,
         decided=3 if state is TransactionState.HELD else None,
         error="no topic é" if state is TransactionState.HELD else None,
         reason="EXPIRED" if state is TransactionState.DISCARDED else None,
         discarded_at=(0, 3) if state is TransactionState.DISCARDED else None,
     )
-    return Raw(setting.names.parked_key(setting.partition, offset), entry.encode(), offset_headers())
+    return Raw(setting.names.parked_key(setting.partition, offset), entry.encode(4), offset_headers())
 
 
 def _message(setting: Setting, rng: Random) -> HalfMessage:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from txbridge.core.end_record import Decision, EndRecord, Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits
 

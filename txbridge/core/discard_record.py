@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from txbridge.core import names
 from txbridge.core.effects import Abandoned
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, copy_headers
 from txbridge.core.names import Headers
-from txbridge.core.open_messages import HalfEntry
 
 #: Bytes of an error text that are copied into a header.
 _MAX_ERROR = 1_000

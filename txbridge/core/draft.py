@@ -12,8 +12,8 @@ from typing import Any
 from txbridge.core.batch import Part, Room
 from txbridge.core.effects import EXPIRED, MAX_CHECKS, Abandoned, Decisions, InTurn, Obstacle, Refusal
 from txbridge.core.end_record import EndEntry, EndRecord, Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 
 

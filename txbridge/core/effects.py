@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txbridge.core.end_record import EndEntry, Source
-from txbridge.core.open_messages import HalfEntry
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import RefusalReason
 
 #: Why a message can not be delivered now, or None: asked once for every commit.

@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.dedup import DeduplicationWindow
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.open_counts import OpenCounts
-from txbridge.core.open_messages import HalfEntry, OpenMessages
+from txbridge.core.open_messages import OpenMessages
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.timers import Timers
 
@@ -71,7 +72,7 @@ class HalfQueue:
         above = rows.split(self.half_position)
         self._entries.adopt(rows)
         self.timers.load(rows)
-        for entry in (*map(HalfEntry.from_row, above), *map(HalfEntry.from_parked, others)):
+        for entry in (*map(HalfEntry.from_row, above), *others):
             self._entries.put(entry)
             self.timers.schedule(entry)
             self.timers.schedule_expiry(entry)

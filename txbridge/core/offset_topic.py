@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from txbridge.core.checkpoint import Checkpoint, ParkedEntry, offset_headers, parse_parked
+from txbridge.core.checkpoint import Checkpoint, offset_headers
+from txbridge.core.half_entry import HalfEntry, parse_parked
 from txbridge.core.headers import MalformedRecordError, NewerVersionError, OurHeaders, whole_number
 from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedRow, ParkedTable
@@ -13,18 +14,18 @@ from txbridge.core.parked_table import ParkedRow, ParkedTable
 _OURS = offset_headers()
 
 
-class ParkedEntries(Mapping[int, ParkedEntry]):
+class ParkedEntries(Mapping[int, HalfEntry]):
     """Parked entries by half offset, those that are pending and nothing else in columns."""
 
-    def __init__(self, entries: Iterable[ParkedEntry] = ()) -> None:
+    def __init__(self, entries: Iterable[HalfEntry] = ()) -> None:
         self._plain = ParkedTable()
-        self._others: dict[int, ParkedEntry] = {}
+        self._others: dict[int, HalfEntry] = {}
         for entry in entries:
-            self.take(entry.half_offset, entry.encode())
+            self.take(entry.offset, entry.encode(0))
 
-    def __getitem__(self, half_offset: int) -> ParkedEntry:
+    def __getitem__(self, half_offset: int) -> HalfEntry:
         row = self._plain.get(half_offset)
-        return self._others[half_offset] if row is None else ParkedEntry.from_row(row)
+        return self._others[half_offset] if row is None else HalfEntry.from_row(row)
 
     def __contains__(self, half_offset: object) -> bool:
         return half_offset in self._others or (isinstance(half_offset, int) and half_offset in self._plain)
@@ -49,7 +50,7 @@ class ParkedEntries(Mapping[int, ParkedEntry]):
         else:
             self._others[half_offset] = parsed
 
-    def release(self) -> tuple[ParkedTable, list[ParkedEntry]]:
+    def release(self) -> tuple[ParkedTable, list[HalfEntry]]:
         """Hand over what is here, the pending ones as a sorted table: a million need not be there twice."""
         plain, others = self._plain, self._others
         self._plain, self._others = ParkedTable(), {}

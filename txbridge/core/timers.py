@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from txbridge.core.check_groups import CheckGroups
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.open_messages import HalfEntry, OpenMessages
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.open_messages import OpenMessages
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
 from txbridge.core.timer_queue import TimerQueue

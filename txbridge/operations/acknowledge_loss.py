@@ -87,7 +87,7 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
     with kafka_errors(f"writing to {names.offset}[{partition}]"):
         _write(connection, partition, checkpoint, after, gone)
     if gone:
-        named_ones = ", ".join(f"{one.half_offset} ({short_id(one.transaction_id)}, {one.group})" for one in parked)
+        named_ones = ", ".join(f"{one.offset} ({short_id(one.transaction_id)}, {one.group})" for one in parked)
         were = "was" if len(gone) == 1 else "were"
         rest = " ..." if len(gone) > _NAMED else ""
         lines.append(f"{counted(len(gone), 'open message')} {were} among them: {named_ones}{rest}")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from txbridge.core.checkpoint import ParkedEntry
 from txbridge.core.end_record import MAX_ENTRIES, Decision, Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
@@ -29,7 +29,7 @@ from txbridge.operations.verdict import (
 from txbridge.operations.view import Command, PartitionView
 
 _Refusal = tuple[Result, str] | None
-_Judge = Callable[[OpenMessage, int, Sequence[Command], Sequence[Outcome], ParkedEntry | None], Answer]
+_Judge = Callable[[OpenMessage, int, Sequence[Command], Sequence[Outcome], HalfEntry | None], Answer]
 
 
 class Action(Enum):
@@ -63,7 +63,7 @@ def _decision(decision: Decision, would: Result, foretold: str) -> _Kind:
         end_offset: int,
         commands: Sequence[Command],
         outcomes: Sequence[Outcome],
-        parked: ParkedEntry | None,
+        parked: HalfEntry | None,
     ) -> Answer:
         return judge_decision(message, decision, end_offset, commands, outcomes, parked)
 
@@ -80,7 +80,7 @@ def _judge_abandon(
     end_offset: int,
     commands: Sequence[Command],
     outcomes: Sequence[Outcome],
-    _parked: ParkedEntry | None,
+    _parked: HalfEntry | None,
 ) -> Answer:
     return judge_abandon(message, end_offset, commands, outcomes)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txbridge.core.checkpoint import ParkedEntry
 from txbridge.core.end_record import Decision
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.operations.model import Answer, OpenMessage, Result
 from txbridge.operations.view import Command, Foreseen, foresee, stored_command
@@ -42,7 +42,7 @@ def judge_decision(
     end_offset: int,
     commands: Sequence[Command],
     outcomes: Sequence[Outcome],
-    parked: ParkedEntry | None,
+    parked: HalfEntry | None,
 ) -> Answer:
     """What became of a decision that stands at `end_offset` of END and has been applied.
 
@@ -122,7 +122,7 @@ def judge_resume(
     end_offset: int,
     commands: Sequence[Command],
     outcomes: Sequence[Outcome],
-    parked: ParkedEntry | None,
+    parked: HalfEntry | None,
 ) -> Answer:
     """What became of a resume; the arguments are those of `judge_decision`."""
     earlier, own = _split(message, commands, end_offset)

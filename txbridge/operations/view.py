@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import ParkedEntry
 from txbridge.core.end_record import EndEntry, EndRecord, Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import TRANSITIONS, Outcome, RefusalReason, TransactionState, event_of
@@ -162,10 +162,10 @@ class PartitionView:
         """What END holds about an open message that no worker has applied."""
         return self._commands.get(half_offset, ())
 
-    def _from_parked(self, parked: ParkedEntry) -> OpenMessage:
+    def _from_parked(self, parked: HalfEntry) -> OpenMessage:
         message = OpenMessage(
             partition=self.partition,
-            half_offset=parked.half_offset,
+            half_offset=parked.offset,
             transaction_id=parked.transaction_id,
             group=parked.group,
             real_topic=parked.real_topic,
@@ -181,7 +181,7 @@ class PartitionView:
             reason=parked.reason,
             discarded_at=parked.discarded_at,
             resumed=parked.resumed,
-            gone=parked.half_offset < self.half_start,
+            gone=parked.offset < self.half_start,
         )
         if parked.state is TransactionState.DISCARDED:
             return _replace(message, NextStep.LAPSE, parked.next_due)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from txbridge.core.draft import Draft
-from txbridge.core.open_messages import HalfEntry
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.worker.gates.group_liveness import GroupLiveness

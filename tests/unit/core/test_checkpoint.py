@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from txbridge.core.checkpoint import (
-    Checkpoint,
-    ParkedEntry,
-    encode_ops,
-    offset_headers,
-    op_headers,
-    parse_op,
-)
+from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic
@@ -30,8 +23,9 @@ RECENT = Checkpoint(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, re
 RECENT_JSON = CHECKPOINT_JSON[:-1] + b',"recent":3}'
 WITHIN = Checkpoint(half=12, end=34, op=56, topics=TOPICS, owner="9f", seq=7, recent=3, entry=2)
 WITHIN_JSON = CHECKPOINT_JSON[:-1] + b',"recent":3,"entry":2}'
-PENDING = ParkedEntry(
-    half_offset=5,
+PENDING = HalfEntry(
+    parked=True,
+    offset=5,
     state=TransactionState.PENDING,
     transaction_id=ID,
     group="orders",
@@ -40,7 +34,6 @@ PENDING = ParkedEntry(
     size=42,
     checks=2,
     next_due=67_000,
-    end=34,
 )
 PENDING_JSON = (
     b'{"state":"pending","id":"0123456789ABCDEF0123456789ABCDEF","group":"orders","topic":"orders.placed",'
@@ -48,9 +41,8 @@ PENDING_JSON = (
 )
 
 
-def variant(**kwargs) -> ParkedEntry:
-    fields = {name: getattr(PENDING, name) for name in ParkedEntry.__slots__}
-    return ParkedEntry(**{**fields, **kwargs})
+def variant(**kwargs) -> HalfEntry:
+    return PENDING._replace(**kwargs)
 
 
 # --- OP ---------------------------------------------------------------------------------------------------------------
@@ -153,14 +145,14 @@ def test_the_checkpoint():
     ],
 )
 def test_parked_entries(parked, value):
-    assert parked.encode() == value
-    # `end` is for people: nothing of ours asks for it.
-    assert ParkedEntry.decode(5, value) == replace(parked, end=0)
+    # The END position is for people: nothing of ours asks for it.
+    assert parked.encode(34) == value
+    assert HalfEntry.decode(5, value) == parked
 
 
 def test_an_error_text_with_half_a_character_can_be_written():
     parked = variant(state=TransactionState.HELD, decided=1, error="\ud800")
-    assert ParkedEntry.decode(5, parked.encode()).error == "?"
+    assert HalfEntry.decode(5, parked.encode(34)).error == "?"
 
 
 def without(value: bytes, name: str) -> bytes:
@@ -181,7 +173,7 @@ def test_hostile_records_are_malformed_and_nothing_worse(value):
     with pytest.raises(MalformedRecordError):
         Checkpoint.decode(value)
     with pytest.raises(MalformedRecordError):
-        ParkedEntry.decode(5, value)
+        HalfEntry.decode(5, value)
 
 
 def test_what_is_wrong_with_a_record_is_said():
@@ -192,15 +184,15 @@ def test_what_is_wrong_with_a_record_is_said():
     with pytest.raises(MalformedRecordError, match=r"^not a checkpoint: KeyError\('half'\)$"):
         Checkpoint.decode(b"{}")
     with pytest.raises(MalformedRecordError, match=r"^not a parked entry: TypeError\('not a whole number: True'\)$"):
-        ParkedEntry.decode(5, having(PENDING_JSON, checks=True))
+        HalfEntry.decode(5, having(PENDING_JSON, checks=True))
     with pytest.raises(MalformedRecordError, match=r"^not a parked entry: KeyError\('committed'\)$"):
-        ParkedEntry.decode(5, having(PENDING_JSON, state="committed"))
+        HalfEntry.decode(5, having(PENDING_JSON, state="committed"))
     with pytest.raises(MalformedRecordError, match=r"not a text: 1"):
-        ParkedEntry.decode(5, having(PENDING_JSON, error=1))
+        HalfEntry.decode(5, having(PENDING_JSON, error=1))
     with pytest.raises(MalformedRecordError, match=r"not a name: 'a/b'"):
-        ParkedEntry.decode(5, having(PENDING_JSON, group="a/b"))
+        HalfEntry.decode(5, having(PENDING_JSON, group="a/b"))
     with pytest.raises(MalformedRecordError, match=r"not coordinates: \[1\]"):
-        ParkedEntry.decode(5, having(PENDING_JSON, at=[1]))
+        HalfEntry.decode(5, having(PENDING_JSON, at=[1]))
 
 
 @pytest.mark.parametrize("name", ["half", "end", "op", "topics", "owner", "seq"])
@@ -222,7 +214,7 @@ def test_a_checkpoint_is_never_guessed(changes):
 @pytest.mark.parametrize("name", ["state", "id", "group", "topic", "born", "size", "checks", "next", "end"])
 def test_a_parked_entry_needs_all_its_fields(name):
     with pytest.raises(MalformedRecordError, match=name):
-        ParkedEntry.decode(5, without(PENDING_JSON, name))
+        HalfEntry.decode(5, without(PENDING_JSON, name))
 
 
 @pytest.mark.parametrize(
@@ -255,12 +247,12 @@ def test_a_parked_entry_needs_all_its_fields(name):
 )
 def test_a_parked_entry_is_never_guessed(changes):
     with pytest.raises(MalformedRecordError):
-        ParkedEntry.decode(5, having(PENDING_JSON, **changes))
+        HalfEntry.decode(5, having(PENDING_JSON, **changes))
 
 
 def test_unknown_fields_of_a_later_version_do_no_harm():
     assert Checkpoint.decode(having(CHECKPOINT_JSON, later=1)) == CHECKPOINT
-    assert ParkedEntry.decode(5, having(PENDING_JSON, later=1)) == replace(PENDING, end=0)
+    assert HalfEntry.decode(5, having(PENDING_JSON, later=1)) == PENDING
 
 
 # --- OFFSET -----------------------------------------------------------------------------------------------------------
@@ -284,7 +276,7 @@ def test_an_empty_offset_topic():
 
 def test_offset_is_folded_from_what_a_worker_writes():
     made = offset_topic()
-    assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: replace(PENDING, end=0)})
+    assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: PENDING})
     made.take(KEY, RECENT_JSON, offset_headers(), 42)
     made.take(KEY + b"/5", None, offset_headers(), 43)
     assert (made.checkpoint, made.checkpoint_offset, made.parked) == (RECENT, 42, {})
@@ -311,7 +303,7 @@ def test_what_no_worker_writes_changes_nothing(key, value, headers, error):
     made = offset_topic()
     with pytest.raises(MalformedRecordError, match=error):
         made.take(key, value, headers, 99)
-    assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: replace(PENDING, end=0)})
+    assert (made.checkpoint, made.checkpoint_offset, made.parked) == (CHECKPOINT, 40, {5: PENDING})
 
 
 @pytest.mark.parametrize(
@@ -330,7 +322,7 @@ def test_what_no_worker_writes_changes_nothing(key, value, headers, error):
 )
 def test_a_parked_entry_that_could_stop_the_worker_later_is_malformed(changes):
     with pytest.raises(MalformedRecordError, match=r"not a parked entry|not JSON"):
-        ParkedEntry.decode(5, having(PENDING_JSON, **changes))
+        HalfEntry.decode(5, having(PENDING_JSON, **changes))
 
 
 @pytest.mark.parametrize("changes", [{"end": 2**63}, {"topics": {"half": "\ud800"}}, {"topics": {"\ud800": "aa"}}])
@@ -341,7 +333,7 @@ def test_a_checkpoint_that_could_stop_the_worker_later_is_malformed(changes):
 
 def test_the_largest_numbers_are_taken():
     largest = 2**63 - 1
-    assert ParkedEntry.decode(5, having(PENDING_JSON, next=largest)).next_due == largest
+    assert HalfEntry.decode(5, having(PENDING_JSON, next=largest)).next_due == largest
     assert Checkpoint.decode(having(CHECKPOINT_JSON, end=largest)).end == largest
     made = offset_topic()
     made.take(KEY + b"/%d" % largest, PENDING_JSON, offset_headers())
@@ -352,7 +344,7 @@ def test_what_is_said_of_a_huge_record_is_short():
     huge = "x" * 500_000
     for decode, value in (
         (Checkpoint.decode, having(CHECKPOINT_JSON, owner=[huge])),
-        (lambda given: ParkedEntry.decode(5, given), having(PENDING_JSON, state=huge)),
+        (lambda given: HalfEntry.decode(5, given), having(PENDING_JSON, state=huge)),
         (lambda given: parse_op(b"1", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", given)]), huge.encode()),
     ):
         with pytest.raises(MalformedRecordError) as caught:

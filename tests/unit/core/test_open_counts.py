@@ -51,7 +51,7 @@ def test_parked_messages_are_counted_before_and_after_they_have_become_rows():
 def test_what_a_take_over_restores_is_counted():
     partition = Partition().prepare(*range(3))
     partition.dead.add("orders")
-    parked = [one.to_parked(0) for one in partition.step(100_000).parked]
+    parked = partition.step(100_000).parked
     other = Partition(watermark=3)
     other.queue.restore_parked(ParkedEntries(parked))
     assert other.queue.open_counts() == partition.queue.open_counts()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from txbridge.core.checkpoint import ParkedEntry
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.states import TransactionState
@@ -16,9 +16,10 @@ def row(offset: int, **changes: object) -> ParkedRow:
     return ParkedRow(offset, f"{offset:032X}", "orders", "orders.placed", 1_000, 100, 0, 7_000)._replace(**changes)
 
 
-def entry(offset: int, **changes: object) -> ParkedEntry:
+def entry(offset: int, **changes: object) -> HalfEntry:
     fields: dict[str, object] = {
-        "half_offset": offset,
+        "parked": True,
+        "offset": offset,
         "state": TransactionState.PENDING,
         "transaction_id": f"{offset:032X}",
         "group": "orders",
@@ -28,7 +29,7 @@ def entry(offset: int, **changes: object) -> ParkedEntry:
         "checks": 0,
         "next_due": 7_000,
     }
-    return ParkedEntry(**(fields | changes))
+    return HalfEntry(**(fields | changes))
 
 
 def table(*rows: ParkedRow) -> ParkedTable:
@@ -122,8 +123,8 @@ def test_entries_of_every_kind_are_one_mapping():
     entries = ParkedEntries([entry(2), held, resumed, odd])
     assert dict(entries) == {2: entry(2), 4: held, 6: resumed, 8: odd}
     # From one kind to the other and back, and away.
-    entries.take(2, entry(2, state=TransactionState.HELD, decided=8, error="later").encode())
-    entries.take(6, entry(6).encode())
+    entries.take(2, entry(2, state=TransactionState.HELD, decided=8, error="later").encode(0))
+    entries.take(6, entry(6).encode(0))
     entries.take(4, None)
     entries.take(5, None)
     assert dict(entries) == {
@@ -133,5 +134,5 @@ def test_entries_of_every_kind_are_one_mapping():
     }
     assert (len(entries), 4 in entries, "4" in entries) == (3, False, False)
     rows, others = entries.release()
-    assert ([one.offset for one in rows], sorted(one.half_offset for one in others)) == ([6], [2, 8])
+    assert ([one.offset for one in rows], sorted(one.offset for one in others)) == ([6], [2, 8])
     assert len(entries) == 0

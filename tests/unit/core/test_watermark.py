@@ -19,8 +19,8 @@ from tests.support.partition_builder import (
     whole,
 )
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import ParkedEntry
 from txbridge.core.draft import Draft
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.states import Outcome, TransactionState
@@ -217,9 +217,10 @@ def test_setting_aside_alone_is_worth_a_transaction():
 # --- take-over --------------------------------------------------------------------------------------------------------
 
 
-def parked(offset: int, state: TransactionState = TransactionState.PENDING, **kwargs) -> ParkedEntry:
+def parked(offset: int, state: TransactionState = TransactionState.PENDING, **kwargs) -> HalfEntry:
     fields = {
-        "half_offset": offset,
+        "parked": True,
+        "offset": offset,
         "state": state,
         "transaction_id": id_of(offset),
         "group": "orders",
@@ -228,9 +229,8 @@ def parked(offset: int, state: TransactionState = TransactionState.PENDING, **kw
         "size": 100,
         "checks": 0,
         "next_due": 7_000,
-        "end": 3,
     }
-    return ParkedEntry(**{**fields, **kwargs})
+    return HalfEntry(**{**fields, **kwargs})
 
 
 def test_p10_a_parked_entry_comes_back_as_it_was():
@@ -240,10 +240,9 @@ def test_p10_a_parked_entry_comes_back_as_it_was():
         parked(7, TransactionState.DISCARDED, reason="EXPIRED", discarded_at=(0, 9)),
     ):
         queue = HalfQueue(POLICY, watermark=10)
-        queue.restore_parked(ParkedEntries([ParkedEntry.decode(before.half_offset, before.encode())]))
+        queue.restore_parked(ParkedEntries([HalfEntry.decode(before.offset, before.encode(3))]))
         (restored,) = queue.open_entries()
-        assert restored.parked
-        assert restored.to_parked(3) == before
+        assert restored == before
 
 
 def test_p10_checks_go_on_after_a_take_over_with_the_next_number():
@@ -322,8 +321,8 @@ def test_p10_a_message_resumed_after_its_discard_was_named_is_pending():
 
 def test_a_decision_about_a_discarded_message_that_was_just_forgotten_is_late_above_the_watermark_too():
     partition = Partition(watermark=4)
-    forgotten = ParkedEntry(
-        5, TransactionState.DISCARDED, id_of(5), "orders", "orders.placed", 1_000, 100, 3, NOW - 1, 0, reason="EXPIRED"
+    forgotten = HalfEntry(
+        5, id_of(5), "orders", "orders.placed", 1_000, 100, NOW - 1, TransactionState.DISCARDED, 3, reason="EXPIRED"
     )
     partition.queue.restore_parked(ParkedEntries([forgotten]))
     partition.prepare(4, born=NOW).prepare(5)

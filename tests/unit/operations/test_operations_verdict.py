@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, entry, id_of
-from txbridge.core.checkpoint import ParkedEntry
 from txbridge.core.end_record import Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.end_writer import check_words
@@ -38,9 +38,10 @@ def command(end_offset: int, decision: int, source: Source = Source.OPERATOR) ->
     return Command(end_offset, "orders", source, entry(4, decision), "alice")
 
 
-def parked(state: TransactionState, **fields: object) -> ParkedEntry:
+def parked(state: TransactionState, **fields: object) -> HalfEntry:
     known = {
-        "half_offset": 4,
+        "parked": True,
+        "offset": 4,
         "transaction_id": id_of(4),
         "group": "orders",
         "real_topic": "orders.placed",
@@ -48,9 +49,8 @@ def parked(state: TransactionState, **fields: object) -> ParkedEntry:
         "size": 10,
         "checks": 0,
         "next_due": 7_000,
-        "end": 21,
     }
-    return ParkedEntry(state=state, **{**known, **fields})
+    return HalfEntry(state=state, **{**known, **fields})
 
 
 # --- before writing ---------------------------------------------------------------------------------------------------

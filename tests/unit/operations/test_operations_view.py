@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, half, id_of, resume
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import ParkedEntry, offset_headers
+from txbridge.core.checkpoint import offset_headers
 from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
@@ -265,8 +266,9 @@ def test_a_selection_admits(selection, offsets):
 
 
 def test_a_parked_entry_is_read_as_the_worker_writes_it():
-    written = ParkedEntry(
-        half_offset=4,
+    written = HalfEntry(
+        parked=True,
+        offset=4,
         state=TransactionState.HELD,
         transaction_id=id_of(4),
         group="orders",
@@ -275,10 +277,9 @@ def test_a_parked_entry_is_read_as_the_worker_writes_it():
         size=5,
         checks=1,
         next_due=9_000,
-        end=8,
         decided=7,
         error="topic missing does not exist",
-    ).encode()
+    ).encode(8)
     [message] = view(p4=written).messages()
     assert (message.state, message.decided, message.error) == (
         TransactionState.HELD,
@@ -311,7 +312,7 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
             if one.source not in (Source.RESUME, Source.ABANDON) or one.entry.decision is Decision.UNKNOWN
         ]
         partition = Partition(watermark=1)
-        partition.queue.restore_parked(ParkedEntries([ParkedEntry.decode(0, written)]))
+        partition.queue.restore_parked(ParkedEntries([HalfEntry.decode(0, written)]))
         draft = partition.step(
             1_001, *(end(one.end_offset, one.entry, group=one.group, source=one.source) for one in commands)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.open_messages import HalfEntry
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.worker.observe import no_longer_held
 from txbridge.worker.observe.no_longer_held import NoLongerHeld

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from txbridge.core import names as header_names
 from txbridge.core.draft import Draft
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers
-from txbridge.core.open_messages import HalfEntry
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.worker.gates.topic_health import TopicHealth
 

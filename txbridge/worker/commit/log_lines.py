@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import short_id
-from txbridge.core.open_messages import HalfEntry
 from txbridge.log import get_logger
 from txbridge.worker.commit.contents import Contents
 

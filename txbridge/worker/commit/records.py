@@ -12,6 +12,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 from txbridge.core.checkpoint import encode_ops, offset_headers, op_headers
 from txbridge.core.discard_record import MalformedRecord, abandoned_headers, given_up_headers
 from txbridge.core.draft import Draft
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import (
     HalfMessage,
     check_headers,
@@ -19,7 +20,6 @@ from txbridge.core.half_message import (
     delivered_timestamp,
 )
 from txbridge.core.names import Headers, Names
-from txbridge.core.open_messages import HalfEntry
 from txbridge.kafka.errors import (
     MSG_TIMED_OUT,
 )
@@ -237,7 +237,7 @@ class Transaction:
         changed, tombstones = draft.changed, draft.tombstones
         for entry in changed:
             key = names.parked_key(partition, entry.offset)
-            self._record(names.offset, entry.to_parked(draft.next_end).encode(), key, headers)
+            self._record(names.offset, entry.encode(draft.next_end), key, headers)
         for offset in tombstones:
             self._record(names.offset, None, names.parked_key(partition, offset), headers)
         fault_point("commit.parked")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txbridge.core.effects import InTurn
-from txbridge.core.open_messages import HalfEntry
+from txbridge.core.half_entry import HalfEntry
 from txbridge.kafka.environment import OUTSIDE, Outside
 
 #: From the first to the second attempt of a topic, and between later ones: an operator who has raised its limit sees

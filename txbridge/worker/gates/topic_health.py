@@ -11,8 +11,8 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.core.batch import Room
 from txbridge.core.effects import InTurn
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import CHECK_TOPIC
-from txbridge.core.open_messages import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside

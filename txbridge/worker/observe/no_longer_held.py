@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from txbridge.core.open_messages import HalfEntry
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.log import get_logger
 

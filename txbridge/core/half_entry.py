@@ -1,0 +1,183 @@
+"""HalfEntry: an open half message, and the parked entry of OFFSET that tells of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from txbridge.core import names
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.json_fields import dump, load, number, short, text
+from txbridge.core.parked_table import ParkedRow, ParkedTable
+from txbridge.core.states import TransactionState
+
+_OPEN_STATES = {state.value: state for state in TransactionState if state.is_open}
+#: A parked entry with more than these is more than pending.
+_FIELDS_OF_ALL = {"state", "id", "group", "topic", "born", "size", "checks", "next", "end"}
+
+
+class _Fields(NamedTuple):
+    offset: int
+    transaction_id: str
+    group: str
+    real_topic: str
+    born: int
+    size: int
+    #: When the next check, the next delivery attempt, or the removal of a discarded entry is due (ms).
+    next_due: int
+    state: TransactionState = TransactionState.PENDING
+    checks: int = 0
+    #: Whether a parked entry for it stands in OFFSET.
+    parked: bool = False
+    #: Of a held one: END offset of its decision.
+    decided: int | None = None
+    #: Why it can not be delivered, or why it could not be checked, and attempts so far.
+    error: str | None = None
+    attempts: int = 0
+    #: Of a discarded one: why, and where it lies in the discard topic.
+    reason: str | None = None
+    discarded_at: tuple[int, int] | None = None
+    #: When it was resumed; its age counts from then.
+    resumed: int | None = None
+
+
+class HalfEntry(_Fields):
+    """One open half message: pending, held, or discarded and resumable. Its body lives elsewhere (BodyCache).
+
+    It can not be changed: many are made out of a row whenever they are asked for, and a change of such a one would be
+    lost. Another one takes its place (`OpenMessages.put`). A tuple, which is made as quickly as an object with slots.
+    """
+
+    __slots__ = ()
+
+    @property
+    def since(self) -> int:
+        """From when its age counts (ms)."""
+        return self.born if self.resumed is None else self.resumed
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is pending, parked and nothing else, and so fits into a row."""
+        return (
+            self.state is TransactionState.PENDING
+            and self.parked
+            and self.resumed is None
+            and self.error is None
+            and ParkedTable.takes(self.transaction_id, self.size, self.checks)
+        )
+
+    def to_row(self) -> ParkedRow:
+        return ParkedRow(
+            self.offset,
+            self.transaction_id,
+            self.group,
+            self.real_topic,
+            self.born,
+            self.size,
+            self.checks,
+            self.next_due,
+        )
+
+    @classmethod
+    def from_row(cls, row: ParkedRow) -> HalfEntry:
+        return cls(
+            offset=row.offset,
+            transaction_id=row.transaction_id,
+            group=row.group,
+            real_topic=row.real_topic,
+            born=row.born,
+            size=row.size,
+            next_due=row.next_due,
+            checks=row.checks,
+            parked=True,
+        )
+
+    def encode(self, end: int) -> bytes:
+        """Its parked entry in OFFSET. `end`, the END position at which it is written, is for people."""
+        data: dict[str, Any] = {
+            "state": self.state.value,
+            "id": self.transaction_id,
+            "group": self.group,
+            "topic": self.real_topic,
+            "born": self.born,
+            "size": self.size,
+            "checks": self.checks,
+            "next": self.next_due,
+            "end": end,
+        }
+        if self.state is TransactionState.HELD:
+            data |= {"decision": 8, "decided": self.decided}
+        if self.state is TransactionState.DISCARDED:
+            data |= {"reason": self.reason, "at": self.discarded_at}
+        if self.error is not None:
+            data["error"] = self.error
+        if self.resumed is not None:
+            data["resumed"] = self.resumed
+        return dump(data)
+
+    @classmethod
+    def decode(cls, offset: int, value: bytes) -> HalfEntry:
+        """The entry that a parked entry of OFFSET describes. Raises MalformedRecordError."""
+        parsed = parse_parked(offset, value)
+        return cls.from_row(parsed) if isinstance(parsed, ParkedRow) else parsed
+
+
+def parse_parked(offset: int, value: bytes) -> ParkedRow | HalfEntry:
+    """A parked entry of OFFSET: a row when it is pending and nothing else, as most are. Raises MalformedRecordError."""
+    data = load(value)
+    try:
+        state = _OPEN_STATES[data["state"]]
+        row = ParkedRow(
+            offset,
+            _which(data["id"], names.is_transaction_id),
+            _group(data["group"]),
+            _topic(data["topic"]),
+            number(data["born"]),
+            number(data["size"]),
+            number(data["checks"]),
+            number(data["next"]),
+        )
+        number(data["end"])
+        if (
+            state is TransactionState.PENDING
+            and data.keys() <= _FIELDS_OF_ALL
+            and ParkedTable.takes(row.transaction_id, row.size, row.checks)
+        ):
+            return row
+        return HalfEntry.from_row(row)._replace(
+            state=state,
+            decided=None if data.get("decided") is None else number(data["decided"]),
+            error=None if data.get("error") is None else text(data["error"]),
+            reason=None if data.get("reason") is None else text(data["reason"]),
+            discarded_at=None if data.get("at") is None else _coordinates(data["at"]),
+            resumed=None if data.get("resumed") is None else number(data["resumed"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise MalformedRecordError(f"not a parked entry: {short(error)}") from None
+
+
+def _which(value: Any, is_one: Callable[[str], bool]) -> str:
+    """A name that was valid when it came with the half message."""
+    if not isinstance(value, str) or not is_one(value):
+        raise TypeError(f"not a name: {value!r:.40}")
+    return value
+
+
+@lru_cache(1_024)
+def _group(value: Any) -> str:
+    """A producer group, one object for all that name it: a million messages share a few."""
+    return sys.intern(_which(value, names.is_group))
+
+
+@lru_cache(1_024)
+def _topic(value: Any) -> str:
+    """A real topic, likewise."""
+    return sys.intern(_which(value, names.is_topic))
+
+
+def _coordinates(value: Any) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise TypeError(f"not coordinates: {value!r:.40}")
+    return number(value[0]), number(value[1])
