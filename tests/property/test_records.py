@@ -174,11 +174,14 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
     assert Checkpoint.decode(checkpoint.encode()) == checkpoint
 
 
+def parked_entry(**known) -> HalfEntry:
+    """With nothing else than what is given: `st.builds` would invent the other fields of a HalfEntry."""
+    return HalfEntry(offset=5, parked=True, **known)
+
+
 @given(
     st.builds(
-        HalfEntry,
-        parked=st.just(True),
-        offset=st.just(5),
+        parked_entry,
         state=st.just(TransactionState.PENDING),
         transaction_id=IDS,
         group=NAMES,
@@ -190,9 +193,7 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
         resumed=st.none() | OFFSETS,
     )
     | st.builds(
-        HalfEntry,
-        parked=st.just(True),
-        offset=st.just(5),
+        parked_entry,
         state=st.just(TransactionState.HELD),
         transaction_id=IDS,
         group=NAMES,
@@ -205,9 +206,7 @@ def test_checkpoint(half, end, op, topics, owner, seq, recent, entry):
         error=st.text(),
     )
     | st.builds(
-        HalfEntry,
-        parked=st.just(True),
-        offset=st.just(5),
+        parked_entry,
         state=st.just(TransactionState.DISCARDED),
         transaction_id=IDS,
         group=NAMES,
