@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 from txbridge.embedded import BrokenCacheError, EmbeddedKafka, KafkaStartError
 from txbridge.embedded.artifacts import ARTIFACTS
 from txbridge.embedded.jars import JarCache
-from txbridge.embedded.java import find_java
+from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -284,24 +286,34 @@ def test_no_java(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def real_cache():
     cache = JarCache()
-    cache.ensure(find_java())
+    cache.ensure()
     return cache
 
 
 @pytest.fixture
 def mirror(real_cache, tmp_path, monkeypatch):
-    """A repository in a folder, of the real jars (hard links), for Ivy to fetch from without a network."""
-    folder = tmp_path / "mirror"
-    folder.mkdir()
+    """A repository on this machine, of the real jars (hard links): where each of them lies."""
+    root = tmp_path / "mirror"
+    paths = {}
     for one in ARTIFACTS:
-        os.link(real_cache.folder / one.file_name, folder / one.file_name)
-    settings = tmp_path / "ivysettings.xml"
-    settings.write_text(
-        '<ivysettings><settings defaultResolver="own"/><resolvers><filesystem name="own">'
-        f'<artifact pattern="{folder}/[artifact]-[revision].[ext]"/></filesystem></resolvers></ivysettings>'
-    )
-    monkeypatch.setenv("TXBRIDGE_IVY_SETTINGS", str(settings))
-    return folder
+        path = root.joinpath(*one.organisation.split("."), one.name, one.version, one.file_name)
+        path.parent.mkdir(parents=True)
+        os.link(real_cache.folder / one.file_name, path)
+        paths[one.file_name] = path
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=root))
+    server.handle_error = lambda *_: None  # a fetch that is given up hangs up
+    thread = threading.Thread(target=server.serve_forever, args=[0.05])
+    thread.start()
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://127.0.0.1:{server.server_port}/")
+    yield paths
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class SilentHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
 
 
 def alter(path: Path, content: bytes) -> None:
@@ -311,10 +323,7 @@ def alter(path: Path, content: bytes) -> None:
 
 def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(mirror, tmp_path):
     root = tmp_path / "cache"
-    program = (
-        "import sys; from txbridge.embedded.jars import JarCache; from txbridge.embedded.java import find_java; "
-        "JarCache(sys.argv[1]).ensure(find_java())"
-    )
+    program = "import sys; from txbridge.embedded.jars import JarCache; JarCache(sys.argv[1]).ensure()"
     both = [
         subprocess.Popen([sys.executable, "-c", program, str(root)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -328,7 +337,6 @@ def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(mirror, t
     cache = JarCache(root)
     assert sorted(path.name for path in root.iterdir()) == [
         "kafka-4.3.1",
-        "kafka-4.3.1.fetch.log",
         "kafka-4.3.1.lock",
     ]
     assert len(list(cache.folder.iterdir())) == len(ARTIFACTS) + 1, "the jars and their manifest"
@@ -346,28 +354,34 @@ def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(mirror, t
     with pytest.raises(BrokenCacheError, match=r"kafka-clients-4\.3\.1\.jar has been altered"):
         EmbeddedKafka(cache_dir=root).start()
 
-    cache.ensure(find_java(), refetch=True)
+    cache.ensure(refetch=True)
     assert jar.read_bytes() == whole
     with EmbeddedKafka(cache_dir=root, class_data_archive=False) as kafka:
         assert kafka.is_running()
 
 
 def test_other_bytes_than_the_locked_ones_are_refused(mirror, tmp_path):
-    alter(mirror / "re2j-1.8.jar", b"something else")
+    alter(mirror["re2j-1.8.jar"], b"something else")
     cache = JarCache(tmp_path / "cache")
     with pytest.raises(EnvironmentProblemError, match=r"delivered another re2j-1\.8\.jar than the one that txbridge"):
-        cache.ensure(find_java())
+        cache.ensure()
     assert not cache.folder.exists()
 
 
-def test_a_repository_without_a_jar_is_reported_with_ivys_words(mirror, tmp_path):
-    (mirror / "re2j-1.8.jar").unlink()
-    with pytest.raises(EnvironmentProblemError) as caught:
-        JarCache(tmp_path / "cache").ensure(find_java())
-    message = str(caught.value)
-    assert message.startswith("Ivy could not fetch Kafka 4.3.1 (exit code 1)")
-    assert "com.google.re2j#re2j;1.8: not found" in message
-    assert "re2j" in Path(message.rsplit("All of it is in ", 1)[1]).read_text()
+def test_a_repository_without_a_jar_is_reported_with_what_to_do(mirror, tmp_path):
+    mirror["re2j-1.8.jar"].unlink()
+    cache = JarCache(tmp_path / "cache")
+    with pytest.raises(EnvironmentProblemError, match=r"(?s)re2j-1\.8\.jar could not be fetched: .*TXBRIDGE_MAVEN"):
+        cache.ensure()
+    assert not cache.folder.exists()
+
+
+def test_a_repository_that_is_not_there_is_reported_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://127.0.0.1:{free_port()}")
+    cache = JarCache(tmp_path / "cache")
+    with pytest.raises(EnvironmentProblemError, match=r"(?s)could not be fetched: .*refused.* set HTTPS_PROXY"):
+        cache.ensure()
+    assert not cache.folder.exists()
 
 
 # --- the command line

@@ -105,7 +105,7 @@ def peer(options: Mapping[str, object], heap: str = "512m") -> Iterator[Peer]:
 
     """
     java = find_java()
-    jars = jar_folder(java)
+    jars = jar_folder()
     LOGS.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="txbridge-rocketmq-"))
     try:

@@ -14,7 +14,6 @@ from txbridge.embedded.config import JvmProfile
 from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.diagnose import describe_failure, read_tail
 from txbridge.embedded.jars import JarCache
-from txbridge.embedded.java import find_java
 from txbridge.embedded.paths import default_data_dir
 from txbridge.embedded.ready import answering_cluster
 from txbridge.embedded.server import START_TIMEOUT_S, STOP_TIMEOUT_S, EmbeddedKafka
@@ -62,7 +61,7 @@ def start(
         jvm_profile=jvm_profile,
     )
     if refetch:
-        JarCache().ensure(find_java(), refetch=True)
+        JarCache().ensure(refetch=True)
     # A closed terminal and `kill` are to stop the broker as cleanly as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

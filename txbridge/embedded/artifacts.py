@@ -1,9 +1,9 @@
 """The jars of Apache Kafka 4.3.1, locked by size and SHA-256, so that a fetch gives these bytes or fails.
 
-The list is what Ivy resolves for `org.apache.kafka:kafka_2.13:4.3.1` together with
+The list is what Maven resolves for `org.apache.kafka:kafka_2.13:4.3.1` together with
 `org.apache.logging.log4j:log4j-slf4j-impl:2.25.4`. The second is not in Kafka's pom: Kafka logs through slf4j 1.7 and
-prints nothing at all without a binding. For another version of Kafka, resolve those two once with Ivy (`-ivy` with both
-as dependencies, `-types jar bundle`, `-retrieve`) and write every jar down here.
+prints nothing at all without a binding. For another version of Kafka, let Maven resolve those two once, with what they
+need at run time, and write every jar down here.
 """
 
 from __future__ import annotations

@@ -36,12 +36,6 @@ _KNOWN = {
     "ZipException|ClassNotFoundException|NoClassDefFoundError|Could not find or load main class|invalid LOC header": (
         "A jar is damaged. Fetch them again with `txbridge kafka start --refetch`."
     ),
-    "UnknownHostException|Connection refused|[cC]onnect(ion)? timed out|Network is unreachable|PKIX path building|"
-    "SERVER ERROR|HTTP response status": (
-        "The repository of the jars can not be reached. Check the network; behind a proxy set JAVA_TOOL_OPTIONS="
-        "'-Dhttps.proxyHost=... -Dhttps.proxyPort=...'; for a mirror of your own name an Ivy settings file in "
-        "TXBRIDGE_IVY_SETTINGS; without any network copy the cache folder from a machine that has it."
-    ),
 }
 
 

@@ -18,14 +18,13 @@ from rich.console import Console
 
 from txbridge.embedded.artifacts import ARTIFACTS, KAFKA_VERSION
 from txbridge.embedded.fetch import fetch_jars, sha256_of
-from txbridge.embedded.java import Java
 from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
 
 _MANIFEST = "manifest.json"
 
-# Longer than a whole fetch may take (900 s, see fetch.py): who waits this long waits for a process that hangs.
-_LOCK_TIMEOUT_S = 1_000.0
+# Longer than a whole fetch may take (1,200 s, see fetch.py): who waits this long waits for a process that hangs.
+_LOCK_TIMEOUT_S = 1_300.0
 _LOCK_POLL_S = 0.2
 
 
@@ -43,15 +42,13 @@ class JarCache:
         root = cache_root(cache_dir)
         self.root = root
         self.folder = root / f"kafka-{KAFKA_VERSION}"
-        #: What Ivy wrote the last time that jars were fetched.
-        self.fetch_log = root / f"kafka-{KAFKA_VERSION}.fetch.log"
 
     @property
     def class_path(self) -> str:
         """All jars in the order of the lock."""
         return os.pathsep.join(str(self.folder / one.file_name) for one in ARTIFACTS)
 
-    def ensure(self, java: Java, *, refetch: bool = False, console: Console | None = None) -> None:
+    def ensure(self, *, refetch: bool = False, console: Console | None = None) -> None:
         """Make sure that all jars are there, fetching them when the cache is empty or `refetch` asks for it.
 
         Progress goes to `console` (standard error by default).
@@ -62,7 +59,7 @@ class JarCache:
 
         """
         if refetch or not self.folder.is_dir():
-            self._fetch(java, console or Console(stderr=True), refetch=refetch)
+            self._fetch(console or Console(stderr=True), refetch=refetch)
         problems = self.problems()
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -98,7 +95,7 @@ class JarCache:
                 self._write_manifest(checked)
         return problems
 
-    def _fetch(self, java: Java, console: Console, *, refetch: bool) -> None:
+    def _fetch(self, console: Console, *, refetch: bool) -> None:
         with self._writable(), self._lock(console):
             if self.folder.is_dir() and not refetch:
                 return  # another process fetched while this one waited
@@ -106,7 +103,7 @@ class JarCache:
                 shutil.rmtree(left_over, ignore_errors=True)
             fresh = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.new-", dir=self.root))
             try:
-                fetch_jars(fresh, java, console, self.fetch_log)
+                fetch_jars(fresh, ARTIFACTS, f"Kafka {KAFKA_VERSION}", console)
                 fresh.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
                 if self.folder.is_dir():
                     # Running brokers keep reading the old jars through their open files.

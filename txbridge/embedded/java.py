@@ -1,4 +1,4 @@
-"""Finds a Java that can run Kafka and Ivy."""
+"""Finds a Java that can run Kafka."""
 
 from __future__ import annotations
 

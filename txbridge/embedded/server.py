@@ -148,7 +148,7 @@ class EmbeddedKafka:
             if self.is_running():
                 raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
             java = find_java()
-            self._jars.ensure(java)
+            self._jars.ensure()
             archive = self._archive(java)
             self._owner = os.getpid()
             _live.add(self)

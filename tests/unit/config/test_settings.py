@@ -120,7 +120,7 @@ def test_unknown_options_name_the_nearest(write):
 
 
 def test_other_variables_of_ours_are_no_options():
-    others = {"TXBRIDGE_CACHE_DIR": "/c", "TXBRIDGE_FAULT_POINT": "x", "TXBRIDGE_IVY_SETTINGS": "y"}
+    others = {"TXBRIDGE_CACHE_DIR": "/c", "TXBRIDGE_FAULT_POINT": "x", "TXBRIDGE_MAVEN_REPOSITORY": "y"}
     assert load(MINIMAL, others).bootstrap_servers == "a:1"
 
 

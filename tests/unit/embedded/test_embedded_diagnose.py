@@ -47,7 +47,6 @@ def test_repeated_lines_are_quoted_once():
         ("java.nio.file.AccessDeniedException: /d/kafka/x", "A file is not accessible to this user"),
         ("java.lang.UnsupportedClassVersionError: kafka/Kafka", "This Java is too old"),
         ("java.util.zip.ZipException: zip END header not found", "A jar is damaged."),
-        ("Server access error: java.net.UnknownHostException", "The repository of the jars can not be reached."),
         ("Invalid value soon for configuration log.retention.ms", None),
     ],
 )

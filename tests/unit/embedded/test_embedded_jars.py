@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from txbridge.embedded import artifacts, datadir, fetch, jars
+from txbridge.embedded import artifacts, datadir, jars
 from txbridge.embedded.artifacts import Artifact
-from txbridge.embedded.java import Java
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import EnvironmentProblemError, LocalProblemError, UsageError
 
 # Contents and their SHA-256, computed with sha256sum.
 CONTENTS = {
@@ -21,7 +18,6 @@ CONTENTS = {
     "two-2.jar": (b"second", "16367aacb67a4a017c8da8ab95682ccb390863780f7114dda0a0e0c55644c7c4"),
     "three-3.jar": (b"third", "b1e99324505bd32da0e1f85dcf5e19a09db0481e8a15f62c41eb320304a8e927"),
 }
-JAVA = Java(Path("/no/java"), 17, "17.0.15", "OpenJDK")
 
 
 @pytest.fixture
@@ -108,7 +104,7 @@ def test_damaged_cache_says_what_to_do(cache):
     (cache.folder / "two-2.jar").write_bytes(b"")
     (cache.folder / "one-1.jar").unlink()
     with pytest.raises(jars.BrokenCacheError) as caught:
-        cache.ensure(JAVA)
+        cache.ensure()
     assert str(caught.value) == (
         f"the Kafka jars in {cache.folder} are damaged: one-1.jar is missing (No such file or directory) (and 1 more). "
         "Fetch them again with `txbridge kafka start --refetch`"
@@ -116,54 +112,29 @@ def test_damaged_cache_says_what_to_do(cache):
 
 
 def test_no_space_to_fetch_and_nothing_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("txbridge.embedded.paths.shutil.disk_usage", lambda _: type("Usage", (), {"free": 50 * 2**20}))
-    with pytest.raises(EnvironmentProblemError, match="fetching Kafka needs 100 MB, but only 50 MB are free"):
-        jars.JarCache(tmp_path / "cache").ensure(JAVA)
+    monkeypatch.setattr("txbridge.embedded.paths.shutil.disk_usage", lambda _: type("Usage", (), {"free": 40 * 2**20}))
+    with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 needs 50 MB, but only 40 MB are free"):
+        jars.JarCache(tmp_path / "cache").ensure()
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka-4.3.1.lock"]
 
 
-def test_no_pyspark(monkeypatch):
-    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(EnvironmentProblemError, match=r"needs the package pyspark .*`pip install 'txbridge\[audit\]'`"):
-        fetch.ivy_jar()
+def test_without_jgo_the_extra_is_named_and_nothing_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jgo.maven", None)
+    with pytest.raises(LocalProblemError, match=r"fetching Kafka .* needs jgo: pip install 'txbridge\[embedded\]'"):
+        jars.JarCache(tmp_path).ensure()
+    assert [path.name for path in tmp_path.iterdir()] == ["kafka-4.3.1.lock"]
 
 
-def test_ivy_is_found_without_importing_pyspark():
-    program = "import sys; from txbridge.embedded.fetch import ivy_jar; print(ivy_jar().name, 'pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    name, imported = done.stdout.split()
-    assert name.startswith("ivy-")
-    assert imported == "False"
+def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "/srv/maven")
+    with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
+        jars.JarCache(tmp_path).ensure()
 
 
 def test_cache_folder_that_can_not_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblemError, match=r"cache folder .* can not be written .*TXBRIDGE_CACHE_DIR"):
-        jars.JarCache(tmp_path / "file").ensure(JAVA)
-
-
-def test_ivy_module_names_each_jar_and_nothing_else():
-    assert fetch.ivy_module([Artifact("org.a", "b_2.13", "1.0", 1, "x")]) == (
-        '<ivy-module version="2.0">\n'
-        '  <info organisation="txbridge" module="embedded-kafka"/>\n'
-        '  <configurations><conf name="default"/></configurations>\n'
-        "  <dependencies>\n"
-        '    <dependency org="org.a" name="b_2.13" rev="1.0" conf="default->default" transitive="false"/>\n'
-        "  </dependencies>\n"
-        "</ivy-module>\n"
-    )
-
-
-def test_progress_counts_finished_jars():
-    log = (
-        "\tfound org.apache.kafka#kafka-clients;4.3.1 in public\n"
-        "downloading kafka-clients-4.3.1.jar ...\n"
-        "\t[SUCCESSFUL ] org.apache.kafka#kafka-clients;4.3.1!kafka-clients.jar (163ms)\n"
-        "\t[SUCCESSFUL ] org.jspecify#jspecify;1.0.0!jspecify.jar (4ms)\n"
-        "downloading zstd-jni ...\n"
-    )
-    assert fetch.fetched_bytes(log) == 10_204_032 + 3_819
-    assert fetch.fetched_bytes("") == 0
+        jars.JarCache(tmp_path / "file").ensure()
 
 
 def test_cluster_ids():

@@ -16,7 +16,7 @@ from tests.peer.server import Peer
 from tests.unit.project.test_parity_table import ALL
 from txbridge.core.names import is_group
 from txbridge.embedded.java import Java
-from txbridge.errors import EnvironmentProblemError
+from txbridge.errors import EnvironmentProblemError, UsageError
 
 # Nothing is run with it.
 JAVA = Java(Path("/nowhere/bin/java"), 17, "17.0.1", "none")
@@ -96,14 +96,14 @@ def test_jars_that_are_damaged_are_named_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
     (tmp_path / f"rocketmq-{ROCKETMQ_VERSION}").mkdir()
     with pytest.raises(EnvironmentProblemError, match=rf"{JARS[0].file_name} is missing or damaged: delete the folder"):
-        jar_folder(JAVA)
+        jar_folder()
 
 
 def test_jars_that_can_not_be_had_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TXBRIDGE_IVY_SETTINGS", str(tmp_path / "none.xml"))
-    with pytest.raises(EnvironmentProblemError, match=r"TXBRIDGE_IVY_SETTINGS names .*none\.xml, which is no file"):
-        jar_folder(JAVA)
+    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "repository.example")
+    with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
+        jar_folder()
     assert list(tmp_path.iterdir()) == []
 
 
