@@ -42,7 +42,7 @@ lock:
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group docs -o requirements/docs.txt
-	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt pyproject.toml -o requirements/worker.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra worker pyproject.toml -o requirements/worker.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra demo pyproject.toml -o requirements/demo.txt
 
 demo: setup
@@ -127,7 +127,7 @@ broken: setup
 mutation: $(MUTATION)/.ready
 	nice -n 19 $(MUTATION)/bin/python -m tests.mutation $(ARGS)
 
-# An environment of its own: mutmut wants a later click than Faust allows, and the core needs nothing else.
+# An environment of its own: mutmut wants a later click than Faust allows, and the core needs nothing but pydantic-core.
 $(MUTATION)/.ready: requirements/mutation.txt
 	$(PYTHON) -m venv $(MUTATION)
 	$(MUTATION)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mutation.txt
