@@ -42,7 +42,7 @@ def test_the_page_about_the_quickstart_has_the_same_listing_and_the_same_steps()
 def test_the_quickstart(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
     servers = own_kafka.bootstrap_servers
     (install, export, topics, worker, program) = steps()
-    assert install == ["pip", "install", "txbridge"]
+    assert install == ["pip", "install", "txbridge[embedded,worker]"]
     assert export == ["export", f"TXBRIDGE_BOOTSTRAP_SERVERS={ADDRESS}"]
     assert (worker, program) == (["txbridge", "worker"], ["python", "orders.py"])
     (tmp_path / "orders.py").write_text(listing().replace(ADDRESS, servers))
