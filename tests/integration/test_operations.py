@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -30,12 +31,12 @@ from txbridge.operations import (
     abandon,
     list_discarded,
     list_pending,
+    many,
     read_history,
     resolve,
     resolve_message,
     resume,
     resume_group,
-    resume_messages,
 )
 from txbridge.operations.address import FinishedError
 from txbridge.topics.verify import KafkaUnreachableError, LayoutError
@@ -419,13 +420,13 @@ def test_p7_of_two_resumes_at_the_same_time_the_second_has_no_effect(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [prepared] = discard(bridge)
-    write = resume_messages.write_end
+    write = many.write_end
 
     def late(*arguments: Any) -> int:
         bridge.end([prepared.entry(UNKNOWN)], 0, source="resume")
         return write(*arguments)
 
-    monkeypatch.setattr(resume_messages, "write_end", late)
+    monkeypatch.setattr(many, "write_end", late)
     with bridge.local_owner():
         answer = resume(connect(bridge), where(prepared), **WORDS)
     assert answer.result is Result.ALREADY_RESUMED
@@ -599,8 +600,10 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     assert shown.returncode == 0, shown.stderr
     first, *steps = shown.stdout.removeprefix(about).splitlines()
     assert first == f"{where(prepared)} ({short}, group dead, topic {topic}): delivered"
-    assert [step.split()[2] for step in steps] == ["prepared", "END", "delivered"]
-    assert "END commit  operator" in steps[1]
+    # Time, time since birth, what, and details.
+    columns = [re.split(" {2,}", step) for step in steps]
+    assert [column[2] for column in columns] == ["prepared", "END commit", "delivered"]
+    assert columns[1][3].startswith("operator ")
     assert steps[1].endswith("END offset 0: it was paid")
     told = json.loads(run(bridge, "show", prepared.transaction_id, "--format", "json").stdout)
     assert (told["namespace"], told["partition"], told["half_offset"]) == (bridge.namespace, 0, prepared.offset)
