@@ -32,6 +32,7 @@ BENCHES = (
     "client",
     "matrix",
     "pending",
+    "backlog",
     "audit",
 )
 _FOLDER = Path("build/bench")

@@ -147,7 +147,7 @@ class _Bench:
     def _wait_parked(self) -> None:
         """Until the low watermark stands behind all of them: everything is read, and in OFFSET."""
         end = self._bridge.bounds(self._bridge.names.half, 0)[1]
-        reader = _LastCheckpoint(
+        reader = LastCheckpoint(
             self._bridge.bootstrap_servers, self._bridge.names.offset, self._bridge.names.checkpoint_key(0)
         )
         eventually(lambda: reader.half() >= end, PATIENCE_S, "not everything was parked")
@@ -159,7 +159,7 @@ def _rates(found: list[float]) -> dict[str, dict[str, float]]:
     return {PER_SECOND: summary(found)}
 
 
-class _LastCheckpoint:
+class LastCheckpoint:
     """The low watermark of the last checkpoint."""
 
     def __init__(self, servers: str, topic: str, key: bytes) -> None:
