@@ -52,7 +52,7 @@ def _measure(bridge: Bridge, options: argparse.Namespace) -> dict[str, Any]:
     worker = bridge.worker(**settings)
     served_s = time.monotonic() - since
     seen.wait_for(1)
-    first_s = time.monotonic() - since
+    first_s, serving = time.monotonic() - since, memory(worker)
     seen, asked = EndOfTopic(bridge.bootstrap_servers, topic), time.monotonic()
     feed.commit([prepared[-1]])
     seen.wait_for(1)
@@ -64,8 +64,13 @@ def _measure(bridge: Bridge, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "unread": options.unread,
         "bytes_each": options.size,
-        "worker_mib": {"fresh": fresh // _MIB, "most": _most_memory(worker) // _MIB, "after": memory(worker) // _MIB},
-        "seconds": {
+        "worker_mib": {
+            "fresh": fresh // _MIB,
+            "when it serves": serving // _MIB,
+            "most": _most_memory(worker) // _MIB,
+            "when all are parked": memory(worker) // _MIB,
+        },
+        "durations_s": {
             "from the start of the process until it serves": round(served_s, 1),
             "until the commit of the first is visible": round(first_s, 1),
             "from the commit of the last until it is visible": round(last_s, 1),
