@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -51,13 +52,16 @@ class Output:
         return getattr(self._stream, name)
 
 
-def main() -> NoReturn:
-    """Run the command line. A user's mistake prints one line to stderr and exits with 2, never a trace."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line, that of this process unless one is given.
+
+    A user's mistake prints one line to stderr and exits with 2, never a trace.
+    """
     heard = signal.getsignal(signal.SIGINT)
     if heard is signal.default_int_handler:
         # Until a command runs there is nothing to clean up: Ctrl-C just ends the process.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    code = with_output(_run)
+    code = with_output(partial(_run, arguments))
     if heard is signal.default_int_handler:
         # All is done; what Python does at its end is nothing to leave a trace of.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -85,13 +89,13 @@ def with_output(program: Callable[[], object]) -> object:
     return code
 
 
-def _run() -> object:
+def _run(arguments: Sequence[str] | None) -> object:
     try:
         with needs("cli", "the command line needs typer, rich and pydantic-settings"):
             # Only here: see the top of this module.
             from txbridge.cli.app import app  # noqa: PLC0415
         # As a script and as a module it has one name, also for the completion.
-        app(prog_name="txbridge")
+        app(arguments, prog_name="txbridge")
     except OutputLostError:
         raise
     except TxBridgeError as error:

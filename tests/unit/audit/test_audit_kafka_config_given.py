@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from txbridge_audit import job
+import txbridge_audit
+from txbridge_audit.incremental.follow import INTERVAL
 from txbridge_audit.read.context import Limits
 from txbridge_audit.read.given import kafka_options, limits_of
 
+from txbridge.cli.audit import Options
+from txbridge.cli.main import main
 from txbridge.config.sources import load_settings
 from txbridge.errors import UsageError
 
@@ -82,9 +87,23 @@ def test_what_can_not_be_read_is_named_and_not_repeated(
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_program_for_spark_submit_refuses_a_mistake_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXBRIDGE_NAMESPACE", "no spaces")
-    assert job.main(["--bootstrap-servers", "a:1"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["audit", "--bootstrap-servers", "a:1"])
     assert capsys.readouterr().err.startswith("error: TXBRIDGE_NAMESPACE: must be at most 100 characters")
+
+
+def test_the_program_for_spark_submit_is_the_command() -> None:
+    """Run as spark-submit runs it: by its file, with its own folder first on the path."""
+    program = Path(txbridge_audit.__file__).parent / "job.py"
+    helps = [
+        subprocess.run([sys.executable, *words, "--help"], capture_output=True, text=True, check=True).stdout
+        for words in ([str(program)], ["-m", "txbridge_audit.job"], ["-m", "txbridge.cli.main", "audit"])
+    ]
+    assert helps[0] == helps[1] == helps[2]
+    assert "Usage: txbridge audit" in helps[0]
+
+
+def test_the_pause_between_two_steps_is_that_of_the_library() -> None:
+    assert Options().interval == INTERVAL

@@ -1,0 +1,160 @@
+"""The run of `txbridge audit`: audit or follow, print the report, write the files."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from rich.console import Console
+from txbridge_audit.audit import refuse_to_continue, run_audit
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.incremental.follow import follow
+from txbridge_audit.incremental.steps import Step
+from txbridge_audit.incremental.violations_topic import default_topic
+from txbridge_audit.read.given import kafka_options, limits_of
+from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.terminal import print_report
+
+from txbridge.cli.audit import Options
+from txbridge.cli.options import Format
+from txbridge.config.worker import WorkerSettings
+from txbridge.errors import EnvironmentProblemError
+
+
+def run(options: Options, settings: WorkerSettings) -> int:
+    """Audit, print to stdout (progress to stderr), return the exit code: 0 clean, 1 violations (strict: findings, too).
+
+    Raises EnvironmentProblemError when there is no verdict.
+    """
+    try:
+        return _run(options, settings)
+    except CouldNotAuditError as error:
+        raise EnvironmentProblemError(str(error)) from error
+
+
+def _run(options: Options, settings: WorkerSettings) -> int:
+    selection = selection_of(options.since, options.until, options.only_topic or ())
+    files = {"report": options.report, "html": options.html, "prometheus": options.prometheus}
+    for name, path in files.items():
+        if path is not None and not path.absolute().parent.is_dir():
+            raise CouldNotAuditError(f"the folder of --{name} {path} does not exist")
+    if options.violations_topic is not None and not options.follow:
+        raise CouldNotAuditError("--violations-topic belongs to --follow: else the report has them all")
+    notes = _console(stderr=True)
+    # spark-submit merges our stderr into its stdout, where only the report may be.
+    quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ
+    # A spinner where somebody watches, plain lines in a log.
+    with notes.status("connecting") as status:
+
+        def progress(text: str) -> None:
+            status.update(text)
+            if not notes.is_terminal and not quiet:
+                notes.print(text, highlight=False)
+
+        if options.follow:
+            report = _follow(options, settings, selection, progress, None if quiet else notes)
+        else:
+            report = run_audit(
+                settings.bootstrap_servers,
+                namespace=settings.namespace,
+                kafka_options=kafka_options(settings),
+                real_topics=options.real_topic or (),
+                selection=selection,
+                limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
+                ledger_path=options.ledger,
+                continued=options.continued,
+                with_overview=options.html is not None,
+                progress=progress,
+            )
+    _write_files(options, report)
+    if options.output is Format.JSON:
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        print_report(report, _console())
+    return report.strict_exit_code if options.strict else report.exit_code
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """With NO_COLOR nothing but text is written: rich itself would go on with bold and dim."""
+    return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
+
+
+def _follow(
+    options: Options,
+    settings: WorkerSettings,
+    selection: Selection,
+    progress: Callable[[str], None],
+    notes: Console | None,
+) -> AuditReport:
+    """Audit what comes until SIGINT or SIGTERM; each new violation is a line on stderr, the files follow each step."""
+    refuse_to_continue(selection, options.ledger, with_overview=options.html is not None)
+    stop = threading.Event()
+
+    def on_ready() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+
+    def on_step(step: Step) -> None:
+        _write_files(options, step.report)
+        if notes is None:
+            return
+        for alarm in step.alarms:
+            entry, place = alarm.entry, alarm.entry.evidence[0]
+            where = f"{place.role} {place.topic}/{place.partition}@{place.offset}"
+            notes.print(f"{entry.kind} {entry.transaction or '-'} {entry.real_topic or '-'} {where}", highlight=False)
+
+    topic = default_topic(settings.namespace) if options.violations_topic is None else options.violations_topic
+    return follow(
+        settings.bootstrap_servers,
+        str(options.ledger),
+        stop=stop,
+        violations_topic=topic or None,
+        interval=options.interval,
+        namespace=settings.namespace,
+        kafka_options=kafka_options(settings),
+        real_topics=options.real_topic or (),
+        limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
+        # What a step does is worth telling once, not every few seconds.
+        progress=_once(progress),
+        on_ready=on_ready,
+        on_step=on_step,
+    )
+
+
+def _once(progress: Callable[[str], None]) -> Callable[[str], None]:
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            progress(text)
+
+    return tell
+
+
+def _write_files(options: Options, report: AuditReport) -> None:
+    try:
+        _write(options, report)
+    except OSError as error:
+        raise CouldNotAuditError(f"the report can not be written: {error}") from error
+
+
+def _write(options: Options, report: AuditReport) -> None:
+    if options.report is not None:
+        options.report.write_text(report.to_json() + "\n", encoding="utf-8")
+    if options.html is None and options.prometheus is None:
+        return
+    # The first time it would tell the terminal that it makes a list of fonts.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    # Only here: the plots' library takes a second to load.
+    from txbridge_audit.report import html  # noqa: PLC0415
+
+    if options.html is not None and report.overview is not None:
+        options.html.write_text(html.html(report, report.overview), encoding="utf-8")
+    if options.prometheus is not None:
+        html.write_prometheus(report, options.prometheus)
