@@ -17,11 +17,13 @@ from txbridge_audit.judge import evaluate, ledger, loss_evidence
 from txbridge_audit.judge.fast_path import split
 from txbridge_audit.read import context
 from txbridge_audit.read.context import Limits
-from txbridge_audit.read.cuts import SETTLE_TIMEOUT
-from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.cuts import SETTLE_TIMEOUT, TopicPartition
+from txbridge_audit.read.frame_cache import FrameCache
+from txbridge_audit.read.gather import Plan, gather
+from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.reader import Plan, Reader
 from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.source import Source
 from txbridge_audit.read.spark_session import Progress, elections, spark_session
 from txbridge_audit.report import overview, parquet
 from txbridge_audit.report.model import AuditReport
@@ -75,16 +77,16 @@ def run_audit(
     cluster = Cluster(settings)
     names = Names(namespace)
     topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
-    with spark_session(spark, progress, small=is_small(cluster, names, topics)) as session:
-        reader = Reader(session, cluster, settings, names, topics, progress)
+    with spark_session(spark, progress, small=is_small(cluster, topics[names.half])) as session:
+        source = Source(session, cluster, settings, names, topics, progress)
         if continued and ledger_path is not None:
-            increments = Increments.open(reader, ledger_path)
+            increments = Increments.open(source, ledger_path)
             report = until_leaders_stay(session, progress, lambda: increments.step(plan)).report
         else:
             if ledger_path is not None:
                 parquet.refuse_existing(session, ledger_path)
             report = until_leaders_stay(
-                session, progress, lambda: _audit(reader, plan, ledger_path, with_overview=with_overview)
+                session, progress, lambda: _audit(source, plan, ledger_path, with_overview=with_overview)
             )
         report = replace(
             report,
@@ -98,9 +100,8 @@ def run_audit(
     return report
 
 
-def is_small(cluster: Cluster, names: Names, topics: Mapping[str, int]) -> bool:
+def is_small(cluster: Cluster, half: Collection[TopicPartition]) -> bool:
     """Whether there is so little to read that Spark ends before optimising its code would pay."""
-    half = partitions_of(names.half, topics[names.half])
     starts, ends = cluster.log_starts(half), cluster.high_watermarks(half)
     return sum(ends[key] - starts[key] for key in half) < _SMALL
 
@@ -134,28 +135,27 @@ def refuse_to_continue(selection: Selection, ledger_path: str | None, *, with_ov
         )
 
 
-def _audit(reader: Reader, plan: Plan, ledger_path: str | None, *, with_overview: bool) -> AuditReport:
+def _audit(source: Source, plan: Plan, ledger_path: str | None, *, with_overview: bool) -> AuditReport:
     """Everything that the topics hold, at once."""
-    try:
-        gathered = reader.gather(plan)
+    with FrameCache(source.spark) as cache:
+        gathered = gather(source, cache, plan)
         frames, plain = gathered.frames, None
         if ledger_path is None and not with_overview:
             # Only the ledger and the page need a row of each.
             topics = [fact.topic for fact in gathered.facts.topics]
-            plain = split(reader, frames, topics, plan.selection)
+            plain = split(cache, source.names, frames, topics, plan.selection)
             frames = plain.rest
-        rows = reader.keep(ledger.build(reader.spark, reader.names, frames, gathered.facts))
+        rows = cache.keep(ledger.build(source.spark, source.names, frames, gathered.facts))
         anchors = [*loss_evidence.anchors(rows), *(plain.anchors if plain else ())]
-        chosen = reader.keep(evaluate.judged(reader, gathered, rows, anchors).where(plan.selection.takes()))
+        judged = evaluate.with_verdicts(source.spark, gathered, rows, anchors)
+        chosen = cache.keep(judged.where(plan.selection.takes()))
         told = overview.overview(chosen) if with_overview else None
-        judgement = evaluate.judge(reader, gathered, frames, rows, chosen)
-        reader.refuse_moved(gathered)
+        judgement = evaluate.sum_up(source, cache, gathered, frames, rows, chosen)
+        gathered.refuse_moved(source.cluster)
         if ledger_path is not None:
-            reader.say("writing the ledger")
+            source.say("writing the ledger")
             # There was none when we began; what is there now is of an attempt during which a leader changed.
-            parquet.write(reader.names, chosen, frames, ledger_path, "overwrite")
+            parquet.write(source.names, chosen, frames, ledger_path, "overwrite")
         if plain is not None:
             judgement = replace(judgement, counted=judgement.counted + plain.counted)
-        return replace(judgement.report(reader.names, gathered, plan.selection), overview=told)
-    finally:
-        reader.release()
+        return replace(judgement.report(source.names, gathered, plan.selection), overview=told)

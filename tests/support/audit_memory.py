@@ -7,10 +7,10 @@ import datetime as dt
 from collections import Counter
 
 from pyspark.sql import DataFrame, SparkSession
-from txbridge_audit.judge.mentions import Frames
 from txbridge_audit.read import decode, literals
 from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.kafka_source import RAW_FIELDS
 
 from tests.support.audit_cases import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Log, Record

@@ -24,10 +24,11 @@ from txbridge_audit.incremental.steps import Increments, Step
 from txbridge_audit.incremental.violations_topic import Alarms, existing
 from txbridge_audit.read import context
 from txbridge_audit.read.context import Limits
+from txbridge_audit.read.gather import Plan
 from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.reader import Plan, Reader
 from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.source import Source
 from txbridge_audit.read.spark_session import Progress, spark_session
 from txbridge_audit.report.model import AuditReport
 
@@ -75,7 +76,7 @@ def follow(
     if violations_topic is not None:
         existing(cluster, violations_topic)
     with spark_session(spark, progress) as session:
-        increments = Increments.open(Reader(session, cluster, settings, names, topics, progress), ledger_path)
+        increments = Increments.open(Source(session, cluster, settings, names, topics, progress), ledger_path)
         alarms = None
         if violations_topic is not None:
             alarms = Alarms(settings, cluster, violations_topic, increments.state.audit)

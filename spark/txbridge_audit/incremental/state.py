@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts, Key, Listed
 from txbridge_audit.read.context import Progress
 from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.gather import Seen
 from txbridge_audit.report.model import Entry, Place
 
 #: Version of the form: raised when an older audit could misread it.
@@ -48,7 +49,7 @@ class State:
     #: Kafka's id of each topic that was read.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     progress: Mapping[int, Progress] = field(default_factory=dict)
-    #: By half partition, see facts.PartitionFacts: as it was at the first step. What came since was read.
+    #: By half partition, see context.PartitionFacts: as it was at the first step. What came since was read.
     known_since: Mapping[int, int] = field(default_factory=dict)
     #: Real topics that half messages name.
     named: frozenset[str] = frozenset()
@@ -68,21 +69,10 @@ class State:
     #: ms; when closed transactions were last written to the ledger.
     offset_topic_end: int = 0
 
-    def start_of(
-        self, partitions: Collection[TopicPartition], starts: Mapping[TopicPartition, int], *, whole: bool
-    ) -> dict[TopicPartition, int]:
-        """Where to go on reading. `whole` raises CouldNotAuditError where retention has removed what was not read."""
-        chosen = {}
-        for key in partitions:
-            position = self.positions.get(key, starts[key])
-            if whole and starts[key] > position:
-                raise CouldNotAuditError(
-                    f"retention has removed {key[0]}/{key[1]} from {position} to {starts[key]}, which no audit has "
-                    "read: what became of the transactions in there can not be told; begin a new ledger, and audit "
-                    "more often than records expire",
-                )
-            chosen[key] = max(position, starts[key])
-        return chosen
+    @property
+    def seen(self) -> Seen:
+        """What a step needs to know to read what came since."""
+        return Seen(self.positions, self.progress, self.known_since, self.named)
 
     def to_json(self) -> str:
         """One line."""

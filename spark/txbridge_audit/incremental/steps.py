@@ -1,6 +1,6 @@
 """An audit that goes on where the last one stopped: one step is the old state, what came since, and a new state.
 
-A step takes the same cuts as an audit of everything (reading.py), joins what lies between the last cuts and these
+A step takes the same cuts as an audit of everything (gather.py), joins what lies between the last cuts and these
 with the rows of all transactions that were not closed (working_set.py), and applies the same rules. A cut of this
 step lies at or above the same cut of the last one, so a step knows what a full audit with its cuts would read, but
 for transactions that were closed (closing.py): the rows of those are kept in archives, from which they come back when
@@ -26,11 +26,14 @@ from txbridge_audit.incremental.state import Archive, State, thinned
 from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge import evaluate, ledger, loss_evidence, summary
 from txbridge_audit.judge.evaluate import Judgement
-from txbridge_audit.judge.mentions import KEY, Frames
+from txbridge_audit.judge.mentions import KEY
 from txbridge_audit.judge.summary import COUNTED, VIOLATIONS, Counts, Key, Listed
 from txbridge_audit.read.context import check_partitions
 from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.reader import Gathered, Plan, Reader
+from txbridge_audit.read.frame_cache import FrameCache
+from txbridge_audit.read.frames import Frames, pack, unpack
+from txbridge_audit.read.gather import Gathered, Plan, gather
+from txbridge_audit.read.source import Source
 from txbridge_audit.report import parquet
 from txbridge_audit.report.model import AuditReport, Entry
 
@@ -73,17 +76,17 @@ class _Reopened:
 class Increments:
     """The steps of one ledger."""
 
-    def __init__(self, reader: Reader, path: str, store: Store, state: State) -> None:
-        self._reader, self._path, self._store = reader, path, store
+    def __init__(self, source: Source, path: str, store: Store, state: State) -> None:
+        self._source, self._path, self._store = source, path, store
         self.state = state
 
     @classmethod
-    def open(cls, reader: Reader, path: str) -> Increments:
+    def open(cls, source: Source, path: str) -> Increments:
         """Continue the ledger, or begin it. Raises CouldNotAuditError when it is not one that can be continued."""
-        store, namespace = Store(reader.spark, path), reader.names.namespace
+        store, namespace = Store(source.spark, path), source.names.namespace
         state = store.last()
         if state is None:
-            parquet.refuse_existing(reader.spark, path)
+            parquet.refuse_existing(source.spark, path)
             state = State(secrets.token_hex(8), namespace)
             store.commit(state)  # alarms of a first step that fails are known by its name
         if state.namespace != namespace:
@@ -91,52 +94,51 @@ class Increments:
                 f"the ledger in {path} is about the namespace {state.namespace!r}, not {namespace!r}: "
                 "check --namespace, or give --ledger another folder",
             )
-        return cls(reader, path, store, state)
+        return cls(source, path, store, state)
 
     def has_news(self) -> bool:
         """Whether anything was written, or a topic came or went, since the last step. Asks for ends, reads nothing."""
-        reader, known = self._reader, self.state.positions
-        reader.cluster.forget_leaders()
-        there = reader.cluster.partition_counts()
+        source, known = self._source, self.state.positions
+        source.cluster.forget_leaders()
+        there = source.cluster.partition_counts()
         if any(topic not in there for topic, _ in known):
             return True
-        internal = (key for keys in reader.partitions.values() for key in keys)
-        keys = {*known, *internal, *check_partitions(reader.names, reader.cluster)}
+        internal = (key for keys in source.partitions.values() for key in keys)
+        keys = {*known, *internal, *check_partitions(source.names, source.cluster)}
         # Not the stable offsets: what an open Kafka transaction hides is news, too.
-        return any(known.get(key) != end for key, end in reader.cluster.high_watermarks(keys).items())
+        return any(known.get(key) != end for key, end in source.cluster.high_watermarks(keys).items())
 
     def step(self, plan: Plan, *, closing: bool = True, alarm: Raise | None = None) -> Step:
         """One step. With `closing` the ledger is written, and closed transactions leave the rows that are carried on.
 
         Raises CouldNotAuditError; then the step has not been.
         """
-        try:
-            return self._step(plan, alarm, closing=closing)
-        finally:
-            self._reader.release()
+        with FrameCache(self._source.spark) as cache:
+            return self._step(cache, plan, alarm, closing=closing)
 
-    def _step(self, plan: Plan, alarm: Raise | None, *, closing: bool) -> Step:
-        reader, number = self._reader, self.state.step + 1
+    def _step(self, cache: FrameCache, plan: Plan, alarm: Raise | None, *, closing: bool) -> Step:
+        source, number = self._source, self.state.step + 1
         state = self._of_these_topics()
-        gathered = reader.gather(plan, state if state.step else None)
-        frames, rows, reopened = self._joined(state, gathered, number)
+        gathered = gather(source, cache, plan, state.seen if state.step else None)
+        frames, rows, reopened = self._joined(cache, state, gathered, number)
         anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
-        judged = self._stored(evaluate.judged(reader, gathered, rows, anchors), self._store.verdicts(number))
-        judgement = evaluate.judge(reader, gathered, frames, rows, judged)
+        with_verdicts = evaluate.with_verdicts(source.spark, gathered, rows, anchors)
+        judged = self._stored(with_verdicts, self._store.verdicts(number))
+        judgement = evaluate.sum_up(source, cache, gathered, frames, rows, judged)
         packed = working_set.carried(
-            reader.spark,
-            reader.names,
+            source.spark,
+            source.names,
             frames,
             judged,
             gathered.facts.before,
             with_strays=bool(judgement.counted.strays),
         )
-        packed = reader.keep(packed)
+        packed = cache.keep(packed)
         new = self._next(state, gathered, judgement, reopened, number)
-        reader.say("writing the state")
+        source.say("writing the state")
         if closing:
             # A step that is made again, because it did not come to its end, writes to where it has written before.
-            parquet.write(reader.names, judged, frames, self._store.ledger(number), "overwrite")
+            parquet.write(source.names, judged, frames, self._store.ledger(number), "overwrite")
             archive = self._archive(number, judged.where("closed"), packed.where("closed"))
             new = dataclasses.replace(
                 new,
@@ -149,7 +151,7 @@ class Increments:
             packed = packed.where(~F.col("closed"))
         self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.rows(number))
         report = self._report(state, gathered, judgement, reopened, plan)
-        reader.refuse_moved(gathered)
+        gathered.refuse_moved(source.cluster)
         alarms = self._alarms(state, judgement)
         if alarm is not None:
             new = dataclasses.replace(new, alarms=alarm(number, alarms))
@@ -162,7 +164,7 @@ class Increments:
 
     def _of_these_topics(self) -> State:
         """The state, without what it says of real topics that were deleted and created again since."""
-        state, cluster, internal = self.state, self._reader.cluster, self._reader.partitions
+        state, cluster, internal = self.state, self._source.cluster, self._source.partitions
         there = cluster.partition_counts()
         ids = cluster.topic_ids([topic for topic in state.topic_ids if topic in there]) if state.topic_ids else {}
         other = {topic for topic, known in state.topic_ids.items() if ids.get(topic) != known}
@@ -177,33 +179,35 @@ class Increments:
             anchors=tuple(anchor for anchor in state.anchors if anchor.real_topic not in other),
         )
 
-    def _joined(self, state: State, gathered: Gathered, number: int) -> tuple[Frames, DataFrame, _Reopened | None]:
+    def _joined(
+        self, cache: FrameCache, state: State, gathered: Gathered, number: int
+    ) -> tuple[Frames, DataFrame, _Reopened | None]:
         """Old and new rows, and the ledger of them."""
-        read = self._reader.spark.read.parquet
-        rows = self._stored(working_set.packed(gathered.frames), self._store.new(number))
+        read = self._source.spark.read.parquet
+        rows = self._stored(pack(gathered.frames), self._store.new(number))
         if state.step:
             rows = read(self._store.rows(state.step)).unionByName(rows)
         frames = self._frames(gathered, rows)
         known = self._facts(gathered, frames, self._store.facts(number))
-        reopened = self._reopened(state, known)
+        reopened = self._reopened(cache, state, known)
         if reopened is None:
             return frames, known, None
         frames = self._frames(gathered, rows.unionByName(reopened.rows))
         return frames, self._facts(gathered, frames, self._store.again(number)), reopened
 
     def _frames(self, gathered: Gathered, rows: DataFrame) -> Frames:
-        frames = working_set.unpacked(rows, gathered.frames)
-        return working_set.unexpired(frames, self._reader.names, gathered.starts)
+        frames = unpack(rows, gathered.frames)
+        return working_set.unexpired(frames, self._source.names, gathered.starts)
 
     def _facts(self, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
-        built = ledger.build(self._reader.spark, self._reader.names, frames, gathered.facts)
+        built = ledger.build(self._source.spark, self._source.names, frames, gathered.facts)
         return self._stored(built, path)
 
     def _stored(self, rows: DataFrame, path: str) -> DataFrame:
         rows.write.mode("overwrite").parquet(path)
-        return self._reader.spark.read.parquet(path)
+        return self._source.spark.read.parquet(path)
 
-    def _reopened(self, state: State, rows: DataFrame) -> _Reopened | None:
+    def _reopened(self, cache: FrameCache, state: State, rows: DataFrame) -> _Reopened | None:
         """The closed transactions whose coordinates something new names. Most steps have none and read no archive."""
         if not state.archives:
             return None
@@ -220,18 +224,18 @@ class Increments:
         ]
         if not steps:
             return None
-        reader = self._reader
+        spark = self._source.spark
 
         def stored(path: Callable[[int], str]) -> DataFrame:
-            many = (reader.spark.read.parquet(path(step)).withColumn("step", F.lit(step)) for step in steps)
+            many = (spark.read.parquet(path(step)).withColumn("step", F.lit(step)) for step in steps)
             return reduce(DataFrame.unionByName, many)
 
-        candidates = stored(self._store.judged).join(missing, KEY, "left_semi")
+        candidates = stored(self._store.closed_verdicts).join(missing, KEY, "left_semi")
         # Closed, reopened and closed again: the last archive has all of its rows.
-        last = reader.keep(candidates.groupBy(*KEY).agg(F.max("step").alias("step")))
+        last = cache.keep(candidates.groupBy(*KEY).agg(F.max("step").alias("step")))
         if not last.count():
             return None
-        judged = reader.keep(candidates.join(last, [*KEY, "step"], "left_semi"))
+        judged = cache.keep(candidates.join(last, [*KEY, "step"], "left_semi"))
         packed = stored(self._store.closed).join(F.broadcast(last), [*KEY, "step"], "left_semi")
         odd = F.col("fate").isin(*VIOLATIONS) | (F.size("breaches") > 0) | (F.size("findings") > 0)
         return _Reopened(
@@ -246,9 +250,9 @@ class Increments:
         self, state: State, gathered: Gathered, judgement: Judgement, reopened: _Reopened | None, number: int
     ) -> State:
         """The state after this step, if it closes nothing."""
-        cluster, half = self._reader.cluster, self._reader.names.half
+        cluster, half = self._source.cluster, self._source.names.half
         positions = {key: span.end for key, span in gathered.spans.items()}
-        starts = {partition: gathered.starts[half, partition] for _, partition in self._reader.partitions[half]}
+        starts = {partition: gathered.starts[half, partition] for _, partition in self._source.partitions[half]}
         held = {(one.entry.kind, one.key) for one in judgement.listed if one.entry.kind in VIOLATIONS}
 
         def still_there(key: Key) -> bool:
@@ -276,14 +280,14 @@ class Increments:
 
     def _few(self, rows: DataFrame) -> DataFrame:
         """In a few files: what is small must not cost a task for each partition of each topic."""
-        return rows.coalesce(self._reader.spark.sparkContext.defaultParallelism)
+        return rows.coalesce(self._source.spark.sparkContext.defaultParallelism)
 
     def _archive(self, number: int, judged: DataFrame, packed: DataFrame) -> Archive | None:
         """Write the rows of the transactions that this step closes."""
         edges = judged.groupBy("partition").agg(F.min("half").alias("low"), F.max("half").alias("high")).collect()
         if not edges:
             return None
-        self._few(judged.select(*KEY, *COUNTED)).write.mode("overwrite").parquet(self._store.judged(number))
+        self._few(judged.select(*KEY, *COUNTED)).write.mode("overwrite").parquet(self._store.closed_verdicts(number))
         self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.closed(number))
         return Archive(number, {row.partition: row.low for row in edges}, {row.partition: row.high for row in edges})
 
@@ -298,7 +302,7 @@ class Increments:
         listed = summary.in_order([*_still_closed(state, reopened), *judgement.listed])
         strays = _first([*state.stray_entries, *judgement.stray_entries])
         return evaluate.report_of(
-            self._reader.names,
+            self._source.names,
             gathered,
             plan.selection,
             counted,
@@ -307,7 +311,7 @@ class Increments:
         )
 
     def _alarms(self, state: State, judgement: Judgement) -> list[Alarm]:
-        half = self._reader.names.half
+        half = self._source.names.half
         wrong = [one for one in judgement.listed if one.entry.kind in VIOLATIONS]
         new = [one for one in wrong if (one.entry.kind, one.key) not in state.raised]
         alarms = [Alarm(f"{one.entry.kind} {half}/{one.key[0]}@{one.key[1]}", one.entry) for one in new]

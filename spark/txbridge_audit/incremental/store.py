@@ -69,9 +69,9 @@ class Store:
         """The rows of the transactions that a step has closed."""
         return self._of("closed", step)
 
-    def judged(self, step: int) -> str:
+    def closed_verdicts(self, step: int) -> str:
         """What was counted of the transactions that a step has closed."""
-        return self._of("judged", step)
+        return self._of("closed_verdicts", step)
 
     def _of(self, kind: str, step: int) -> str:
         return f"{self.folder}/{kind}-{step:0{_DIGITS}}"
@@ -117,7 +117,7 @@ class Store:
             number = rest if rest.isdigit() else path.getName().partition(".")[0]
             if not number.isdigit():
                 continue
-            needed = archives if kind in {"closed", "judged"} else set() if kind in _WITHIN else {state.step}
+            needed = archives if kind in {"closed", "closed_verdicts"} else set() if kind in _WITHIN else {state.step}
             # Numbers above belong to a step that another audit is about to make.
             if int(number) <= state.step and int(number) not in needed:
                 with suppress(Py4JError):

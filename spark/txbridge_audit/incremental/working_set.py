@@ -1,50 +1,21 @@
 """The rows that a continued audit carries from step to step: those of all transactions that are not closed.
 
-Each typed row of records.py is kept as it is (no key, value or header of a user: a hash of them), so that the next step
-joins them with what is new and applies the same rules. All tables are stored as one, to be written in one job.
+Each typed row of decode.py is kept as it is (no key, value or header of a user: a hash of them), so that the next step
+joins them with what is new and applies the same rules. All tables are stored as one (frames.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
 from txbridge_audit.judge import mentions, orphans
-from txbridge_audit.judge.mentions import KEY, Frames
+from txbridge_audit.judge.mentions import KEY
 from txbridge_audit.read.cuts import Ends, TopicPartition
-
-_TABLES = tuple(field.name for field in fields(Frames))
-#: The name of its table, in a row of them all.
-_TABLE = "table"
-
-
-def packed(frames: Frames) -> DataFrame:
-    """All rows as they are, in one table."""
-    return _together({name: getattr(frames, name) for name in _TABLES})
-
-
-def _together(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """`partition` and `half` are the coordinates of what a row is about, if it is about a half message."""
-    named = F.when(~F.col("malformed"), F.col("source_offset"))
-    tables = dict(tables) | {"discards": tables["discards"].withColumn("half", named)}
-    return reduce(
-        lambda some, more: some.unionByName(more, allowMissingColumns=True),
-        (table.withColumn(_TABLE, F.lit(name)) for name, table in tables.items()),
-    )
-
-
-def unpacked(rows: DataFrame, like: Frames) -> Frames:
-    """The tables that were put together; their columns are those of other frames."""
-
-    def table(name: str) -> DataFrame:
-        return rows.where(F.col(_TABLE) == name).select(*getattr(like, name).columns)
-
-    return Frames(*(table(name) for name in _TABLES))
+from txbridge_audit.read.frames import TABLE, TABLES, Frames, together
 
 
 def unexpired(frames: Frames, names: Names, starts: Ends) -> Frames:
@@ -86,7 +57,7 @@ def carried(
     Left out are the rows of half messages that retention has removed, unless OFFSET still holds them open, and visible
     records without a half message (`with_strays`: there are some) below the earlier cut, which have been judged.
     """
-    tables = {name: getattr(frames, name) for name in _TABLES}
+    tables = {name: getattr(frames, name) for name in TABLES}
     # At the coordinates of what they decide; those that do not count never will.
     tables["entries"] = mentions.decisions(names, frames)
     if with_strays:
@@ -96,6 +67,6 @@ def carried(
     gone = ~F.col("present") & (F.col("half") < F.col("half_start")) & F.col("parked").isNull()
     told = judged.where(F.col("half").isNotNull()).select(*KEY, "closed", gone.alias("gone"))
     # A copy of a half message that is gone is a stray as soon as it lies below the earlier cut.
-    left = F.coalesce(F.col("gone") & (F.col(_TABLE) != "copies"), F.lit(False))
-    joined = _together(tables).join(told, KEY, "left").where(~left)
+    left = F.coalesce(F.col("gone") & (F.col(TABLE) != "copies"), F.lit(False))
+    joined = together(tables).join(told, KEY, "left").where(~left)
     return joined.withColumn("closed", F.coalesce("closed", F.lit(False))).drop("gone")

@@ -1,22 +1,24 @@
-"""From what was read to what is wrong: the ledger, the verdicts, the sums and the evidence."""
+"""The verdicts on the rows of a ledger, their sums, and the report of them with its evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from txbridge.core.names import Names
 from txbridge_audit.judge import closing, fates, findings, loss_evidence, mentions, notes, orphans, summary
 from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.judge.mentions import Frames
 from txbridge_audit.judge.summary import Counts, Listed
 from txbridge_audit.read import context, decode
+from txbridge_audit.read.frame_cache import FrameCache
+from txbridge_audit.read.frames import Frames
+from txbridge_audit.read.gather import Gathered
 from txbridge_audit.read.kafka_admin import partitions_of
 from txbridge_audit.read.kafka_source import READ_UNCOMMITTED
-from txbridge_audit.read.reader import Gathered, Reader
 from txbridge_audit.read.selection import Selection
+from txbridge_audit.read.source import Source
 from txbridge_audit.report.model import AuditReport, Entry, Tally
 
 
@@ -46,38 +48,40 @@ class Judgement:
         )
 
 
-def judged(reader: Reader, gathered: Gathered, rows: DataFrame, known: Collection[Anchor]) -> DataFrame:
-    """The rows of the ledger (persisted) with fate, violations, findings, and `closed`. Lazy."""
-    with_proof = loss_evidence.add(reader.spark, rows, gathered.truncated, known)
-    return closing.add(findings.find(fates.judge(with_proof)))
+def with_verdicts(spark: SparkSession, gathered: Gathered, rows: DataFrame, known: Collection[Anchor]) -> DataFrame:
+    """The judged ledger: its rows (persisted) with fate, violations, findings, and `closed`. Lazy."""
+    with_proof = loss_evidence.add(spark, rows, gathered.truncated, known)
+    return closing.add(findings.find(fates.assign(with_proof)))
 
 
-def judge(reader: Reader, gathered: Gathered, frames: Frames, rows: DataFrame, chosen: DataFrame) -> Judgement:
-    """Count and list what is wrong or odd. `chosen` are the judged ones of the `rows` that are audited.
+def sum_up(
+    source: Source, cache: FrameCache, gathered: Gathered, frames: Frames, rows: DataFrame, chosen: DataFrame
+) -> Judgement:
+    """Count and list what is wrong or odd. `rows` is the ledger, `chosen` those of the judged one that are audited.
 
     Raises CouldNotAuditError when OP holds records of another version.
     """
-    names = reader.names
+    names = source.names
     counted = summary.counts(chosen)
-    reader.say("collecting evidence")
+    source.say("collecting evidence")
     listed = summary.listed(names, chosen, counted)
     found: dict[str, int] = {}
     stray_entries: list[Entry] = []
     if counted.strays:
-        copies = mentions.copies_before(reader.spark, frames.copies, gathered.facts.before)
+        copies = mentions.copies_before(source.spark, frames.copies, gathered.facts.before)
         unmatched = orphans.candidates(copies, rows)
-        found, stray_entries = summary.strays(reader.keep(_labelled(reader, gathered, unmatched)))
+        found, stray_entries = summary.strays(cache.keep(_labelled(source, gathered, unmatched)))
     others: dict[str, int] = {}
     entries: list[Entry] = []
     if counted.malformed or frames.discards.where("malformed").limit(1).count():
         odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
-        others, entries = summary.malformed(names, reader.keep(odd))
+        others, entries = summary.malformed(names, cache.keep(odd))
     if counted.bad_ops:
         context.refuse_unknown_versions(gathered.raw_op)  # not before: each is an OP record that can not be read
         others = others | {findings.UNREADABLE_OP: counted.bad_ops}
         entries += summary.unreadable(names, frames.outcomes)
     gone = notes.range_gone(names, gathered.facts)
-    hidden = notes.open_transactions(gathered.hidden, reader.partitions)
+    hidden = notes.open_transactions(gathered.hidden, source.partitions)
     lacking = notes.missing_rights(gathered.facts)
     for kind, told in (
         (findings.HALF_RANGE_GONE, gone),
@@ -120,21 +124,21 @@ def report_of(
     )
 
 
-def _labelled(reader: Reader, gathered: Gathered, unmatched: DataFrame) -> DataFrame:
+def _labelled(source: Source, gathered: Gathered, unmatched: DataFrame) -> DataFrame:
     starts = {fact.partition: fact.log_start for fact in gathered.facts.partitions}
     read_from = {fact.partition: fact.half_start for fact in gathered.facts.partitions}
-    return orphans.label(reader.spark, unmatched, starts, read_from, _other_namespaces(reader))
+    return orphans.label(source.spark, unmatched, starts, read_from, _other_namespaces(source))
 
 
-def _other_namespaces(reader: Reader) -> orphans.OtherNamespaces | None:
+def _other_namespaces(source: Source) -> orphans.OtherNamespaces | None:
     base = Names().half
-    counts = reader.cluster.partition_counts()
+    counts = source.cluster.partition_counts()
     topics = [name for name in counts if name == base or name.endswith(f".{base}")]
-    keys = [key for name in topics if name != reader.names.half for key in partitions_of(name, counts[name])]
+    keys = [key for name in topics if name != source.names.half for key in partitions_of(name, counts[name])]
     if not keys:
         return None
-    starts, ends = reader.cluster.log_starts(keys), reader.cluster.high_watermarks(keys)
-    raw = reader.read(starts, ends, READ_UNCOMMITTED)
+    starts, ends = source.cluster.log_starts(keys), source.cluster.high_watermarks(keys)
+    raw = source.read(starts, ends, READ_UNCOMMITTED)
     edges: dict[int, int] = {}
     for (_, partition), start in starts.items():
         edges[partition] = max(start, edges.get(partition, 0))

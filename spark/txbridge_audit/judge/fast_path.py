@@ -20,14 +20,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit.incremental import working_set
 from txbridge_audit.judge import fates, mentions
 from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.judge.mentions import Frames
 from txbridge_audit.judge.summary import Counts
 from txbridge_audit.read.decode import COMMIT, ROLLBACK
+from txbridge_audit.read.frame_cache import FrameCache
+from txbridge_audit.read.frames import Frames, pack, unpack
 from txbridge_audit.read.literals import frame
-from txbridge_audit.read.reader import Reader
 from txbridge_audit.read.selection import Selection
 
 # What a record says, a bit each: every record of a plain transaction sets one of the first six.
@@ -55,22 +54,22 @@ class Split:
     rest: Frames
 
 
-def split(reader: Reader, frames: Frames, topics: Sequence[str], selection: Selection) -> Split:
+def split(cache: FrameCache, names: Names, frames: Frames, topics: Sequence[str], selection: Selection) -> Split:
     """Tell the plain ones from the rest, unless that is most of them; `topics` are the real ones that were read."""
     frames = dataclasses.replace(
         frames,
         # Each is looked at twice: for the plain story, and for what belongs to another one.
-        copies=reader.keep(frames.copies),
-        checks=reader.keep(frames.checks),
+        copies=cache.keep(frames.copies),
+        checks=cache.keep(frames.checks),
     )
-    groups = reader.keep(_grouped(_summed(_told(reader.names, frames, selection))))
+    groups = cache.keep(_grouped(_summed(_told(names, frames, selection))))
     sums = (
         groups.groupBy("at_partition", "story", "topic", "place")
         .agg(
             F.sum("n").alias("n"),
             F.min(F.struct("op_at", "copy_at")).alias("oldest"),
         )
-        .join(F.broadcast(_names(reader.spark, topics)), "topic", "left")
+        .join(F.broadcast(_names(cache.spark, topics)), "topic", "left")
         .collect()
     )
     number = sum(row.n for row in sums if row.story is None)
@@ -78,7 +77,7 @@ def split(reader: Reader, frames: Frames, topics: Sequence[str], selection: Sele
         return Split(Counts(), (), frames)
     rest = _rest(frames, F.broadcast(groups.where(F.col("story").isNull()).select("at_partition", "other_half")))
     # Most have a few records each.
-    rest = working_set.unpacked(reader.cut_off(working_set.packed(rest), 4 * number), rest)
+    rest = unpack(cache.cut_off(pack(rest), 4 * number), rest)
     plain = [row for row in sums if row.story is not None]
     taken = [row for row in plain if row.story & _TAKEN]
     by_fate = {

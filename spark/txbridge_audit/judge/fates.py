@@ -188,7 +188,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def judge(ledger: DataFrame) -> DataFrame:
+def assign(ledger: DataFrame) -> DataFrame:
     """The ledger with `rule` (index in RULES), `fate` and `pending_state`; null where no transaction is (`valid`)."""
     holding = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(index)) for index, rule in enumerate(RULES))
     fates = F.array(*(F.lit(rule.fate) for rule in RULES))

@@ -1,7 +1,7 @@
 """The ledger: one row per half message, with everything the topics say about it. Facts only; verdicts come after.
 
-All events (events.py) are joined with HALF and summed up in one pass, without another shuffle; the key is unique, so
-not skewed.
+All mentions (mentions.py) are joined with HALF and summed up in one pass, without another shuffle; the key is unique,
+so not skewed.
 Rows also exist for coordinates that are mentioned although no half message is there (`present` is false), and one per
 partition, with a null half, for records that name no coordinates at all: no mention is lost.
 """
@@ -15,9 +15,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit.judge.mentions import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, Frames, collect
+from txbridge_audit.judge.mentions import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, all_mentions
 from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
+from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
 
 
@@ -33,9 +34,9 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
         "discard_checks",
         *("discards", "discard_ends", "discarded_at"),
     )
-    # A left join keeps the order and the place of the events, so that they can be summed up as they come; an outer one
-    # would have Spark shuffle and sort everything again.
-    summed = _sum(collect(spark, names, frames, facts.before).join(own, KEY, "left"))
+    # A left join keeps the order and the place of the mentions, so that they can be summed up as they come. An outer
+    # one would have Spark shuffle and sort everything again.
+    summed = _sum(all_mentions(spark, names, frames, facts.before).join(own, KEY, "left"))
     known = (
         _resolve(summed)
         .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")

@@ -1,12 +1,11 @@
-"""Events: whatever mentions a half message, as rows of one shape at its coordinates (partition, half).
+"""Mentions: every record that names a half message, as rows of one shape at its coordinates (partition, half).
 
-The half message itself is an event, too. Records that name no coordinates at all have a null half: none is dropped.
+The half message itself is a mention, too. Records that name no coordinates at all have a null half: none is dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,17 +13,18 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
 from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
 
 KEY = ["partition", "half"]
 
-#: Kinds of events, and what their columns hold. HALF: the half message itself.
+#: Kinds of mentions, and what their columns hold. HALF: the half message itself.
 HALF, END, OP, COPY, PARKED = range(5)
 #: Half message set aside as malformed; END record that can not be read; OP record that can not be read.
 ASIDE, BAD_END, BAD_OP = range(5, 8)
 #: A check request.
 CHECK = 8
-_EVENT = (
+_MENTION = (
     "kind: int, partition: int, half: bigint, "
     # Offset of the record. COPY, CHECK: and its partition.
     "at: bigint, place: int, "
@@ -45,21 +45,6 @@ _EVENT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """Typed rows of each topic, as records.py gives them."""
-
-    halves: DataFrame
-    #: Entries of the END records that can be read, and the records that can not.
-    entries: DataFrame
-    bad_ends: DataFrame
-    outcomes: DataFrame
-    parked: DataFrame
-    discards: DataFrame
-    copies: DataFrame
-    checks: DataFrame
-
-
 def copies_before(spark: SparkSession, copies: DataFrame, before: Mapping[TopicPartition, int]) -> DataFrame:
     """The copies with `before`: whether they lie below the earlier cut."""
     rows = [{"topic": topic, "copy_partition": number, "before_end": end} for (topic, number), end in before.items()]
@@ -68,20 +53,20 @@ def copies_before(spark: SparkSession, copies: DataFrame, before: Mapping[TopicP
     return copies.join(F.broadcast(cut), ["topic", "copy_partition"], "left").withColumn("before", below)
 
 
-def collect(
+def all_mentions(
     spark: SparkSession,
     names: Names,
     frames: Frames,
     before: Mapping[TopicPartition, int],
 ) -> DataFrame:
-    """All events; `before` is the earlier cut of the real topics."""
+    """Every mention in the frames; `before` is the earlier cut of the real topics."""
     aside = _set_aside(frames)
     faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
     aside_halves = aside.where(F.col("source_topic") == names.half)
     copies = copies_before(spark, frames.copies, before)
     tables = (
-        _as_events(frames.halves, HALF),
-        _as_events(
+        _as_mentions(frames.halves, HALF),
+        _as_mentions(
             decisions(names, frames),
             END,
             at="end_at",
@@ -93,10 +78,10 @@ def collect(
             checks="checks",
             stamp="stamp",
         ),
-        _as_events(frames.bad_ends, BAD_END, half=None, at="end_at"),
-        _as_events(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome", stamp="stamp"),
-        _as_events(faulty_outcomes, BAD_OP, half=None, at="op_at"),
-        _as_events(
+        _as_mentions(frames.bad_ends, BAD_END, half=None, at="end_at"),
+        _as_mentions(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome", stamp="stamp"),
+        _as_mentions(faulty_outcomes, BAD_OP, half=None, at="op_at"),
+        _as_mentions(
             copies,
             COPY,
             at="copy_at",
@@ -106,7 +91,7 @@ def collect(
             before="before",
             number="content",
         ),
-        _as_events(
+        _as_mentions(
             frames.parked,
             PARKED,
             at="at",
@@ -117,7 +102,7 @@ def collect(
             number="due",
             stamp="resumed",
         ),
-        _as_events(
+        _as_mentions(
             frames.checks,
             CHECK,
             at="check_at",
@@ -127,13 +112,13 @@ def collect(
             checks="checks",
             number="end_position",
         ),
-        _as_events(aside_halves, ASIDE, half="source_offset"),
+        _as_mentions(aside_halves, ASIDE, half="source_offset"),
     )
     return reduce(DataFrame.unionByName, tables)
 
 
 def decisions(names: Names, frames: Frames) -> DataFrame:
-    """The entries of END that count (see records.entries): readable, and not set aside by the worker."""
+    """The entries of END that count (see decode.entries): readable, and not set aside by the worker."""
     ends = _set_aside(frames).where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
     counting = frames.entries.join(ends, ["partition", "end_at"], "left_anti")
     return _of_firsts(counting, frames.discards)
@@ -161,8 +146,8 @@ def _of_firsts(named: DataFrame, discards: DataFrame) -> DataFrame:
     )
 
 
-def _as_events(rows: DataFrame, kind: int, half: str | None = "half", **columns: str) -> DataFrame:
-    """The rows as events of one kind; columns that the kind does not have are null."""
+def _as_mentions(rows: DataFrame, kind: int, half: str | None = "half", **columns: str) -> DataFrame:
+    """The rows as mentions of one kind; columns that the kind does not have are null."""
     given = {"partition": "partition", "half": half, **columns}
 
     def column(name: str, of_type: str) -> Column:
@@ -170,5 +155,5 @@ def _as_events(rows: DataFrame, kind: int, half: str | None = "half", **columns:
         value = F.lit(kind) if name == "kind" else F.lit(None) if source is None else F.col(source)
         return value.cast(of_type).alias(name)
 
-    fields = (field.split(": ") for field in _EVENT.split(", "))
+    fields = (field.split(": ") for field in _MENTION.split(", "))
     return rows.select(*(column(name, of_type) for name, of_type in fields))

@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that is known besides decode."""
+    """Everything that is known besides records."""
 
     partitions: Iterable[PartitionFacts]
     topics: Iterable[TopicFacts]
@@ -80,8 +80,8 @@ class Facts:
     limits: Limits = dataclasses.field(default_factory=Limits)
 
 
-def internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
-    """Number of partitions of each internal topic. Raises CouldNotAuditError when they are not as they should be."""
+def internal_topics(cluster: Cluster, names: Names) -> dict[str, list[TopicPartition]]:
+    """The partitions of each internal topic. Raises CouldNotAuditError when they are not as they should be."""
     counts = cluster.partition_counts()
     wanted = (names.half, names.end, names.op, names.offset, names.discard)
     missing = [name for name in wanted if name not in counts]
@@ -100,7 +100,7 @@ def internal_topics(cluster: Cluster, names: Names) -> dict[str, int]:
             "HALF, END, OP and OFFSET must have the same number of partitions, but have "
             + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
         )
-    return {name: counts[name] for name in wanted}
+    return {name: partitions_of(name, counts[name]) for name in wanted}
 
 
 def check_partitions(names: Names, cluster: Cluster) -> list[TopicPartition]:

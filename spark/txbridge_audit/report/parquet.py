@@ -12,8 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.mentions import KEY, Frames, decisions
+from txbridge_audit.judge.mentions import KEY, decisions
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
+from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
 
 #: Decisions and copies kept of one transaction, the first ones: a client that repeats itself a million times must not

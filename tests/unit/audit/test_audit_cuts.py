@@ -29,8 +29,8 @@ from txbridge_audit.read.context import Progress
 from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
-from txbridge_audit.read.reader import Reader
 from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.read.source import Source
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.terminal import print_report
 
@@ -330,9 +330,9 @@ def test_quiet_cluster_has_no_news() -> None:
             forget_leaders=lambda: None,
             high_watermarks=lambda keys: {key: ends[key] for key in keys},
         )
-        reader = SimpleNamespace(cluster=cluster, names=names, partitions={names.half: [half]})
+        source = SimpleNamespace(cluster=cluster, names=names, partitions={names.half: [half]})
         state = State("ab12", "quiet", step=1, positions=positions)
-        return Increments(cast(Reader, reader), "ledger", cast(Store, None), state).has_news()
+        return Increments(cast(Source, source), "ledger", cast(Store, None), state).has_news()
 
     assert not has_news(known)
     assert has_news({**known, A: 6}), "a record was written"
@@ -345,11 +345,11 @@ def test_quiet_cluster_has_no_news() -> None:
 
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
     """Where it may vanish at any time, the rest is read; a partition that is new begins at its log start."""
-    state = State("ab12", "", positions={A: 10})
-    assert state.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
-    assert state.start_of([A], {A: 15}, whole=False) == {A: 15}
+    seen = State("ab12", "", positions={A: 10}).seen
+    assert seen.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
+    assert seen.start_of([A], {A: 15}, whole=False) == {A: 15}
     with pytest.raises(CouldNotAuditError, match="has removed orders/0 from 10 to 15, which no audit has read"):
-        state.start_of([A], {A: 15}, whole=True)
+        seen.start_of([A], {A: 15}, whole=True)
 
 
 def test_anchors_that_are_gone_prove_nothing_and_few_are_kept() -> None:

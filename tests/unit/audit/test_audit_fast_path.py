@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -11,11 +10,9 @@ from txbridge_audit.judge import fast_path, findings, ledger, loss_evidence
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge.fast_path import Split, split
 from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.judge.mentions import Frames
 from txbridge_audit.read.context import Facts, PartitionFacts
-from txbridge_audit.read.kafka_admin import Cluster
-from txbridge_audit.read.kafka_config import KafkaSettings
-from txbridge_audit.read.reader import Reader
+from txbridge_audit.read.frame_cache import FrameCache
+from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.selection import Selection
 
 from tests.support.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, ROLLBACK, Half, plant
@@ -29,9 +26,7 @@ pytestmark = [
 
 
 def told(spark: SparkSession, log: Memory, selection: Selection | None = None) -> Split:
-    # Nothing asks Kafka here.
-    reader = Reader(spark, cast(Cluster, None), cast(KafkaSettings, None), log.names, {}, lambda _: None)
-    return split(reader, log.frames(spark), [ORDERS, FORWARDED], selection or Selection())
+    return split(FrameCache(spark), log.names, log.frames(spark), [ORDERS, FORWARDED], selection or Selection())
 
 
 def judged(spark: SparkSession, log: Memory, frames: Frames, facts: Facts) -> tuple[DataFrame, list[Anchor]]:
@@ -56,7 +51,7 @@ def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
 
     def rows(frame: DataFrame, known: list[Anchor]) -> dict[tuple[int | None, int | None], dict[str, object]]:
         with_proof = loss_evidence.add(spark, frame, (), known)
-        told = findings.find(verdicts.judge(with_proof)).collect()
+        told = findings.find(verdicts.assign(with_proof)).collect()
         return {(row.partition, row.half): row.asDict(recursive=True) for row in told}
 
     everything, left = rows(whole, anchors), rows(rest, together)
@@ -194,7 +189,7 @@ def test_facts_do_not_matter(spark: SparkSession) -> None:
         PartitionFacts(PLAIN, 0, applied_to=9, low=9),
     ):
         rows, _ = judged(spark, log, log.frames(spark), log.facts(partitions=[fact], topics=[], before={}))
-        told = findings.find(verdicts.judge(loss_evidence.add(spark, rows, (), []))).orderBy("half").collect()
+        told = findings.find(verdicts.assign(loss_evidence.add(spark, rows, (), []))).orderBy("half").collect()
         assert [(row.fate, row.breaches, row.findings) for row in told] == [
             ("delivered", [], []),
             ("rolled_back", [], []),

@@ -77,7 +77,7 @@ class Judged:
     ) -> None:
         frames, names = log.frames(spark), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
-        judged = findings.find(verdicts.judge(loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))))
+        judged = findings.find(verdicts.assign(loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))))
         self.rows = closing.add(judged).collect()
         starts = {fact.partition: fact.log_start for fact in facts.partitions}
         read_from = {fact.partition: fact.half_start for fact in facts.partitions}

@@ -1,0 +1,284 @@
+"""The reading of one audit: the cuts in their order (cuts.py), and the typed rows and facts below them.
+
+A continued audit reads only what came since the last step (`Seen`). Others read everything, or what a selection asks
+for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.read import context, decode
+from txbridge_audit.read.context import Facts, Limits, Progress
+from txbridge_audit.read.cuts import Cut, Ends, Range, TopicPartition, ranges, settle
+from txbridge_audit.read.frame_cache import FrameCache
+from txbridge_audit.read.frames import Frames
+from txbridge_audit.read.kafka_admin import Cluster, partitions_of
+from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED
+from txbridge_audit.read.selection import Selection, begin
+from txbridge_audit.read.source import Source
+from txbridge_audit.read.spark_session import suit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an audit was asked for."""
+
+    #: When it began, ms.
+    now: int
+    limits: Limits
+    selection: Selection
+    real_topics: frozenset[str]
+    settle_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the steps of a continued audit have read so far."""
+
+    #: Up to where each partition was read.
+    positions: Ends
+    progress: Mapping[int, Progress]
+    #: By half partition, see context.PartitionFacts: as it was at the first step. What came since was read.
+    known_since: Mapping[int, int]
+    #: Real topics that half messages name.
+    named: frozenset[str]
+
+    def start_of(
+        self, partitions: Collection[TopicPartition], starts: Ends, *, whole: bool
+    ) -> dict[TopicPartition, int]:
+        """Where to go on reading. `whole` raises CouldNotAuditError where retention has removed what was not read."""
+        chosen = {}
+        for key in partitions:
+            position = self.positions.get(key, starts[key])
+            if whole and starts[key] > position:
+                raise CouldNotAuditError(
+                    f"retention has removed {key[0]}/{key[1]} from {position} to {starts[key]}, which no audit has "
+                    "read: what became of the transactions in there can not be told; begin a new ledger, and audit "
+                    "more often than records expire",
+                )
+            chosen[key] = max(position, starts[key])
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What was read."""
+
+    frames: Frames
+    facts: Facts
+    #: Of OP as it is: what can not be read may be of another version.
+    raw_op: DataFrame
+    #: Log starts of the internal and of the real topics.
+    starts: Ends
+    #: Real partitions that lack their beginning.
+    truncated: Sequence[TopicPartition]
+    #: Real topics that half messages name.
+    named: frozenset[str]
+    progress: Mapping[int, Progress]
+    #: What was read of each partition.
+    spans: Mapping[TopicPartition, Range]
+    #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
+    hidden: Mapping[TopicPartition, tuple[int, int]]
+
+    def refuse_moved(self, cluster: Cluster) -> None:
+        """Raise ElectionError when a cut may be that of a deposed leader, and too low.
+
+        Asked once all is read and judged: by then such a leader has heard of its successor, unless it is cut off from
+        the controllers for good.
+        """
+        cluster.refuse_moved({*self.spans, *self.facts.before})
+
+
+def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = None) -> Gathered:
+    """Take the cuts and read up to them. The numbered steps are the order of the cuts (see cuts.py).
+
+    Raises CouldNotAuditError.
+    """
+    spark, cluster, names, partitions = source.spark, source.cluster, source.names, source.partitions
+    cluster.forget_leaders()
+    internal = [key for keys in partitions.values() for key in keys]
+    starts = cluster.log_starts(internal)
+    first = _all_of(source, plan.selection, starts) if seen is None else seen.start_of(internal, starts, whole=True)
+
+    # Step 1: which real topics there are, from a first look at HALF.
+    source.say("reading half messages")
+    half_keys = partitions[names.half]
+    watermarks = cluster.high_watermarks(internal)
+    suit(spark, _size(first, watermarks))
+    first_look = {key: watermarks[key] for key in half_keys}
+    halves = cache.keep(decode.halves(source.read(first, first_look, READ_UNCOMMITTED)))
+    named = _named_in(halves) | plan.real_topics | (frozenset() if seen is None else seen.named)
+    real = _existing(cluster, named, plan.selection)
+
+    # Step 2: the earlier cut of the real topics.
+    before = cluster.stable_offsets(real)
+
+    # Step 3: OFFSET.
+    source.say("reading progress")
+    offset, offset_records = _read_offset(source, cache, first)
+    parked = cache.keep(decode.parked(offset_records, names))
+    ours = F.col("key").cast("string").startswith(f"{names.half}@")
+    context.refuse_unknown_versions(offset_records.where(ours))
+    progress = dict(() if seen is None else seen.progress) | context.progress(offset_records, names, cluster)
+
+    # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
+    # They keep an hour, so some may vanish while we read: what is not there accuses nobody.
+    check_keys = context.check_partitions(names, cluster)
+    check_first = _resumed(seen, check_keys, cluster.log_starts(check_keys))
+    check = cluster.stable_offsets(check_keys)
+
+    # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
+    op = settle(cluster, partitions[names.op], timeout=plan.settle_timeout)
+    discard = settle(cluster, partitions[names.discard], timeout=plan.settle_timeout)
+    # As the worker reads it: what was aborted there decides nothing, and behind what is open nothing is applied.
+    end = settle(cluster, partitions[names.end], timeout=plan.settle_timeout)
+    half = cluster.high_watermarks(half_keys)
+    context.check_ends(names, progress, end.ends, half)
+
+    # Step 9: the real topics again, those named meanwhile included.
+    if half != first_look:
+        suit(spark, _size(first_look, half))
+        added = cache.keep(decode.halves(source.read(first_look, half, READ_UNCOMMITTED)))
+        named |= _named_in(added)
+        halves = halves.unionByName(added)
+    real = _existing(cluster, named, plan.selection)
+    after = settle(cluster, real, timeout=plan.settle_timeout)
+    real_starts = cluster.log_starts(real)
+    real_first = _resumed(seen, real, real_starts)
+    if seen is not None:
+        _refuse_shorter(first, offset, op.ends, discard.ends, end.ends, half)
+
+    # Step 10: everything is fixed; read the rest.
+    source.say("reading decisions, outcomes and real topics")
+    suit(spark, _size(first, discard.ends))
+    discards = cache.keep(decode.discards(source.read(first, discard.ends, READ_COMMITTED)))
+    # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
+    discards.count()
+    suit(spark, _size(first, watermarks))
+    raw_op = source.read(first, op.ends, READ_COMMITTED)
+    # Kept: each is looked at more than once, and every record names many half messages.
+    end_records = cache.keep(decode.end_records(source.read(first, end.ends, READ_COMMITTED)))
+    op_records = cache.keep(decode.op_records(raw_op))
+    known = context.partition_facts(names, cluster, partitions, starts, progress, op, first)
+    return Gathered(
+        frames=Frames(
+            halves=halves,
+            entries=decode.entries(end_records),
+            bad_ends=decode.unreadable(end_records),
+            outcomes=decode.outcomes(op_records),
+            parked=parked,
+            discards=discards,
+            copies=decode.copies(source.read(real_first, after.ends, READ_COMMITTED)),
+            checks=decode.checks(source.read(check_first, check, READ_COMMITTED, may_vanish=True)),
+        ),
+        facts=Facts(
+            partitions=known if seen is None else _since_the_first_step(known, seen),
+            topics=context.topic_facts(cluster, real, real_starts, after),
+            before=before,
+            now=plan.now,
+            limits=plan.limits,
+        ),
+        raw_op=raw_op,
+        starts=starts | real_starts,
+        truncated=[key for key, start in real_starts.items() if start > 0],
+        named=frozenset(named),
+        progress=progress,
+        spans={
+            **ranges(first, {**offset, **half, **discard.ends, **op.ends, **end.ends}),
+            **ranges(real_first, after.ends),
+            **ranges(check_first, check),
+        },
+        hidden=_hidden(op, discard, end, after),
+    )
+
+
+def _all_of(source: Source, selection: Selection, starts: Ends) -> dict[TopicPartition, int]:
+    """Where an audit begins that continues none: at the log starts, or where the selection's range of time begins."""
+    names, partitions = source.names, source.partitions
+    speaking = [*partitions[names.end], *partitions[names.op]]
+    return begin(source.cluster, selection, partitions[names.half], speaking, starts) | {
+        key: starts[key] for key in (*partitions[names.offset], *partitions[names.discard])
+    }
+
+
+def _read_offset(source: Source, cache: FrameCache, first: Ends) -> tuple[dict[TopicPartition, int], DataFrame]:
+    """The cut of OFFSET and its records, read at once and then to what was added meanwhile.
+
+    Compaction may remove an entry below the cut because of a newer one above it; by the second reading that newer one
+    is in what we read.
+    """
+    keys = source.partitions[source.names.offset]
+    cut = source.cluster.stable_offsets(keys)
+    suit(source.spark, _size(first, cut))
+    records = cache.keep(source.read(first, cut, READ_COMMITTED))
+    records.count()
+    later = source.cluster.stable_offsets(keys)
+    if later != cut:
+        records = cache.keep(records.unionByName(source.read(cut, later, READ_COMMITTED)))
+    return later, records
+
+
+def _resumed(seen: Seen | None, partitions: Collection[TopicPartition], starts: Ends) -> Ends:
+    """Where to read topics from that retention may shorten at any time."""
+    return starts if seen is None else seen.start_of(partitions, starts, whole=False)
+
+
+def _named_in(halves: DataFrame) -> frozenset[str]:
+    rows = halves.where(F.col("fault").isNull()).select("real_topic").distinct().collect()
+    return frozenset(row.real_topic for row in rows)
+
+
+def _existing(cluster: Cluster, topics: Collection[str], selection: Selection) -> list[TopicPartition]:
+    """Partitions of the real topics that exist; to deliver to one that does not, the worker waits."""
+    counts = cluster.partition_counts()
+    chosen = selection.topics
+    unknown = sorted(chosen - set(topics) - set(counts))
+    if unknown:
+        raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
+    topics = set(topics) & chosen if chosen else topics
+    hidden = cluster.forbidden([topic for topic in topics if topic not in counts])
+    if hidden:
+        raise CouldNotAuditError(
+            f"half messages go to {', '.join(hidden)}, which the audit's user may not see: what became of them can "
+            "not be told; give it the right to read there, or audit others with --only-topic",
+        )
+    return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
+
+
+def _since_the_first_step(known: Collection[context.PartitionFacts], seen: Seen) -> list[context.PartitionFacts]:
+    """The facts of a continued audit: what retention removed after a step had read it is known all the same."""
+    return [
+        dataclasses.replace(
+            fact,
+            half_start=fact.log_start,
+            known_since=seen.known_since.get(fact.partition, fact.known_since),
+        )
+        for fact in known
+    ]
+
+
+def _hidden(*cuts: Cut) -> dict[TopicPartition, tuple[int, int]]:
+    """See Gathered.hidden."""
+    return {key: (cut.ends[key], target) for cut in cuts for key, target in cut.unsettled.items()}
+
+
+def _size(starts: Ends, ends: Ends) -> int:
+    """Offsets from one to the other, which is about so many records: what its queries are made to suit."""
+    return sum(end - starts[key] for key, end in ends.items())
+
+
+def _refuse_shorter(begin: Ends, *cuts: Ends) -> None:
+    """Raise CouldNotAuditError when a partition ends before what was read of it: its offsets are other ones now."""
+    for (topic, partition), end in (item for cut in cuts for item in cut.items()):
+        if end < begin[topic, partition]:
+            raise CouldNotAuditError(
+                f"{topic}/{partition} ends at {end}, but the last audit has read it up to {begin[topic, partition]}: "
+                "its records were lost or the topic was created again; begin a new ledger",
+            )
