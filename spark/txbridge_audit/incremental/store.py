@@ -96,9 +96,8 @@ class Store:
             stream.write(bytearray(state.to_json(), "utf-8"))
         finally:
             stream.close()
-        options = self._spark.sparkContext._gateway.new_array(  # noqa: SLF001
-            getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0
-        )
+        gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001
+        options = gateway.new_array(getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename"), 0)
         try:
             self._context.rename(self._qualified(unfinished), self._qualified(target), options)
         except Py4JJavaError as error:

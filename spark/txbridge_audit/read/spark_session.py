@@ -248,7 +248,7 @@ def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, sma
     try:
         # The working directory keeps what Spark leaves in it out of the user's.
         with log.open("wb") as out:
-            gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})
+            gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError) as error:
         if gateway is not None:

@@ -1,0 +1,49 @@
+"""The types of the public API, as `mypy --strict` tells a user of them: what it accepts, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import txbridge
+
+ROOT = Path(__file__).parents[3]
+ACCEPTED, REFUSED = ROOT / "tests" / "typing" / "accepted.py", ROOT / "tests" / "typing" / "refused.py"
+
+
+def refusals() -> set[tuple[str, int, str]]:
+    """File, line and code of each error in the two files."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--no-pretty"]
+    # An own cache: other options than the project's would empty that one.
+    cache = f"--cache-dir={ROOT / '.mypy_cache' / 'public_types'}"
+    done = subprocess.run(
+        [*command, cache, "--enable-error-code=unused-awaitable", str(ACCEPTED), str(REFUSED)],
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        cwd=ROOT,
+    )
+    assert done.stderr == ""
+    found = re.findall(r"^(?:.*/)?(\w+\.py):(\d+): error: .*  \[([\w-]+)\]$", done.stdout, re.MULTILINE)
+    assert len(found) == done.stdout.count(": error: "), done.stdout
+    return {(file, int(line), code) for file, line, code in found}
+
+
+def test_the_public_types() -> None:
+    expected = {
+        (REFUSED.name, number, code)
+        for number, line in enumerate(REFUSED.read_text().splitlines(), 1)
+        for code in re.findall(r"# refused: ([\w-]+)$", line)
+    }
+    assert len(expected) == 19
+    assert refusals() == expected
+
+
+def test_every_public_name_is_in_the_file_that_is_accepted() -> None:
+    text = ACCEPTED.read_text()
+    assert [name for name in txbridge.__all__ if not re.search(rf"\b{name}\b", text.partition(")")[2])] == []
