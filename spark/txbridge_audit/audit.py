@@ -1,4 +1,4 @@
-"""`run_audit`: from a running Kafka to a report."""
+"""`run_audit`: one audit of a running Kafka, and its report."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Continued audits: the steps of `--continue` and `--follow`, and the state between them."""

@@ -1,8 +1,8 @@
-"""File systems by the scheme of a path: where the state of a continued audit may be.
+"""The file systems that may hold the state of a continued audit, by the scheme of a path.
 
-A step counts when its state gets its name (store.py): a rename that happens at once, and only if there is no such name.
-File systems do that. Object stores copy and delete instead, one object after the other, and several may do so at the
-same time: a half-written state could count, and two audits could continue one ledger.
+A step counts when its state gets its name (store.py). That takes a rename that happens at once, and only if the name
+is free. File systems have one. Object stores copy and delete instead, one object after the other, and several clients
+may do so at the same time. There a half-written state could count, and two audits could continue one ledger.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """`txbridge audit --follow`: one step (steps.py) after the other, until it is told to stop.
 
-Each step is a micro-batch with offsets of its own choice. Structured Streaming's Kafka source would fix the ends of all
-topics at one moment, and read all of them committed or all of them uncommitted; the verdicts need the ends taken in the
-order of cuts.py, and both ways of reading. What that engine gives beside is here by other means: the state is what
-working_set.py carries on, the checkpoint is what store.py keeps, and a transaction leaves the state when it is closed,
-or when retention has removed its half message: no watermark of time could say when, because it may wait for days.
+Each step is a micro-batch with offsets of its own choice. Structured Streaming's Kafka source would not do. It fixes
+the ends of all topics at one moment, and reads all of them committed or all of them uncommitted. The verdicts need the
+ends in the order of cuts.py, and both ways of reading.
+
+The other parts of that engine have a counterpart here. The state is what working_set.py carries on, and the checkpoint
+is what store.py keeps. A transaction leaves the state when it is closed, or when retention has removed its half
+message. A watermark of time could not say when, because a transaction may wait for days.
 """
 
 from __future__ import annotations

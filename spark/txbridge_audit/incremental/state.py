@@ -1,6 +1,6 @@
-"""What one audit leaves to the next one: where it stopped, and what it need not read again. Plain data, as JSON.
+"""The state that one step leaves to the next: where it stopped, and what need not be read again. Plain data, as JSON.
 
-The rows that go with it (working_set.py) are Parquet files beside it; both live in a folder of the ledger (store.py).
+The rows that go with it (working_set.py) are Parquet files beside it. Both are in a folder of the ledger (store.py).
 """
 
 from __future__ import annotations

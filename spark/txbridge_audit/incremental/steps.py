@@ -1,12 +1,13 @@
-"""An audit that goes on where the last one stopped: one step is the old state, what came since, and a new state.
+"""The steps of a continued audit: each makes a new state from the old one and from what came since.
 
-A step takes the same cuts as an audit of everything (gather.py), joins what lies between the last cuts and these
-with the rows of all transactions that were not closed (working_set.py), and applies the same rules. A cut of this
-step lies at or above the same cut of the last one, so a step knows what a full audit with its cuts would read, but
-for transactions that were closed (closing.py): the rows of those are kept in archives, from which they come back when
-a new record names them. So what is said after a step is what a full audit would say. Where retention or compaction
-has removed records since they were read, it is more. Archives are deleted when retention has removed their half
-messages from HALF: a record that names one of them later says no more than it does to a full audit.
+A step takes the same cuts as a full audit (gather.py). It joins the rows between the last cuts and these with the rows
+of all transactions that were open (working_set.py), and applies the same rules. Each cut lies at or above the same cut
+of the step before. So a step knows what a full audit with its cuts would read, but for closed transactions
+(closing.py). The rows of those are in archives, from which they come back when a new record names them.
+
+So the report after a step is that of a full audit. It tells more where retention or compaction has removed records
+since they were read. An archive is deleted when retention has removed its half messages from HALF. A record that names
+one of them later says no more than it does to a full audit.
 """
 
 from __future__ import annotations

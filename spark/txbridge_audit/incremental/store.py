@@ -1,7 +1,7 @@
-"""Where a continued audit keeps its state: `_state` in the ledger's folder, on a file system with an atomic rename.
+"""The place of a continued audit's state: `_state` in the ledger's folder, on a file system with an atomic rename.
 
-A step writes its rows under its own number and then its state as `<number>.json`, at once and only if there is none. So
-a step that did not come to its end never was, and of two audits that continue the same ledger one fails.
+A step writes its rows under its own number. Then it writes its state as `<number>.json`, at once and only if there is
+none. So a step that did not come to its end does not count, and of two audits that continue the same ledger one fails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Violations as records of a Kafka topic, each once.
 
-The records of a step are written in one Kafka transaction before the step counts (store.py). Between the two the audit
-may die; then the step is made again, so before its first step an audit reads what its predecessor has written since the
-last step that counts, and does not write it again. The transactional id belongs to the ledger: whoever starts fences a
-predecessor that still lives.
+The records of a step are written in one Kafka transaction before the step counts (store.py). An audit that dies
+between the two makes the step again. So before its first step an audit reads the records that were written since the
+last step that counts, and does not write them again. The transactional id belongs to the ledger: an audit that starts
+fences a predecessor that still lives.
 """
 
 from __future__ import annotations

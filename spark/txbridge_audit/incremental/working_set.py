@@ -1,7 +1,7 @@
 """The rows that a continued audit carries from step to step: those of all transactions that are not closed.
 
-Each typed row of decode.py is kept as it is (no key, value or header of a user: a hash of them), so that the next step
-joins them with what is new and applies the same rules. All tables are stored as one (frames.py).
+A row is stored as decode.py makes it; it has a hash instead of a user's key, value or header. So the next step joins
+the rows with the new ones and applies the same rules. All tables are stored as one (frames.py).
 """
 
 from __future__ import annotations

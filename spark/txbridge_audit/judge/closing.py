@@ -1,8 +1,9 @@
-"""Which transactions are closed: only a new record that names one could change what is said of it.
+"""Closed transactions: what is said of one changes only when a new record names it.
 
-An audit that is continued forgets those (working_set.py) and has them again when a record names them. So it is right
-whatever a rule here says; a rule that closes too early costs the time to fetch a transaction again, no more. Not closed
-is therefore what the next step is likely to name, and what changes with the progress or with time alone.
+A continued audit forgets closed transactions (working_set.py) and fetches one again when a record names it. So its
+report is right whatever a rule here says. A rule that closes too early costs the time to fetch the transaction again,
+no more. A transaction stays open if the next step is likely to name it, or if progress or time alone changes its
+verdict.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Transactions of which the topics tell the plain story, and what is left: nearly all are plain, and soon judged.
+"""The plain transactions, counted without the ledger, and the rows of all others. Nearly all are plain.
 
-A plain one has a well-formed half message, one decision, one outcome in OP that agrees with it and, if committed, one
-visible copy with the same content in its real topic; nothing else mentions it. That is enough to say `delivered` or
-`rolled_back`: no rule of fates.py, violations.py or findings.py that comes before, or stands beside, holds for such a
-row, whatever the facts, the cuts and the limits are. So these are counted here, from a few numbers each, and only the
-others go through the ledger and all of its rules, which costs twenty times as much.
+A plain transaction has a well-formed half message, one decision, and one outcome in OP that agrees with it. If it is
+committed, it has one visible copy with the same content in its real topic. Nothing else mentions it. That is enough to
+say `delivered` or `rolled_back`: whatever the facts, the cuts and the limits are, no earlier rule of fates.py and no
+rule of violations.py or findings.py holds for such a row. So plain transactions are counted here, from a few numbers
+each. Only the others go through the ledger and all of its rules, which costs twenty times as much.
 
-What is compared as text elsewhere (id, group, topic) is compared by a hash of 64 bits here, as contents are everywhere.
+Id, group and topic are compared as text elsewhere, and here by a hash of 64 bits, as contents are everywhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fate of each transaction: the first rule that holds. Each rule says which cut makes it sound.
 
-Order of the cuts: real topics (`before`), OFFSET, OP, discard, END, HALF, real topics again. A rule may only conclude
-from something that is *missing* when what is missing would have been written before the cut that was searched.
+The order of the cuts is: real topics (`before`), OFFSET, OP, discard, END, HALF, real topics again. A rule may
+conclude from a *missing* record only if that record would have been written before the cut that was searched.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is worth knowing beside the fate and breaks no promise: refusals that worked, odd records, missing traces."""
+"""Findings: refusals that worked, odd records, missing traces. They break no promise."""
 
 from __future__ import annotations
 

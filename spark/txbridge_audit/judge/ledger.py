@@ -1,9 +1,8 @@
-"""The ledger: one row per half message, with everything the topics say about it. Facts only; verdicts come after.
+"""The ledger: one row per half message, with everything the topics say about it. It has facts; verdicts come after.
 
-All mentions (mentions.py) are joined with HALF and summed up in one pass, without another shuffle; the key is unique,
-so not skewed.
-Rows also exist for coordinates that are mentioned although no half message is there (`present` is false), and one per
-partition, with a null half, for records that name no coordinates at all: no mention is lost.
+All mentions (mentions.py) are joined with HALF and summed up in one pass, without another shuffle. The key is unique,
+so it is not skewed. No mention is lost: coordinates that are mentioned although no half message is there have a row
+(`present` is false), and each partition has one with a null half for records that name no coordinates at all.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Whether a committed record that is missing from a real topic is proof of a loss.
+"""The evidence that a committed record which is missing from its real topic was lost.
 
 One worker at a time writes the Kafka transactions of a half partition, one after the other, and each names its commits
-in OP: so, for one half partition, real records lie in a real partition in the order of their OP records. What may have
-removed the missing one is
+in OP. So the real records of one half partition lie in a real partition in the order of their OP records. A missing
+record may have been removed by
 
-- retention or DeleteRecords, which remove a *beginning* of a partition. If a record with a lower OP offset is still
-  there, in every truncated partition of the topic, then the missing one (whichever partition it went to) was not
-  removed with a beginning;
-- the deletion of the topic, after which another one was created by its name. It removed all that was there: a record
-  with a lower OP offset anywhere in the topic says that this has not happened since.
+- retention or DeleteRecords, which remove a *beginning* of a partition. If each truncated partition of the topic still
+  has a record with a lower OP offset, the missing one was not removed with a beginning, whichever partition it went
+  to;
+- the deletion of the topic, after which another one was created by its name. That removed everything. A record with a
+  lower OP offset anywhere in the topic says that this has not happened since.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mentions: every record that names a half message, as rows of one shape at its coordinates (partition, half).
 
-The half message itself is a mention, too. Records that name no coordinates at all have a null half: none is dropped.
+The half message itself is a mention, too. A record that names no coordinates has a null half: none is dropped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Findings that come from no row: what the cuts and the log starts tell."""
+"""The findings that come from cuts and log starts instead of a row of the ledger."""
 
 from __future__ import annotations
 

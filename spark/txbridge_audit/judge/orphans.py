@@ -1,7 +1,7 @@
-"""Visible records that claim to be ours (TXB_HALF) and match no half message: phantoms, unless something explains them.
+"""Visible records that carry TXB_HALF and match no half message: phantoms, unless something explains them.
 
-Sound only below the earlier cut of the real topics: HALF is cut later, and a half message is in the log before anything
-is delivered from it.
+The label is sound only below the earlier cut of the real topics. HALF is cut later, and a half message is in the log
+before anything is delivered from it.
 """
 
 from __future__ import annotations

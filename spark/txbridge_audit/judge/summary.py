@@ -1,4 +1,4 @@
-"""From the judged ledger to the report: everything is counted, the first of each kind are listed with coordinates."""
+"""The sums and lists of the judged ledger: all rows are counted, the first of each kind are listed with coordinates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Violations beside the fate: a transaction has one fate, and may break any of these rules as well.
+"""Violations beside the fate. A transaction has one fate, and may break any of these rules as well.
 
-The conditions are columns of the judged ledger (fates.py), and each rule says what makes it sound.
+The conditions are columns of the judged ledger (fates.py). Each rule says what makes it sound.
 """
 
 from __future__ import annotations

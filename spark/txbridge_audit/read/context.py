@@ -1,4 +1,4 @@
-"""What is known besides records: log starts, progress, policies, and the clock."""
+"""The facts that no record states: log starts, progress, policies, and the clock."""
 
 from __future__ import annotations
 

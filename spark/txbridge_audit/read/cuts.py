@@ -1,18 +1,19 @@
 """Cuts: fixed end offsets of the topics, taken in an order that makes every verdict sound on a live system.
 
-A cut is a prefix of each partition. Records appear in Kafka in a causal order (half message, END, then the Kafka
-transaction that writes real records, OP, OFFSET and discard together), but the markers of that transaction reach its
-partitions at different times, so no single order of cuts is right for every verdict:
+A cut is a prefix of each partition. Records appear in Kafka in a causal order: the half message, the END, then one
+Kafka transaction that writes real records, OP, OFFSET and discard together. The markers of that transaction reach its
+partitions at different times. So no single order of cuts is right for every verdict:
 
-- LEAKED and PHANTOM say "visible, but nothing allows it". They need everything that allows it to be read *after* it:
-  the real topics are cut first (`before`), then OP, discard, END and HALF.
-- LOST says "recorded as committed, but not visible". It needs the real topics cut *after* OP, and only once their last
-  stable offset has passed the high watermark asked after the OP cut: whatever was written together with an OP record in
-  the cut lies below that high watermark, and is decided once the stable offset is past it (`settle`).
-- CHECKED_AFTER_DECISION needs the check topics cut before discard and END, EXPIRED the log start of HALF before OFFSET.
-- "Applied, but with no outcome" needs OP cut after OFFSET, settled in the same way.
+- LEAKED and PHANTOM say "visible, but nothing allows it". What allows it must be read *after* it. So the real topics
+  are cut first (`before`), then OP, discard, END and HALF.
+- LOST says "recorded as committed, but not visible". It needs the real topics cut *after* OP, and settled: their last
+  stable offset has passed the high watermark that was asked for after the OP cut. What was written together with an OP
+  record in the cut lies below that high watermark, and is decided by then (`settle`).
+- CHECKED_AFTER_DECISION needs the check topics cut before discard and END.
+- EXPIRED needs the log start of HALF before the cut of OFFSET.
+- "Applied, but with no outcome" needs OP cut after OFFSET, and settled.
 
-So the real topics have two cuts; the later one is read, and rows below the earlier one are marked.
+So the real topics have two cuts. The later one is read, and rows below the earlier one are marked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""From raw Kafka records to typed rows, after docs/protocol.md and nothing else.
+"""The typed rows of raw Kafka records, after docs/protocol.md and nothing else.
 
-Only native Spark expressions: no Python runs per record. Nothing raises on bad data; what can not be read carries its
-`fault`. Breaches that change no meaning (a long remark) are let pass: what the worker sets aside, discard tells.
+The expressions are Spark's own: no Python runs per record. Nothing raises on bad data: a row that can not be read
+carries its `fault`. Breaches that change no meaning, such as a long remark, are no fault. The discard topic tells what
+the worker has set aside.
 """
 
 from __future__ import annotations

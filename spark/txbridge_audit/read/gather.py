@@ -1,7 +1,7 @@
 """The reading of one audit: the cuts in their order (cuts.py), and the typed rows and facts below them.
 
-A continued audit reads only what came since the last step (`Seen`). Others read everything, or what a selection asks
-for.
+A step of a continued audit reads only what came since the last one (`Seen`). Any other audit reads everything, or what
+a selection asks for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the audit takes from the worker's settings, which say the cluster, the namespace and the limits."""
+"""The part of the worker's settings that the audit uses: Kafka options and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the audit asks Kafka outside Spark: topics, log starts, ends, stable offsets, policies and topic ids."""
+"""The audit's requests to Kafka outside Spark: topics, log starts, ends, stable offsets, policies and topic ids."""
 
 from __future__ import annotations
 

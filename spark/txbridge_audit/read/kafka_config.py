@@ -1,7 +1,7 @@
 """One set of Kafka options for two clients: librdkafka (offsets) and the Java consumer inside Spark (records).
 
-Users give librdkafka's names, as everywhere in txbridge. Those that decide how to connect are translated for Spark;
-`java.<name>` goes to Spark's consumer alone, for what has no counterpart (Kerberos, OAuth, key stores).
+Users give librdkafka's names, as everywhere in txbridge. The options that decide how to connect are translated for
+Spark. `java.<name>` goes to Spark's consumer alone, for options without a counterpart (Kerberos, OAuth, key stores).
 """
 
 from __future__ import annotations

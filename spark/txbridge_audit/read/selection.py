@@ -1,4 +1,4 @@
-"""Which transactions are audited: those born in a range of time, and those of some real topics."""
+"""The selection of transactions: those born in a range of time, and those of some real topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark session with Kafka's connector: our own local one, or that of whoever runs us."""
+"""A Spark session with Kafka's connector: a local one of our own, or the one that the audit runs in."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The report as plain data, and its forms: terminal, page, Prometheus and Parquet."""

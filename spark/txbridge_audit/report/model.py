@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """All entries counted, the first ones of each kind listed (`collect.LISTED`)."""
+    """All entries counted, the first ones of each kind listed (`summary.VIOLATIONS_LISTED`, `FINDINGS_LISTED`)."""
 
     by_kind: Mapping[str, int] = field(default_factory=dict)
     listed: tuple[Entry, ...] = ()

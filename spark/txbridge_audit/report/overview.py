@@ -1,4 +1,4 @@
-"""What the page shows beside the verdict: a few hundred numbers, summed up by Spark from the judged ledger."""
+"""The summaries that the page shows beside the verdict: a few hundred numbers, computed by Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The ledger as Parquet: one row per transaction with its fate and its history, for any SQL engine (docs/audit.md).
 
-Whoever knows all of an undecided transaction's id may decide it, so no row holds one: `transaction` is what logs show,
-and `id_sha256` finds the row for somebody who knows the id.
+No row holds a transaction id, because knowing all of it is the right to decide an undecided transaction. `transaction`
+is what logs show, and `id_sha256` finds the row for somebody who knows the id.
 """
 
 from __future__ import annotations
