@@ -22,8 +22,8 @@ from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.gather import Plan, gather
 from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection
-from txbridge_audit.read.source import Source
 from txbridge_audit.read.spark_session import Progress, elections, spark_session
 from txbridge_audit.report import overview, parquet
 from txbridge_audit.report.model import AuditReport

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental import working_set
+from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.incremental.state import Archive, State, thinned
 from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge import evaluate, ledger, loss_evidence, summary
@@ -34,7 +35,7 @@ from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames, pack, unpack
 from txbridge_audit.read.gather import Gathered, Plan, gather
-from txbridge_audit.read.source import Source
+from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.report import parquet
 from txbridge_audit.report.model import AuditReport, Entry
 
@@ -123,8 +124,8 @@ class Increments:
         gathered = gather(source, cache, plan, state.seen if state.step else None)
         frames, rows, reopened = self._joined(cache, state, gathered, number)
         anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
-        with_verdicts = evaluate.with_verdicts(source.spark, gathered, rows, anchors)
-        judged = self._stored(with_verdicts, self._store.verdicts(number))
+        judged = with_closed(evaluate.with_verdicts(source.spark, gathered, rows, anchors))
+        judged = self._stored(judged, self._store.verdicts(number))
         judgement = evaluate.sum_up(source, cache, gathered, frames, rows, judged)
         packed = working_set.carried(
             source.spark,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge.core.names import Names
-from txbridge_audit.judge import closing, fates, findings, loss_evidence, mentions, notes, orphans, summary
+from txbridge_audit.judge import fates, findings, loss_evidence, mentions, notes, orphans, summary
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts, Listed
 from txbridge_audit.read import context, decode
@@ -16,9 +16,8 @@ from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.gather import Gathered
 from txbridge_audit.read.kafka_admin import partitions_of
-from txbridge_audit.read.kafka_source import READ_UNCOMMITTED
+from txbridge_audit.read.kafka_source import READ_UNCOMMITTED, Source
 from txbridge_audit.read.selection import Selection
-from txbridge_audit.read.source import Source
 from txbridge_audit.report.model import AuditReport, Entry, Tally
 
 
@@ -49,9 +48,9 @@ class Judgement:
 
 
 def with_verdicts(spark: SparkSession, gathered: Gathered, rows: DataFrame, known: Collection[Anchor]) -> DataFrame:
-    """The judged ledger: its rows (persisted) with fate, violations, findings, and `closed`. Lazy."""
+    """The judged ledger: its rows (persisted) with fate, violations and findings. Lazy."""
     with_proof = loss_evidence.add(spark, rows, gathered.truncated, known)
-    return closing.add(findings.find(fates.assign(with_proof)))
+    return findings.find(fates.assign(with_proof))
 
 
 def sum_up(

@@ -85,7 +85,7 @@ class Listed:
     """A violation or finding of one row of the ledger."""
 
     key: Key
-    #: Whether the row only changes when a new record names it (closing.py).
+    #: Whether the row only changes when a new record names it (incremental/closing.py).
     closed: bool
     entry: Entry
 
@@ -138,7 +138,7 @@ def counts(judged: DataFrame) -> Counts:
 def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Listed]:
     """Violations and findings of the ledger's rows, the first of each kind by half coordinates.
 
-    The judged ledger has `closed`, or no row is.
+    In a full audit, whose judged ledger has no `closed`, no row is closed.
     """
     fatal = [kind for kind in VIOLATIONS if counted.fates.get(kind)]
     if not fatal and not counted.kinds:
@@ -147,8 +147,9 @@ def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Listed]:
     kinds = F.concat("breaches", "findings", F.when(wrong, F.array("fate")).otherwise(F.array()))
     most = F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
     order = Window.partitionBy("kind").orderBy("partition", "half")
+    with_closed = judged if "closed" in judged.columns else judged.withColumn("closed", F.lit(False))
     rows = (
-        judged.withColumn("kind", F.explode(kinds))
+        with_closed.withColumn("kind", F.explode(kinds))
         .withColumn("number", F.row_number().over(order))
         .where(F.col("number") <= most)
         .collect()

@@ -20,9 +20,8 @@ from txbridge_audit.read.cuts import Cut, Ends, Range, TopicPartition, ranges, s
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.kafka_admin import Cluster, partitions_of
-from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED
+from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, Source
 from txbridge_audit.read.selection import Selection, begin
-from txbridge_audit.read.source import Source
 from txbridge_audit.read.spark_session import suit
 
 

@@ -1,16 +1,20 @@
-"""Kafka topics as Spark DataFrames, between fixed offsets."""
+"""The source of an audit: Kafka topics as Spark DataFrames, between fixed offsets."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from txbridge_audit.read.cuts import Range, TopicPartition
+from txbridge.core.names import Names
+from txbridge_audit.read.cuts import Ends, Range, TopicPartition, ranges
+from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import KafkaSettings
 from txbridge_audit.read.literals import frame
+from txbridge_audit.read.spark_session import Progress
 
 #: Columns of every raw frame: those of Spark's Kafka source that are used.
 RAW_FIELDS = (
@@ -37,20 +41,38 @@ _POLLS = {
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The source of one audit: the internal topics of a namespace, on a cluster, read through a Spark session."""
+
+    spark: SparkSession
+    cluster: Cluster
+    settings: KafkaSettings
+    names: Names
+    #: Of each internal topic.
+    partitions: Mapping[str, Sequence[TopicPartition]]
+    #: Is told, in words, what is going on.
+    say: Progress
+
+    def read(self, starts: Ends, ends: Ends, isolation: str, *, may_vanish: bool = False) -> DataFrame:
+        """Records of the partitions in `ends`, from `starts`; see `read` below."""
+        return read(self.spark, self.settings, ranges(starts, ends), isolation, may_vanish=may_vanish)
+
+
 def read(
     spark: SparkSession,
     settings: KafkaSettings,
-    ranges: Mapping[TopicPartition, Range],
+    spans: Mapping[TopicPartition, Range],
     isolation: str,
     *,
     may_vanish: bool = False,
 ) -> DataFrame:
-    """Records of the ranges (all of them, whatever their topic) as RAW_FIELDS. Lazy: nothing is read yet.
+    """Records of the spans (all of them, whatever their topic) as RAW_FIELDS. Lazy: nothing is read yet.
 
     A record that retention removes while we read fails the job instead of being passed over, unless it `may_vanish`:
     then only what is there may be concluded from.
     """
-    wanted = {key: span for key, span in ranges.items() if not span.empty}
+    wanted = {key: span for key, span in spans.items() if not span.empty}
     if not wanted:
         return frame(spark, [], RAW_FIELDS)
     partitions: dict[str, list[int]] = defaultdict(list)

@@ -29,8 +29,8 @@ from txbridge_audit.read.context import Progress
 from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
+from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection, selection_of
-from txbridge_audit.read.source import Source
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.terminal import print_report
 

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from txbridge_audit.judge import closing, findings, ledger, loss_evidence, mentions, orphans
+from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.judge import fates as verdicts
+from txbridge_audit.judge import findings, ledger, loss_evidence, mentions, orphans
 from txbridge_audit.read import decode
 from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.cuts import TopicPartition
@@ -78,7 +79,7 @@ class Judged:
         frames, names = log.frames(spark), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
         judged = findings.find(verdicts.assign(loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))))
-        self.rows = closing.add(judged).collect()
+        self.rows = with_closed(judged).collect()
         starts = {fact.partition: fact.log_start for fact in facts.partitions}
         read_from = {fact.partition: fact.half_start for fact in facts.partitions}
         unmatched = orphans.candidates(mentions.copies_before(spark, frames.copies, facts.before), rows)

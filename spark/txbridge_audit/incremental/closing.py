@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge_audit.judge import fates, violations
 
 
-def add(judged: DataFrame) -> DataFrame:
+def with_closed(judged: DataFrame) -> DataFrame:
     """The judged ledger with `closed`."""
     return judged.withColumn("closed", F.coalesce(_closed(), F.lit(False)))
 
