@@ -13,7 +13,7 @@ SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors 
 MUTATION := build/mutation/venv
 DOCS := build/docs/venv
 
-.PHONY: setup check format lock demo quick test test-long test-containers image images compose chaos corruption differential bench broken mutation docs clean
+.PHONY: setup check format lock changelog demo quick test test-long test-containers image images compose chaos corruption differential bench broken mutation docs clean
 
 setup: $(STAMP)
 
@@ -30,7 +30,8 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/codespell --ignore-words-list unknow README.md CONTRIBUTING.md docs
+	$(BIN)/codespell --ignore-words-list unknow README.md CONTRIBUTING.md docs changes
+	$(BIN)/python -m tools.changelog
 
 format: setup
 	$(BIN)/ruff check --fix-only .
@@ -44,6 +45,11 @@ lock:
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group docs -o requirements/docs.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra worker pyproject.toml -o requirements/worker.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra demo pyproject.toml -o requirements/demo.txt
+
+# For a release: what is in changes/ moves into CHANGELOG.md, under this version.
+changelog: setup
+	@$(if $(RELEASE),,echo 'which one? make changelog RELEASE=0.2.0' >&2; exit 2)
+	$(BIN)/python -m tools.changelog $(RELEASE)
 
 demo: setup
 	$(BIN)/txbridge demo
