@@ -24,6 +24,7 @@ import pytest
 import typer
 
 from tests.integration.test_command_options import leaves
+from tests.support.harness import eventually
 from txbridge.cli.app import app
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
@@ -201,6 +202,44 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
     said = [line for line in errors.decode().splitlines() if not line.startswith("{")]
     assert said == [], said
     assert output == b""
+
+
+#: Seconds after Spark is being started: its JVM starts, its context is made, it reads and plans.
+@pytest.mark.parametrize("delay", [1.0, 4.0, 8.0])
+def test_ctrl_c_ends_the_audit_quietly_while_spark_works(
+    delay: float, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        arguments("audit", tmp_path),
+        env=environment(kafka.bootstrap_servers, namespace),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    assert any(line == "starting Spark\n" for line in process.stderr)
+    time.sleep(delay)
+    is_over = process.poll() is not None
+    if not is_over:
+        os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert is_over or process.returncode == 130, errors
+    # What it was at, and nothing else.
+    assert [line for line in errors.splitlines() if line.startswith((" ", "Traceback", "ERROR", "error"))] == []
+    eventually(lambda: not alive_in(process.pid), 30, "its JVM was left behind")
+
+
+def alive_in(group: int) -> list[str]:
+    """The processes of a process group, but for those that have ended and that nobody has asked about."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # The name, in parentheses, may have blanks in it; behind it come state, parent and group.
+            state, _, its_group = status.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append(status.parent.name)
+    return found
 
 
 def test_the_version() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyspark
@@ -90,21 +94,75 @@ def spark_session(
     log = workdir / "spark.log"
     keep_log = True
     try:
-        with _explained(f"see {log}"):
-            own = _start(workdir, log, progress, connector=connector, small=small)
-        try:
-            # Explained before it is stopped: the texts of Java's errors are asked for in the JVM.
+        with _hearing_interrupts() as hear:
             with _explained(f"see {log}"):
-                yield _configured(own, progress, connector=connector)
-        finally:
-            _stop(own)
+                own = _start(workdir, log, progress, connector=connector, small=small)
+            # PySpark's own handler asks the JVM for something while another answer of it is read: both fail.
+            hear()
+            try:
+                # Explained before it is stopped: the texts of Java's errors are asked for in the JVM.
+                with _explained(f"see {log}"):
+                    yield _configured(own, progress, connector=connector)
+            finally:
+                _stop(own)
         keep_log = False
     except CouldNotAuditError as error:
         keep_log = str(log) in str(error)
         raise
+    except KeyboardInterrupt:
+        keep_log = False
+        raise
     finally:
         if not keep_log:
             shutil.rmtree(workdir, ignore_errors=True)
+
+
+@contextmanager
+def _hearing_interrupts() -> Iterator[Callable[[], None]]:
+    """Ctrl-C is what it was before Spark came; and Py4J, which it interrupts, logs no trace of that.
+
+    Yields what to call when somebody has taken the signal over. A handler that comes later is left alone.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield lambda: None
+        return
+    wanted = _interrupt_quietly if before is signal.default_int_handler else before
+    disabled = logging.root.manager.disable
+
+    def hear() -> None:
+        signal.signal(signal.SIGINT, wanted)
+
+    hear()
+    try:
+        yield hear
+    finally:
+        logging.disable(disabled)
+        if signal.getsignal(signal.SIGINT) is _interrupt_quietly:
+            signal.signal(signal.SIGINT, before)
+
+
+def _interrupt_quietly(_signal: int, _frame: FrameType | None) -> None:
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """Ctrl-C comes after this. PySpark, interrupted while its JVM starts, would leave that behind for ever."""
+    if threading.current_thread() is not threading.main_thread() or (
+        signal.getsignal(signal.SIGINT) is not _interrupt_quietly
+    ):
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, _interrupt_quietly)
+    if came:
+        _interrupt_quietly(came[0], None)
 
 
 @contextmanager
@@ -247,13 +305,20 @@ def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, sma
     gateway = None
     try:
         # The working directory keeps what Spark leaves in it out of the user's.
-        with log.open("wb") as out:
+        with log.open("wb") as out, _interrupted_afterwards():
             gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError) as error:
         if gateway is not None:
             _end(gateway)
         raise CouldNotAuditError(_diagnosis(log)) from error
+    except KeyboardInterrupt:
+        if gateway is not None:
+            # It has nothing of value yet.
+            gateway.proc.kill()
+            gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+        raise
     return SparkSession.builder.getOrCreate()
 
 
