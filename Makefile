@@ -32,6 +32,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/codespell --ignore-words-list unknow README.md CONTRIBUTING.md docs changes
 	$(BIN)/python -m tools.changelog
+	$(BIN)/python -m tools.prose
 
 format: setup
 	$(BIN)/ruff check --fix-only .

@@ -1,1 +1,1 @@
-"""Scripts for the pages: the docs site and the state diagram."""
+"""Scripts for the pages: the docs site, the state diagram and the prose linter."""

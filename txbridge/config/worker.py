@@ -46,7 +46,7 @@ def _lower(value: object) -> object:
 
 
 def check_namespace(value: str) -> str:
-    """A namespace becomes the beginning of topic names; raises ValueError for one that can not."""
+    """A namespace becomes the beginning of topic names; raises ValueError for one that cannot."""
     if _NAME.match(value) is None or len(value) > _LONGEST_NAMESPACE:
         raise ValueError(f"must be at most {_LONGEST_NAMESPACE} characters of A-Z a-z 0-9 . _ -")
     return value
@@ -118,7 +118,7 @@ class WorkerSettings(BaseSettings):
     # transaction.max.timeout.ms is 15 min.
     commit_timeout: Annotated[_Milliseconds, Field(ge=2_000, le=900_000)] = 10_000
     """Kafka's transaction.timeout.ms of the commits: the broker aborts a Kafka transaction that takes longer. Records
-    that can not be delivered are given up after half of it. Not to be confused with transaction_timeout."""
+    that cannot be delivered are given up after half of it. Not to be confused with transaction_timeout."""
 
     metrics_port: Annotated[_Count, Field(ge=0, le=65_535)] = 0
     """Port for /metrics, /livez and /readyz; 0 is none. 9464 is usual for metrics."""

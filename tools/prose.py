@@ -1,0 +1,130 @@
+"""Linter for the prose of README and docs: `python -m tools.prose`, part of `make check`.
+
+It reports words of tools/words.toml, what proselint finds, table cells of 300 characters or more, and sentences that
+are too long on the pages that people read first. Code, links and quoted output are not prose.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from proselint.checks import __register__ as checks
+from proselint.config import DEFAULT
+from proselint.registry import CheckRegistry
+from proselint.tools import LintFile
+
+ROOT = Path(__file__).parents[1]
+WORDS = {
+    re.compile(pattern, re.IGNORECASE): instead
+    for pattern, instead in tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))["instead"].items()
+}
+#: The pages that people read first. Their sentences are short.
+FIRST = (
+    "README.md",
+    "docs/index.md",
+    "docs/quickstart.md",
+    "docs/tutorial.md",
+    "docs/concepts.md",
+    "docs/client.md",
+    "docs/operations.md",
+    "docs/testing-your-service.md",
+)
+LONGEST_SENTENCE = 35
+LONGEST_CELL = 300
+#: Straight quotes and three dots are right in technical prose. "exactly-once" is Kafka's own term.
+_NOT_CHECKED = ("typography", "weasel_words", "dates_times", "misc.phrasal_adjectives.ly")
+_CODE_BLOCK = re.compile(r"^( *)(```|~~~).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
+_NOT_PROSE = re.compile(r"(`+)(?:(?!\1).)+\1|<[^>\n]+>|(?<=\])\([^)\n]*\)|\{[^}\n]*\}|^:::.*$", re.MULTILINE)
+
+
+class Problem(NamedTuple):
+    line: int
+    text: str
+
+
+def prose(markdown: str) -> str:
+    """The text with everything that is not prose blanked out; lines keep their numbers."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    def word(match: re.Match[str]) -> str:
+        return "x" * len(match[0]) if match[0].startswith("`") else blank(match)
+
+    return _NOT_PROSE.sub(word, _CODE_BLOCK.sub(blank, markdown))
+
+
+def forbidden_words(text: str) -> Iterator[Problem]:
+    """Words of the vocabulary."""
+    for pattern, instead in WORDS.items():
+        for match in pattern.finditer(text):
+            yield Problem(_line(text, match.start()), f'"{match[0]}": say {instead}')
+
+
+def long_cells(markdown: str) -> Iterator[Problem]:
+    """Cells of tables that should be a paragraph."""
+    for number, line in enumerate(markdown.splitlines(), 1):
+        if line.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line):
+                if len(cell.strip()) >= LONGEST_CELL:
+                    yield Problem(number, f"a table cell of {len(cell.strip())} characters: {cell.strip()[:40]}...")
+
+
+def long_sentences(text: str) -> Iterator[Problem]:
+    """Sentences of paragraphs and lists with too many words."""
+    start = 0
+    # Paragraphs and items of lists; headings and tables are left out.
+    for block in re.split(r"(\n[ \t]*\n|\n(?=[ \t]*(?:[-*]|\d+\.)[ \t]))", text):
+        if not block.lstrip().startswith(("|", "#")):
+            for sentence in re.split(r"(?<=[.!?:;])[*_)\"]*\s+(?=[A-Z(*\"x_\[])", block):
+                if (count := len(re.findall(r"\w[\w'-]*", sentence))) > LONGEST_SENTENCE:
+                    where = start + block.index(sentence)
+                    begin = " ".join(sentence.split())[:60]
+                    yield Problem(_line(text, where), f"a sentence of {count} words: {begin}...")
+        start += len(block)
+
+
+def of_proselint(text: str) -> Iterator[Problem]:
+    """What proselint has to say."""
+    registry = CheckRegistry()
+    if not registry.checks:
+        registry.register_many(checks)
+    for found in LintFile("page", text).lint(DEFAULT):
+        result = found.check_result
+        # A heading and the first word below it are no repetition, and neither are two pieces of code.
+        is_illusion = result.check_path == "lexical_illusions" and re.search(r"\n|\bx", result.message)
+        if not (is_illusion or result.check_path.startswith(_NOT_CHECKED)):
+            yield Problem(found.pos[0], f"{result.check_path}: {result.message}")
+
+
+def problems(name: str, markdown: str) -> list[Problem]:
+    """All that is to be improved on a page."""
+    text = prose(markdown)
+    found = [*forbidden_words(text), *long_cells(markdown), *of_proselint(text)]
+    if name in FIRST:
+        found += long_sentences(text)
+    return sorted(found)
+
+
+def main() -> int:
+    """Print what is to be improved; the exit code is 1 if there is anything."""
+    count = 0
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        name = str(path.relative_to(ROOT))
+        for problem in problems(name, path.read_text("utf-8")):
+            sys.stdout.write(f"{name}:{problem.line}: {problem.text}\n")
+            count += 1
+    return 1 if count else 0
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
