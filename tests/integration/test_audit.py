@@ -511,7 +511,7 @@ def test_command_line(
         [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=800,
         check=False,
         env=ENVIRONMENT | interpreted | {"COLUMNS": "200"},
         cwd=tmp_path,
@@ -559,7 +559,7 @@ def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFac
         return log
 
     def told(log: Path, pattern: str) -> str:
-        found = eventually(lambda: re.search(pattern, log.read_text()), timeout=60)
+        found = eventually(lambda: re.search(pattern, log.read_text()), timeout=300)
         assert isinstance(found, re.Match)
         return str(found.group(1))
 
@@ -584,7 +584,7 @@ def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options
         ],
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=800,
         check=False,
         env=os.environ | environment,
         cwd=folder,
@@ -618,7 +618,7 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
             command,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
             env=os.environ | environment,
             cwd=tmp_path,

@@ -20,7 +20,7 @@ SPLIT = "orders.split"
 def audit(log: KafkaLog) -> subprocess.CompletedProcess[str]:
     arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace]
     command = [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=800, check=False)
 
 
 def has_leader(log: KafkaLog, partition: int) -> bool:

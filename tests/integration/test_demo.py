@@ -38,7 +38,7 @@ def test_first_flights(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=800,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads((folder / "report.json").read_text())
@@ -67,7 +67,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     eventually((folder / "worker-2.log").exists, 60, "the demo did not start its workers")
     time.sleep(1)
     demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate(timeout=60)
+    output, _ = demo.communicate(timeout=300)
     assert demo.returncode == 130, output
     assert "Traceback" not in output
     eventually(lambda: _processes_with(output) == [], 20, "processes are left")
