@@ -267,9 +267,10 @@ def test_the_port_is_open_on_localhost_only_and_before_kafka_is_there(lonely: in
 
 def test_a_taken_port_is_told_in_one_line(lonely: int) -> None:
     second = start(f"--metrics-port={lonely}")
-    _, text = second.communicate(timeout=30)
+    _, text = second.communicate(timeout=300)
     assert second.returncode == 2
-    [line] = text.splitlines()
+    [started, line] = text.splitlines()
+    assert "worker_started" in started
     assert line.startswith(
         f"error: can not listen on port {lonely} of 127.0.0.1 for the metrics: Address already in use"
     )
