@@ -29,6 +29,8 @@ def python(*arguments: str, hash_seed: str = "random", timeout: float = 850) -> 
     )
 
 
+# Eight thousand take five minutes of both processors, and half an hour beside much else.
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize(("first_seed", "seeds"), [(1, 2_000), pytest.param(2_001, 8_000, marks=pytest.mark.long)])
 def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations(first_seed, seeds):
     totals = run_range(first_seed, seeds, STEPS)

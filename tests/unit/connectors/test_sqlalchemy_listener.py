@@ -632,16 +632,16 @@ def test_threads_that_check_and_execute_agree(url, engine):
 
 
 def test_processes_that_check_and_execute_agree(url, engine):
-    url = url.replace("timeout=0.3", "timeout=20")
+    url = url.replace("timeout=0.3", "timeout=120")
     ids = [f"{order:032X}" for order in range(200)]
     patient = create_engine(url)
     listener = SqlTransactionListener(patient, place)
     with sql_application.running("local", url, "never", "KILL", *ids) as process:
-        eventually(lambda: rows(engine), 30)
+        eventually(lambda: rows(patient), 30)
         # From the other end, until both meet.
         checked = {one: listener.check_local_transaction(message(one)) for one in reversed(ids)}
-        executed = dict(zip(ids, process.communicate(timeout=60)[0].split(), strict=True))
-    written = {row.transaction_id for row in rows(engine)}
+        executed = dict(zip(ids, process.communicate(timeout=600)[0].split(), strict=True))
+    written = {row.transaction_id for row in rows(patient)}
     assert {one for one in ids if executed[one] == "COMMIT_MESSAGE"} == written
     assert {one for one in ids if checked[one] is COMMIT} <= written
     assert {one for one in ids if checked[one] is ROLLBACK}.isdisjoint(written)
@@ -655,7 +655,7 @@ def test_a_process_that_stands_still_can_not_contradict_a_check(url, engine, lis
         sql_application.wait_stopped(process)
         answer = listener.check_local_transaction(MESSAGE)
         process.send_signal(signal.SIGCONT)
-        executed = process.communicate(timeout=30)[0].split()
+        executed = process.communicate(timeout=300)[0].split()
     if point == "insert":
         assert (answer, executed) == (ROLLBACK, ["ROLLBACK_MESSAGE"])
     else:
