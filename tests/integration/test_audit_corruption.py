@@ -96,7 +96,7 @@ def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka, spark
     assert_finds_all(writer, report, 20)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> None:
     """Audits at random places, in the middle of the life of transactions, and one at the end, each of what is new."""
     rng, folder = Random(31), str(tmp_path / "ledger")
@@ -145,7 +145,7 @@ class KilledError(Exception):
     """In place of kill -9."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
