@@ -42,6 +42,8 @@ _STALLED_S = 120.0
 _SHOW_EVERY_S = 0.2
 #: Kafka's own operations on topics.
 _ADMIN_TIMEOUT_S = 30.0
+#: The longest that a client takes.
+_SEND_TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,9 @@ def _run_flights(
     sending = progress.add_task("prepared and decided", total=wanted.transactions)
     delivered = progress.add_task("seen by a reader", total=wanted.delivered)
     started = time.monotonic()
-    with TransactionProducer("flights", listener, {"bootstrap.servers": servers}) as producer:
+    # Nobody waits for a single flight: a machine that is busy, or a Kafka that was just started, may take its time.
+    settings = {"bootstrap.servers": servers, "message.timeout.ms": _SEND_TIMEOUT_MS}
+    with TransactionProducer("flights", listener, settings) as producer:
         flights, lock = read_flights(limit), threading.Lock()
         sent = itertools.count(1)
         done = 0
