@@ -276,4 +276,4 @@ def print_summary(report: DemoReport, folder: Path, console: Console) -> None:
         f"{report.seconds} s in all, audit included",
     )
     console.print(f"report: {folder / 'report.json'}")
-    console.print("[green]clean[/green]" if report.clean else "[bold red]NOT clean[/bold red]")
+    console.print("clean" if report.clean else "NOT clean", style="green" if report.clean else "bold red")
