@@ -88,10 +88,10 @@ class Writer:
         for chosen in (first, *(kinds[at : at + self._size] for at in range(0, len(kinds), self._size))):
             for partition in range(PARTITIONS):
                 self._batch(partition, chosen[partition::PARTITIONS])
-                self._transaction(partial(self._progress, partition))
+                self._transaction(partial(self._checkpoint, partition))
         self._strays(each)
         for partition in range(PARTITIONS):
-            self._transaction(partial(self._progress, partition))
+            self._transaction(partial(self._checkpoint, partition))
         self._tail(each)
 
     # Steps
@@ -249,7 +249,7 @@ class Writer:
     def _user_headers(one: _Transaction) -> Headers:
         return [("trace", one.id[4:8].encode())]
 
-    def _progress(self, partition: int) -> None:
+    def _checkpoint(self, partition: int) -> None:
         value = {"half": self._half[partition], "end": self._end[partition], "op": 0, "owner": "w"}
         text = json.dumps(value | {"seq": next(self._numbers)}).encode()
         key = self.names.checkpoint_key(partition)

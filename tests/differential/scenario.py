@@ -12,7 +12,8 @@ from enum import StrEnum
 from tests.support.harness import eventually
 
 # The longest silence between two events of one transaction: RocketMQ's rounds are 1 to 2.1 s apart (an interval, and a
-# second's sleep when OP has nothing new), ours 1 s and a cycle. Three times that is for a machine that is loaded.
+# second's sleep when OP has nothing new), ours 1 s and a turn of the commit loop. Three times that is for a machine
+# that is loaded.
 _QUIET_S = 6.0
 # Something that never comes to rest: more than all checks of a message take, twenty times over.
 _SETTLED_TIMEOUT_S = 180.0

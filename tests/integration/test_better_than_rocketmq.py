@@ -392,7 +392,7 @@ def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_
     take_in_half = PartitionState.take_in_half
 
     def only_when_needed(state: PartitionState, limit: int, timeout: float) -> int:
-        # The cycle reads what is there with time-out 0, and waits for what an END names.
+        # The commit loop reads what is there with time-out 0, and waits for what an END names.
         return take_in_half(state, limit, timeout) if timeout else 0
 
     topic = bridge.create_topic("real")

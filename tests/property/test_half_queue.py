@@ -519,7 +519,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
             *queue.timers._checks.schedules.values(),
         ]
         assert sum(map(len, schedules)) <= 1_024 * len(schedules) + 4 * len(fates)
-        # The census is what a count of everything would give.
+        # The counts are what a count of everything would give.
         counted: Counter[object] = Counter()
         for entry in queue.open_entries():
             is_pending = entry.state is TransactionState.PENDING

@@ -66,7 +66,7 @@ Groups = Annotated[
 ]
 
 
-TopicHealth = Annotated[
+RealTopics = Annotated[
     list[str] | None,
     typer.Option(
         "--real-topic",
@@ -88,7 +88,7 @@ def plan(
     min_insync_replicas: MinInsyncReplicas = None,
     max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
     group: Groups = None,
-    real_topic: TopicHealth = None,
+    real_topic: RealTopics = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what `apply` would do; nothing is changed.
@@ -122,7 +122,7 @@ def apply(
     min_insync_replicas: MinInsyncReplicas = None,
     max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
     group: Groups = None,
-    real_topic: TopicHealth = None,
+    real_topic: RealTopics = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Create missing topics and raise weaker settings; larger ones stay. If anything is refused, nothing is done.

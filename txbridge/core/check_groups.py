@@ -53,7 +53,7 @@ class CheckGroups:
         self._note(group, due)
 
     def next_due(self, until: int | None = None) -> int | None:
-        """When the first check is due; of those that are due, the time of any. With `until`, as Schedule's."""
+        """When the first check is due; of those that are due, the time of any. With `until`, as TimerQueue's."""
         for line in (self._new, self._seen):
             while line:
                 group = next(iter(line))

@@ -87,7 +87,7 @@ def follow(
         carried, began = 0, 0.0
         while True:
             last, now = stop.is_set(), time.time()
-            closing = last or carried > CARRIED or now - increments.state.offset_topic_end / 1000 > LEDGER_EVERY
+            closing = last or carried > CARRIED or now - increments.state.ledger_at / 1000 > LEDGER_EVERY
             if not closing and now - began < QUIET and not increments.has_news():
                 stop.wait(interval)
                 continue

@@ -67,7 +67,7 @@ class State:
     #: Ends of the topic of the alarms before the next step raises its own.
     alarms: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: ms; when closed transactions were last written to the ledger.
-    offset_topic_end: int = 0
+    ledger_at: int = 0
 
     @property
     def seen(self) -> Seen:
@@ -95,7 +95,7 @@ class State:
                 "archives": [[a.step, dict(a.lowest), dict(a.highest)] for a in self.archives],
                 "raised": sorted([kind, *key] for kind, key in self.raised),
                 "alarms": _nested(self.alarms),
-                "offset_topic_end": self.offset_topic_end,
+                "ledger_at": self.ledger_at,
             },
         )
 
@@ -125,7 +125,7 @@ class State:
             archives=tuple(Archive(n, _by_partition(a), _by_partition(b)) for n, a, b in told["archives"]),
             raised=frozenset((kind, (partition, half)) for kind, partition, half in told["raised"]),
             alarms=_flat(told["alarms"]),
-            offset_topic_end=told["offset_topic_end"],
+            ledger_at=told["ledger_at"],
         )
 
 

@@ -144,7 +144,7 @@ class Increments:
             archive = self._archive(number, judged.where("closed"), packed.where("closed"))
             new = dataclasses.replace(
                 new,
-                offset_topic_end=plan.now,
+                ledger_at=plan.now,
                 anchors=thinned(anchors, gathered.starts),
                 archives=(*new.archives, archive) if archive else new.archives,
                 closed=new.closed + summary.counts(judged.where("closed")),

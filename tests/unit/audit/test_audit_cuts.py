@@ -309,7 +309,7 @@ def test_state_is_what_was_written() -> None:
         archives=(Archive(2, {0: 1}, {0: 9}),),
         raised=frozenset({("LOST", (0, 7)), ("LOST", (1, None))}),
         alarms={("violations", 0): 12},
-        offset_topic_end=99,
+        ledger_at=99,
     )
     assert State.from_json(state.to_json()) == state
     newer = state.to_json().replace('"format": 1', '"format": 2')

@@ -58,7 +58,7 @@ class World:
         self.queue.read(half(dead, group="alive"))
 
     def round(self) -> list[str]:
-        """What a turn of the cycle does when something is due; groups that were checked."""
+        """What a turn of the commit loop does when something is due; groups that were checked."""
         due = self.queue.timers
         assert self.queue.next_due(NOW) <= NOW
         attended = self.groups.attend(
