@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -96,15 +96,10 @@ def plan(
     Exit code 0: nothing to do; 1: something to do; 2: something is refused, or the plan could not be made.
     """
     settings = settings_of(bootstrap_servers, namespace, config, kafka)
-    choices = {
-        "partitions": partitions,
-        "replication_factor": replication_factor,
-        "min_insync_replicas": min_insync_replicas,
-        "max_message_size": max_message_size,
-        "groups": tuple(group or ()),
-        "real_topics": _real_topics(real_topic, settings),
-    }
-    plans = _run(make_plan, settings, choices, output_format)
+    options = _options(
+        settings, partitions, replication_factor, min_insync_replicas, max_message_size, group, real_topic
+    )
+    plans = _run(make_plan, settings, options, output_format)
     if any(one.action is Action.REFUSED for one in plans):
         raise typer.Exit(EXIT_REFUSED)
     raise typer.Exit(EXIT_OK if all(one.action is Action.OK for one in plans) else EXIT_CHANGES)
@@ -130,16 +125,32 @@ def apply(
     Exit code 0: all topics are as wanted; 2: something is refused, or could not be done.
     """
     settings = settings_of(bootstrap_servers, namespace, config, kafka)
-    choices = {
-        "partitions": partitions,
-        "replication_factor": replication_factor,
-        "min_insync_replicas": min_insync_replicas,
-        "max_message_size": max_message_size,
-        "groups": tuple(group or ()),
-        "real_topics": _real_topics(real_topic, settings),
-    }
-    plans = _run(apply_plan, settings, choices, output_format)
+    options = _options(
+        settings, partitions, replication_factor, min_insync_replicas, max_message_size, group, real_topic
+    )
+    plans = _run(apply_plan, settings, options, output_format)
     raise typer.Exit(EXIT_REFUSED if any(one.action is Action.REFUSED for one in plans) else EXIT_OK)
+
+
+def _options(
+    settings: WorkerSettings,
+    partitions: int | None,
+    replication_factor: int | None,
+    min_insync_replicas: int | None,
+    max_message_size: int,
+    groups: list[str] | None,
+    real_topics: list[str] | None,
+) -> PlanOptions:
+    """What `plan` and `apply` were asked for. Raises UsageError."""
+    return PlanOptions(
+        partitions=partitions,
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+        max_message_size=max_message_size,
+        transaction_max_age=settings.transaction_max_age,
+        groups=tuple(groups or ()),
+        real_topics=_real_topics(real_topics, settings),
+    )
 
 
 def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[RealTopic, ...]:
@@ -153,10 +164,9 @@ def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[Rea
 def _run(
     work: Callable[[Cluster, Names, PlanOptions], list[TopicPlan]],
     settings: WorkerSettings,
-    choices: dict[str, Any],
+    options: PlanOptions,
     output_format: Format,
 ) -> list[TopicPlan]:
-    options = PlanOptions(**choices, transaction_max_age=settings.transaction_max_age)
     with about(settings):
         cluster = Cluster.connect(settings.librdkafka)
         names = Names(settings.namespace)
