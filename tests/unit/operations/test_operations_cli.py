@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from tests.support.partition_builder import COMMIT, id_of
+from tests.support import open_messages
+from tests.support.partition_builder import COMMIT
 from txbridge.cli import main
 from txbridge.cli.operations import exit_code, parse_age
 from txbridge.cli.pending import print_listing
@@ -31,17 +32,10 @@ from txbridge.text import duration, plain
 NOW = 1_700_000_100_000
 SUBJECT = Subject("staging", "broker:9092", "C1")
 ABOUT = "namespace staging on cluster C1 at broker:9092"
-PENDING = OpenMessage(
-    partition=3,
-    half_offset=4,
-    transaction_id=id_of(4),
-    group="orders",
-    real_topic="orders.placed",
-    state=TransactionState.PENDING,
+PENDING = replace(
+    open_messages.PENDING,
     born=1_700_000_000_000,
-    size=10,
     checks=2,
-    next_step=NextStep.CHECK,
     next_due=1_700_000_112_000,
     parked=True,
     error="database is away",

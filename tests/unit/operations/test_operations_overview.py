@@ -6,30 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.partition_builder import id_of
+from tests.support import open_messages
+from tests.support.open_messages import DISCARDED, HELD
 from txbridge.core.states import TransactionState
 from txbridge.errors import EnvironmentProblemError
 from txbridge.operations import overview
 from txbridge.operations.many import Action, foretell
-from txbridge.operations.model import NextStep, OpenMessage, Result
+from txbridge.operations.model import Result
 from txbridge.operations.overview import Cause, read_overview
 from txbridge.operations.reading import TooMuchToReadError
 
-PENDING = OpenMessage(
-    partition=0,
-    half_offset=4,
-    transaction_id=id_of(4),
-    group="orders",
-    real_topic="orders.placed",
-    state=TransactionState.PENDING,
-    born=1_000,
-    size=10,
-    checks=0,
-    next_step=NextStep.CHECK,
-    next_due=None,
-)
-HELD = replace(PENDING, state=TransactionState.HELD, decided=6, error="topic orders.placed does not exist")
-DISCARDED = replace(PENDING, state=TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9))
+#: Never overdue.
+PENDING = replace(open_messages.PENDING, next_due=None)
 
 
 class View:

@@ -6,31 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.open_messages import DISCARDED, HELD, PENDING
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, entry, id_of
 from txbridge.core.end_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.end_writer import check_words
-from txbridge.operations.model import NextStep, OpenMessage, Result, StoredCommand
+from txbridge.operations.model import Result, StoredCommand
 from txbridge.operations.verdict import judge_decision, judge_resume, refuse_decision, refuse_resume
 from txbridge.operations.view import Command
 
-PENDING = OpenMessage(
-    partition=3,
-    half_offset=4,
-    transaction_id=id_of(4),
-    group="orders",
-    real_topic="orders.placed",
-    state=TransactionState.PENDING,
-    born=1_000,
-    size=10,
-    checks=0,
-    next_step=NextStep.CHECK,
-    next_due=7_000,
-)
-HELD = replace(PENDING, state=TransactionState.HELD, decided=6, error="topic orders.placed does not exist")
-DISCARDED = replace(PENDING, state=TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9))
 STORED = StoredCommand(12, COMMIT, Source.CLIENT, "host-1")
 
 

@@ -7,28 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.open_messages import PENDING
 from tests.support.partition_builder import id_of
-from txbridge.core.states import TransactionState
 from txbridge.errors import EnvironmentProblemError
-from txbridge.operations.model import NextStep, OpenMessage
 from txbridge.operations.overview import Cause, Overview
 from txbridge.testing.workers import eventually
 from txbridge.worker.http.open_board import OpenBoard
 
-MESSAGE = OpenMessage(
-    partition=0,
-    half_offset=4,
-    transaction_id=id_of(4),
-    group="orders",
-    real_topic="orders.placed",
-    state=TransactionState.PENDING,
-    born=10_000,
-    size=10,
-    checks=2,
-    next_step=NextStep.CHECK,
-    next_due=31_000,
-    key=b"secret",
-)
+MESSAGE = replace(PENDING, partition=0, born=10_000, checks=2, next_due=31_000, key=b"secret")
 
 
 def cause_with(text, *messages):
