@@ -42,8 +42,8 @@ from txbridge.operations import (
     resume,
     resume_group,
 )
+from txbridge.operations.actions import DEFAULT_TIMEOUT_S
 from txbridge.operations.address import FinishedError
-from txbridge.operations.resolve_message import DEFAULT_TIMEOUT_S
 from txbridge.subject import Subject, about
 
 #: Exit codes; cli.py ends with the same 2 for our errors.

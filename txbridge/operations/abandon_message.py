@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from txbridge.core.end_record import Decision, Source
-from txbridge.errors import TxBridgeError
+from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, refuse
 from txbridge.operations.address import find_target
 from txbridge.operations.connection import Connection
-from txbridge.operations.end_writer import check_words, write_end
+from txbridge.operations.end_writer import check_words
 from txbridge.operations.model import Answer, Result
-from txbridge.operations.reading import wait_applied
-from txbridge.operations.resolve_message import DEFAULT_TIMEOUT_S, lost_sight, stored_detail
-from txbridge.operations.verdict import judge_abandon, refuse_abandon
 
 
 def abandon(
@@ -30,21 +26,14 @@ def abandon(
     if not dry_run:
         reason, operator = check_words(reason, operator)
     view, message = find_target(connection, target, id_prefix)
-    refusal = refuse_abandon(message)
-    if refusal is not None:
-        return Answer(message, Result.REFUSED, refusal)
+    refused = refuse(Action.ABANDON, message)
+    if refused is not None:
+        return refused
     if dry_run:
         body = (
             "its body is gone from the half topic" if message.gone else f"{message.size} bytes go to the discard topic"
         )
         detail = f"would be abandoned; {body}. It can not be delivered: {message.error}. Nothing was written"
         return Answer(message, Result.WOULD_ABANDON, detail)
-    end_offset = write_end(connection, [message], Decision.UNKNOWN, Source.ABANDON, reason, operator)
-    offset = message.half_offset
-    try:
-        applied = wait_applied(connection, view, end_offset, [offset], timeout_s)
-    except TxBridgeError as error:
-        return Answer(message, Result.STORED, lost_sight(end_offset, error), end_offset)
-    if applied is None:
-        return Answer(message, Result.STORED, stored_detail(view, end_offset, timeout_s), end_offset)
-    return judge_abandon(message, end_offset, applied.commands[offset], applied.outcomes[offset])
+    [answer] = act_on_batch(connection, Action.ABANDON, view, [message], reason, operator, timeout_s)
+    return answer

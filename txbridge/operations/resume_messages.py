@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from txbridge.core.end_record import MAX_ENTRIES
 from txbridge.core.names import is_group
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
+from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, batches, foretell, sort_out
 from txbridge.operations.address import find_target
 from txbridge.operations.connection import Connection
 from txbridge.operations.end_writer import check_words
-from txbridge.operations.many import Action, act_on_batch
-from txbridge.operations.model import Answer, OpenMessage, Result
+from txbridge.operations.model import Answer, OpenMessage
 from txbridge.operations.reading import read_views
-from txbridge.operations.resolve_message import DEFAULT_TIMEOUT_S
-from txbridge.operations.verdict import refuse_resume
 from txbridge.operations.view import PartitionView
 
 
@@ -35,7 +32,7 @@ def resume(
     """
     reason, operator = check_words(reason, operator)
     view, message = find_target(connection, target, id_prefix)
-    [answer] = _resume(connection, view, [message], reason, operator, time.monotonic() + timeout_s, timeout_s)
+    [answer] = _resume(connection, view, [message], reason, operator, timeout_s, time.monotonic() + timeout_s)
     return answer
 
 
@@ -66,17 +63,10 @@ def resume_group(
             if message.state is TransactionState.DISCARDED and message.group == group
         ]
         if dry_run:
-            answers += [_foretold(message) for message in found]
+            answers += foretell(Action.RESUME, found)
         else:
-            answers += _resume(connection, view, found, reason, operator, deadline, timeout_s)
+            answers += _resume(connection, view, found, reason, operator, timeout_s, deadline)
     return answers
-
-
-def _foretold(message: OpenMessage) -> Answer:
-    refusal = refuse_resume(message)
-    if refusal is not None:
-        return Answer(message, *refusal)
-    return Answer(message, Result.WOULD_RESUME, "would be resumed; nothing was written")
 
 
 def _resume(
@@ -85,19 +75,11 @@ def _resume(
     messages: Sequence[OpenMessage],
     reason: str,
     operator: str,
-    deadline: float,
     timeout_s: float,
+    deadline: float,
 ) -> list[Answer]:
-    """Resume these messages of one partition and group, in END records of as many as one may hold."""
-    answers: list[Answer] = []
-    wanted: list[OpenMessage] = []
-    for message in messages:
-        refusal = refuse_resume(message)
-        if refusal is None:
-            wanted.append(message)
-        else:
-            answers.append(Answer(message, *refusal))
-    for start in range(0, len(wanted), MAX_ENTRIES):
-        batch = wanted[start : start + MAX_ENTRIES]
-        answers += act_on_batch(connection, Action.RESUME, view, batch, reason, operator, deadline, timeout_s)
+    """Resume these messages of one partition, and say what became of each in the order of offsets."""
+    wanted, answers = sort_out(Action.RESUME, messages)
+    for batch in batches(wanted):
+        answers += act_on_batch(connection, Action.RESUME, view, batch, reason, operator, timeout_s, deadline)
     return sorted(answers, key=lambda answer: answer.message.half_offset)

@@ -11,7 +11,7 @@ from tests.support.open_messages import DISCARDED, HELD
 from txbridge.core.states import TransactionState
 from txbridge.errors import EnvironmentProblemError
 from txbridge.operations import overview
-from txbridge.operations.many import Action, foretell
+from txbridge.operations.actions import Action, foretell
 from txbridge.operations.model import Result
 from txbridge.operations.overview import Cause, read_overview
 from txbridge.operations.reading import TooMuchToReadError

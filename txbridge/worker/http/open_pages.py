@@ -15,7 +15,8 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.log import get_logger
 from txbridge.operations import Answer, Connection, OpenMessage, Result
-from txbridge.operations.many import Action, act_on_many, foretell
+from txbridge.operations.actions import Action, foretell
+from txbridge.operations.many import act_on_many
 from txbridge.operations.overview import OTHER_CAUSES, read_overview
 from txbridge.text import plain
 from txbridge.worker.http.answers import as_json, explain, one_of, require_method, require_token, texts_of
