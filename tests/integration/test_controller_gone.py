@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.harness import eventually, quiet
@@ -29,9 +28,7 @@ def test_clients_that_knew_the_killed_broker_are_answered_by_the_other():
 
 def is_described(client: ControllerRequests) -> bool:
     try:
-        answers = client.ask(
-            lambda admin, seconds: admin.describe_topics(TopicCollection([TOPIC]), request_timeout=seconds), 10
-        )
+        answers = client.describe_topics([TOPIC], 10)
         return len(answers[TOPIC].result().partitions) == 1
     except Exception as error:
         print(repr(error))

@@ -9,11 +9,11 @@ request has failed in librdkafka itself is replaced, and the request is made aga
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 #: A time-out is divided among so many attempts, each with a new client. The second usually succeeds; a client that
@@ -57,6 +57,18 @@ class ControllerRequests:
             else:
                 return answers
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def describe_topics(
+        self, topics: Iterable[str], timeout: float, *, authorized_operations: bool = False
+    ) -> dict[str, Future[Any]]:
+        """What librdkafka's `describe_topics` says of each of these, by name. Never creates one. Raises as `ask`."""
+        names = list(topics)
+        return self.ask(
+            lambda admin, seconds: admin.describe_topics(
+                TopicCollection(names), include_authorized_operations=authorized_operations, request_timeout=seconds
+            ),
+            timeout,
+        )
 
     def _connected(self) -> AdminClient:
         with self._lock:

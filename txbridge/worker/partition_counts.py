@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from confluent_kafka import TopicCollection
-
 from txbridge.core.names import Names
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import get_logger
@@ -74,9 +72,6 @@ class PartitionCounts:
 
     def _counts(self) -> dict[str, int]:
         """By topic. Raises KafkaException, TimeoutError."""
-        topics = list(self._names.identified.values())
-        answers = self._requests.ask(
-            lambda admin, seconds: admin.describe_topics(TopicCollection(topics), request_timeout=seconds),
-            _REQUEST_TIMEOUT_S,
-        )
+        topics = self._names.identified.values()
+        answers = self._requests.describe_topics(topics, _REQUEST_TIMEOUT_S)
         return {topic: len(answers[topic].result().partitions) for topic in topics}

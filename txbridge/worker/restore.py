@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NoReturn
 
-from confluent_kafka import Message, TopicCollection
+from confluent_kafka import Message
 
 from txbridge.core.checkpoint import Checkpoint, parse_op
 from txbridge.core.half_queue import HalfQueue
@@ -173,10 +173,7 @@ def _topic_ids(requests: ControllerRequests, names: Names, partition: int) -> di
     Raises TakeOverRefusedError, KafkaException.
     """
     topics = names.identified
-    answers = requests.ask(
-        lambda admin, seconds: admin.describe_topics(TopicCollection(list(topics.values())), request_timeout=seconds),
-        _REQUEST_TIMEOUT_S,
-    )
+    answers = requests.describe_topics(topics.values(), _REQUEST_TIMEOUT_S)
     facts = {short: answers[topic].result() for short, topic in topics.items()}
     for short, topic in topics.items():
         count = len(facts[short].partitions)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
     AdminClient,
     ConfigResource,
@@ -76,10 +76,7 @@ class Shortage:
     def _look(self) -> None:
         # Without an answer there is nothing to tell: the text that is there already speaks of the connection.
         with suppress(KafkaException, TimeoutError):
-            topics = self._requests.ask(
-                lambda admin, seconds: admin.describe_topics(TopicCollection([self._topic]), request_timeout=seconds),
-                _REQUEST_S,
-            )
+            topics = self._requests.describe_topics([self._topic], _REQUEST_S)
             resource = ConfigResource(ResourceType.TOPIC, self._topic)
             [config] = self._requests.ask(
                 lambda admin, seconds: admin.describe_configs([resource], request_timeout=seconds), _REQUEST_S

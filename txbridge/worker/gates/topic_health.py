@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from txbridge.core.batch import Room
@@ -98,12 +98,7 @@ class TopicHealth:
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic][0] <= now}
         if not unknown:
             return
-        answers = self._requests.ask(
-            lambda admin, seconds: admin.describe_topics(
-                TopicCollection(sorted(unknown)), include_authorized_operations=True, request_timeout=seconds
-            ),
-            _REQUEST_TIMEOUT_S,
-        )
+        answers = self._requests.describe_topics(sorted(unknown), _REQUEST_TIMEOUT_S, authorized_operations=True)
         for topic, answer in answers.items():
             problem = None
             try:
