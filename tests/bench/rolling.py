@@ -7,8 +7,6 @@ import itertools
 import os
 import threading
 import time
-import urllib.error
-import urllib.request
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -22,6 +20,7 @@ from tests.bench.feed import PATIENCE_S, say
 from tests.bench.measure import Ratio, summary
 from tests.chaos.checker import violations
 from tests.chaos.reader import WatchingReader, sighting
+from tests.support import http
 from tests.support.harness import Bridge, WorkerProcess, eventually
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer, TransactionSendResult
 from txbridge.embedded import EmbeddedKafka
@@ -251,11 +250,7 @@ def _told_of_the_group(worker: WorkerProcess) -> Iterator[tuple[str, dict[str, A
 
 
 def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
+    return http.ask_if_there(f"http://127.0.0.1:{port}/readyz", 2).status == 200
 
 
 # --- the pauses -------------------------------------------------------------------------------------------------------

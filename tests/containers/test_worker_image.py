@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-import urllib.request
 
 import docker
 import pytest
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from tests.support import http
 from txbridge import LocalTransactionState, Message, TransactionListener
 from txbridge.core.names import Names
 from txbridge.kafka.admin import Cluster
@@ -65,10 +65,9 @@ def test_the_container_of_a_worker_is_started_when_it_is_ready_and_healthy_soon(
         apply(cluster, Names("images"), PlanOptions(partitions=2, replication_factor=1))
         worker = WorkerContainer(kafka.get_internal_bootstrap_server()).with_network(network)
         with worker.with_option("namespace", "images"):
-            with urllib.request.urlopen(worker.get_url("/readyz"), timeout=5) as answer:
-                assert json.load(answer) == {"ok": True, "reasons": []}
-            with urllib.request.urlopen(worker.get_url("/metrics"), timeout=5) as answer:
-                assert b"txbridge_ready 1.0" in answer.read()
+            ready = http.ask(worker.get_url("/readyz"), 5)
+            assert (ready.status, json.loads(ready.body)) == (200, {"ok": True, "reasons": []})
+            assert b"txbridge_ready 1.0" in http.ask(worker.get_url("/metrics"), 5).body
             wrapped = worker.get_wrapped_container()
             deadline = time.monotonic() + 60  # the check runs every 5 s, and its first may come too early
             while wrapped.attrs["State"]["Health"]["Status"] != "healthy":

@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import time
 import urllib.parse
-import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, start_http_server
 
+from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from tests.unit.project.test_observability import PROMETHEUS_OF_CI, RULES, board
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
@@ -32,11 +32,7 @@ class _Listener(TransactionListener):
 
 
 def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5):
-            return True
-    except OSError:
-        return False
+    return http.ask_if_there(f"http://127.0.0.1:{port}/-/ready", 5).status == 200
 
 
 def _load(bridge: Bridge, topic: str, producer: TransactionProducer) -> None:
@@ -62,8 +58,7 @@ def test_every_panel_of_the_board_has_series(bridge: Bridge, tmp_path: Path) -> 
 
     def ask(path: str, **query: str) -> dict:
         url = f"http://127.0.0.1:{port}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return json.load(answer)["data"]
+        return json.loads(http.ask(url, 5).body)["data"]
 
     expressions = [
         (panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*"))

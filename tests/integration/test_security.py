@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from txbridge_audit.read.kafka_admin import Cluster as AuditCluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.report.model import Entry
 
+from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
 from tests.support.secure_kafka import SecureKafka, User, documented, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
@@ -518,20 +518,10 @@ def test_secrets_appear_in_no_output(scene: Scene) -> None:
     assert user.password not in f"{settings!r} {settings.shown()}"
 
 
-def answered(request: urllib.request.Request) -> str:
-    """What is answered, whatever the status."""
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return str(error.read().decode())
-
-
 def pages(port: int, *more: str) -> str:
     """All that a worker's port shows."""
     paths = ("/metrics", "/livez", "/readyz", "/status", "/status.json", "/act", "/nothing", *more)
-    return "\n".join(answered(urllib.request.Request(f"http://127.0.0.1:{port}{path}")) for path in paths)
+    return "\n".join(http.ask(f"http://127.0.0.1:{port}{path}", 60).text for path in paths)
 
 
 def test_a_worker_shows_password_and_token_in_no_log_metric_or_page(
@@ -552,7 +542,8 @@ def test_a_worker_shows_password_and_token_in_no_log_metric_or_page(
     order = {"of": f"{stuck.partition}:{stuck.offset}", "action": "commit", "reason": "paid", "operator": "eve"}
     for given in ("a-wrong-token-of-this-test", token):
         header = {"Authorization": f"Bearer {given}"}
-        shown += answered(urllib.request.Request(f"http://127.0.0.1:{port}/act", json.dumps(order).encode(), header))
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/act", json.dumps(order).encode(), header)
+        shown += http.ask(request, 60).text
     assert '"result": "committed"' in shown, shown[-1_000:]
     worker.wait_logged("status_page_token_refused")
     started = Path(f"/proc/{worker.pid}/cmdline").read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import http
 from tests.support.browser import Browser, browser
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, WorkerProcess, eventually
 from txbridge.embedded.ports import free_port
@@ -25,16 +25,8 @@ def ask(port: int, path: str, body: object = None, token: str = "", host: str = 
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(f"http://{host}:{port}{path}", data=data, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text = answer.read().decode()
-            return answer.status, json.loads(text) if text.startswith("{") else text
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read().decode()
-            return error.code, json.loads(text) if text.startswith("{") else text
-    except OSError:
-        return 0, None
+    answer = http.ask_if_there(request)
+    return answer.status, json.loads(answer.text) if answer.text.startswith("{") else answer.text
 
 
 def status(port: int) -> dict[str, Any]:
@@ -351,13 +343,10 @@ def proxy(port: int, prefix: str) -> Iterator[str]:
             headers = {"Authorization": self.headers["Authorization"]} if "Authorization" in self.headers else {}
             url = f"http://127.0.0.1:{port}{self.path.removeprefix(prefix)}"
             request = urllib.request.Request(url, data=body, headers=headers)
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
-                    self._reply(answer.status, answer.headers["Content-Type"], answer.read())
-            except urllib.error.HTTPError as error:
-                with error:
-                    self._reply(error.code, error.headers["Content-Type"], error.read())
-            except OSError:
+            answer = http.ask_if_there(request)
+            if answer.status:
+                self._reply(answer.status, answer.headers["Content-Type"], answer.body)
+            else:
                 self._reply(502, "text/plain", b"the worker is away")
 
         def do_GET(self) -> None:

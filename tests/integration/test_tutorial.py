@@ -7,10 +7,10 @@ import re
 import shlex
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.support import http
 from tests.support.harness import WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -31,12 +31,8 @@ def commands() -> list[list[str]]:
 
 
 def place(port: int, order: bytes) -> int:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/", order, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code
+    """The status; 0 while the shop does not answer."""
+    return http.ask_if_there(urllib.request.Request(f"http://127.0.0.1:{port}/", order, method="POST")).status
 
 
 def test_the_shop(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -63,14 +59,7 @@ def test_the_shop(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
         [sys.executable, "shop.py", servers, str(shop_port), str(metrics_port)], cwd=tmp_path, env=environment
     )
     try:
-
-        def answers() -> bool:
-            try:
-                return place(shop_port, b'{"number": "A0", "amount": 1}') in {201, 409}
-            except OSError:
-                return False
-
-        eventually(answers, 60)
+        eventually(lambda: place(shop_port, b'{"number": "A0", "amount": 1}') in {201, 409}, 60)
         assert place(shop_port, b'{"number": "A1", "amount": 250}') == 201
         assert place(shop_port, b'{"number": "A1", "amount": 250}') == 409
         kafka = {"bootstrap.servers": servers, "log_level": 0}
@@ -78,8 +67,7 @@ def test_the_shop(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
         eventually(lambda: sorted(seen()) == [b"A0", b"A1"], 60)
         told = {worker_port: "txbridge_half_oldest_pending_seconds", metrics_port: "txbridge_client_ends_total"}
         for port, metric in told.items():
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
-                assert metric in page.read().decode()
+            assert metric in http.ask(f"http://127.0.0.1:{port}/metrics").text
         [doctor] = [one for one in commands() if one[:2] == ["txbridge", "doctor"]]
         run(doctor)
         billing = subprocess.run([sys.executable, "billing.py", servers], check=False, **txbridge)

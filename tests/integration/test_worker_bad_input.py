@@ -9,12 +9,12 @@ import secrets
 import signal
 import threading
 import time
-import urllib.request
 from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
 
+from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually, quiet
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -292,9 +292,7 @@ def test_p8_a_half_message_in_an_aborted_kafka_transaction_is_one_and_the_log_an
     worker = bridge.worker(metrics_port=port, transaction_timeout=60_000)
 
     def gaps(cause: str) -> float:
-        url = f"http://127.0.0.1:{port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            text = answer.read().decode()
+        text = http.ask(f"http://127.0.0.1:{port}/metrics", 10).text
         [value] = re.findall(rf'^txbridge_errors_total{{cause="{cause}"}} (\S+)$', text, re.MULTILINE)
         return float(value)
 

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Self
 import pytest
 from confluent_kafka.admin import NewPartitions
 
+from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -185,11 +184,5 @@ def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
 
 
 def _ready(port: int) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
+    answer = http.ask_if_there(f"http://127.0.0.1:{port}/readyz", 5)
+    return answer.status, answer.text

@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually, quiet
 from txbridge import ClientMetrics, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
@@ -29,14 +28,8 @@ from txbridge.worker.observe.metrics import WorkerMetrics
 
 def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
     """Status and body; status 0 while nobody answers."""
-    try:
-        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
+    answer = http.ask_if_there(f"http://{host}:{port}{path}", 5)
+    return answer.status, answer.text
 
 
 def reasons(port: int, path: str = "/readyz") -> list[str] | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -13,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from tests.support import http
 from txbridge.core.names import Names
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError
@@ -201,12 +200,7 @@ def test_an_event_loop_that_stands_still_is_not_alive(health, clock):
 
 
 def get(port, path):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read(), answer.headers
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read(), error.headers
+    return http.ask(f"http://127.0.0.1:{port}{path}", 5)
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""Asks an HTTP server: whatever the status, that is its answer, and no socket is left open.
+
+urllib raises an HTTPError for a status such as 503. It is an OSError and it holds the connection: who only catches it
+leaks a socket, and the garbage collector tells of it in another test.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from email.message import Message
+from typing import NamedTuple
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: Message
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+def ask(request: str | urllib.request.Request, timeout: float = 30) -> Answer:
+    """A GET of this URL, or what the request says. An OSError if nobody answers."""
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: TID251
+            return Answer(answer.status, answer.read(), answer.headers)
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.read(), error.headers)
+
+
+def ask_if_there(request: str | urllib.request.Request, timeout: float = 30) -> Answer:
+    """The same; status 0 while nobody answers."""
+    try:
+        return ask(request, timeout)
+    except OSError:
+        return Answer(0, b"", Message())
