@@ -21,11 +21,14 @@ import txbridge
 
 #: Where the exception may come: in our own code. What it does inside of the standard library is not ours to mend.
 OURS = str(Path(txbridge.__file__).parent / "client")
-#: After these, CPython looks whether a signal has come (CHECK_EVAL_BREAKER).
+#: The first instruction of a function, and of a generator that goes on. A tracer is told of a call in its place.
+_BEGIN = dis.opmap["RESUME"]
+#: After these, CPython looks whether a signal has come (CHECK_EVAL_BREAKER). A call by keyword is CALL_KW since 3.13.
 _LOOKS_AFTER = frozenset(
     number
     for name, number in dis.opmap.items()
-    if name in {"CALL", "CALL_FUNCTION_EX", "RESUME"} or ("JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name)
+    if name in {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME"}
+    or ("JUMP_BACKWARD" in name and "NO_INTERRUPT" not in name)
 )
 #: A lock is waited for, and a signal ends the wait.
 _WAITS_BEFORE = frozenset({dis.opmap["BEFORE_WITH"]})
@@ -64,6 +67,9 @@ class Interrupter:
         if frame.f_back is not None:
             # A call of Python code that comes back is no such point.
             self._last[frame.f_back] = None
+        self._last[frame] = _BEGIN
+        # In this order: 3.13 tells of opcodes from the second call on if the frame has no tracer when it is asked.
+        frame.f_trace = self._inside
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._inside
 
@@ -116,6 +122,8 @@ class Run:
         self._thread.start()
 
     def _run(self) -> None:
+        # 3.12 tells of opcodes only who has asked for them, of any frame, before it has begun to trace.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self.interrupter)
         try:
             self._what()

@@ -71,7 +71,7 @@ def test_start(kafka):
         producer = TransactionProducer("orders", Listener(), SETTINGS)
         yield producer.start, producer.close
 
-    assert every_point(kafka, scenario) > 50
+    assert every_point(kafka, scenario) > 100
 
 
 def test_with(kafka):
@@ -151,7 +151,7 @@ def test_sends_one_after_the_other(kafka):
 
         yield send, producer.close
 
-    assert every_point(kafka, scenario) > 100
+    assert every_point(kafka, scenario) > 300
 
 
 def test_an_ordinary_exception_reaches_who_is_interrupted_wherever_it_waits(kafka, monkeypatch):
@@ -197,7 +197,7 @@ def test_submits_and_a_flush(kafka):
 
         yield submit, end
 
-    assert every_point(kafka, scenario) > 100
+    assert every_point(kafka, scenario) > 300
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
@@ -208,7 +208,7 @@ def test_close_and_once_more(kafka, timeout):
         producer.submit_message_in_transaction(MESSAGE)
         yield lambda: producer.close(timeout), producer.close
 
-    assert every_point(kafka, scenario) > 50
+    assert every_point(kafka, scenario) > 100
 
 
 def test_the_fake_is_used(kafka):
