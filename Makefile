@@ -61,13 +61,13 @@ quick: setup check
 	$(BIN)/python -m txbridge.testing.simulator --seeds 300
 
 # The gate. Most tests wait for a Kafka or a worker most of the time: two processes for each processor, each with a Kafka
-# of its own. `make test JOBS=0` runs one test after the other.
+# of its own. `make test JOBS=0` runs one test after the other. The few that failed are run again, alone (tests/gate.py).
 test: setup check
-	$(PYTEST) tests -m "not long" --numprocesses $(JOBS) --dist loadfile
+	$(BIN)/python -m tests.gate $(JOBS) -m "not long"
 
 # The tests that `make test` leaves out: more rows of its matrices, more seeds, every planted defect.
 test-long: setup
-	$(PYTEST) tests -m long --numprocesses $(JOBS) --dist loadfile
+	$(BIN)/python -m tests.gate $(JOBS) -m long
 
 # The worker's image, and the example's tests, in containers: needs Docker and its images, and says so loudly without. Ryuk,
 # which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.

@@ -1,0 +1,48 @@
+"""The gate: what fails beside others is run again alone, and only a few may."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_GATE = Path(__file__).parents[2] / "gate.py"
+_FAILS_ONCE = """
+import pathlib, pytest
+@pytest.mark.parametrize("number", range({count}))
+def test_one(number):
+    seen = pathlib.Path(f"seen{{number}}")
+    first = not seen.exists()
+    seen.touch()
+    assert not first
+def test_other(): pass
+"""
+
+
+def gate(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
+    (folder / "tests").mkdir()
+    (folder / "tests/test_some.py").write_text(body)
+    return subprocess.run([sys.executable, _GATE, "2"], check=False, cwd=folder, capture_output=True, text=True)
+
+
+def test_what_fails_once_is_named_and_run_again_alone(tmp_path: Path) -> None:
+    done = gate(tmp_path, _FAILS_ONCE.format(count=2))
+    assert done.returncode == 0, done.stdout
+    first, _, second = done.stdout.partition("Failed beside others, run again alone (2):")
+    assert "2 failed, 1 passed" in first
+    assert "tests/test_some.py::test_one[0]\n  tests/test_some.py::test_one[1]\n" in second
+    assert "2 passed" in second.splitlines()[-1]
+
+
+def test_what_fails_alone_too_fails_the_gate(tmp_path: Path) -> None:
+    done = gate(tmp_path, "def test_bad(): assert False\ndef test_good(): pass")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "1 failed in" in done.stdout.splitlines()[-1]
+
+
+def test_many_failures_are_no_accident(tmp_path: Path) -> None:
+    done = gate(tmp_path, _FAILS_ONCE.format(count=6))
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "6 failed, 1 passed" in done.stdout.splitlines()[-1]
