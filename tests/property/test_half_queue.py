@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -592,6 +592,14 @@ def test_the_promises_hold_against_the_reference_model(monkeypatch):
     if settings.default.max_examples < 100:
         # Too few to reach everything (HYPOTHESIS_PROFILE=small).
         return
-    assert {name for name, times in REACHED.items() if times} >= {*EFFECTS, *TO_REACH.split()}, (
-        "it did not happen, so it is not tested"
-    )
+    # Hypothesis draws on the constants of all modules that are loaded: other ones whenever other tests run beside it.
+    # So what is rare may take another round.
+    for another in range(4):
+        if not not_reached():
+            break
+        run_state_machine_as_test(seed(another)(HalfQueueMachine), settings=often)
+    assert not not_reached(), "it did not happen, so it is not tested"
+
+
+def not_reached() -> set[str]:
+    return {*EFFECTS, *TO_REACH.split()} - {name for name, times in REACHED.items() if times}

@@ -190,7 +190,7 @@ class Worker:
     def apply(self, draft: Draft, landed: list[tuple[int, list[int]]]) -> None:
         for op_offset, offsets in landed:
             self.queue.note_op(op_offset, offsets)
-        draft.apply()
+        draft.apply(draft.now)
 
     def known(self, below: int) -> dict[int, tuple]:
         """All that matters of the open entries below an offset, and of the outcomes from the watermark to there."""

@@ -23,6 +23,7 @@ from txbridge.core import states
 from txbridge.core.batch import Batch
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
 from txbridge.core.transaction_size import Limits, TransactionSize
@@ -233,6 +234,26 @@ def believe_the_own_clock() -> None:
     BrokerClock.now = BrokerClock.due = lambda self: self._outside.now()
 
 
+def an_interval_counts_from_the_drafting() -> None:
+    """The interval after a check counts from before its Kafka transaction began, however long that takes."""
+    BrokerClock.now_at_latest = lambda _: 0
+
+
+def an_interval_counts_from_the_report() -> None:
+    """It counts from the time that the last checkpoint had when its report came in, however late that was."""
+    BrokerClock.now_at_latest = BrokerClock.now
+
+
+def a_take_over_believes_the_drafting() -> None:
+    """A worker that takes over counts the interval from when its predecessor drafted the check."""
+
+    def take(self, half_offset, value, _next_check=0):
+        restored(self, half_offset, value)
+
+    restored = ParkedEntries.take
+    ParkedEntries.take = take
+
+
 def discard_without_waiting() -> None:
     """The discard does not wait for the interval after the last check."""
     Timers.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
@@ -354,6 +375,9 @@ MUTANTS: dict[str, Callable[[], None]] = {
         keep_a_client_that_is_silent,
         keep_a_client_whose_controller_is_gone,
         believe_the_own_clock,
+        an_interval_counts_from_the_drafting,
+        an_interval_counts_from_the_report,
+        a_take_over_believes_the_drafting,
         discard_without_waiting,
         watermark_passes_the_undecided,
         op_replayed_from_its_end,

@@ -120,11 +120,12 @@ class Checker:
         self._check_malformed_ends(model, ended, new["end"])
         if before and len(finished.records) == 1 and new["op"] > before["op"] and new["end"] == ended:
             self._world.count("checkpoint settled at the ends of the logs")
-        for offset in checked:
+        for offset, appended in checked.items():
             parked = self._parked[number].get(offset, {})
             half = model.halves[offset]
             self._require(parked.get("checks") == half.checks, "P6", f"{number}:{offset}: a check was not counted")
-            half.due = parked["next"]
+            # Not what the worker has written: from when the application can see the check.
+            half.due = appended + self._times.interval
         self._checkpoint[number] = new
 
     def _check_checkpoint(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
@@ -274,8 +275,9 @@ class Checker:
         witness: Witness,
         end: int,
         began: int,
-    ) -> set[int]:
-        model, found = self.models[number], set()
+    ) -> dict[int, int]:
+        """The half offsets that were checked, and when their checks were appended (ms)."""
+        model, found = self.models[number], dict[int, int]()
         prefix = self._names.check("")
         for topic, records in by_topic.items():
             if not topic.startswith(prefix):
@@ -304,7 +306,7 @@ class Checker:
                 )
                 self._no_earlier_decision(model, offset, half, witness, "P6")
                 self._world.count("transition pending check")
-                found.add(offset)
+                found[offset] = stored.appended
         return found
 
     def _no_earlier_decision(

@@ -105,7 +105,7 @@ class Partition:
         for _, offsets in draft.ops():
             self.queue.note_op(self.next_op, offsets)
             self.next_op += 2
-        draft.apply()
+        draft.apply(draft.now)
         return draft
 
     def step(self, now: int, *records: EndRecord, **limits: int) -> Draft:

@@ -22,7 +22,8 @@ class Draft:
 
     def __init__(self, queue: HalfQueue, now: int, due: int | None = None) -> None:
         self._queue = queue
-        self._now = now
+        #: When it is drafted (ms).
+        self.now = now
         # What falls due until then is due; not later than `now`.
         self._due = now if due is None else due
         self._final: dict[int, TransactionState] = {}
@@ -133,11 +134,11 @@ class Draft:
             self._final[entry.offset] = state
             self.abandoned.append(Abandoned(entry, record.client_id, command.remark))
         elif state is TransactionState.HELD:
-            due = self._queue.policy.retry_refused(self._now, 1)
+            due = self._queue.policy.retry_refused(self.now, 1)
             self.held.append(self._change(entry, state, due, decided=record.offset, error=why, attempts=1))
         else:
-            anew = {"checks": 0, "resumed": self._now, "reason": None, "discarded_at": None, "error": None}
-            self.resumed.append(self._change(entry, state, self._now, attempts=0, **anew))
+            anew = {"checks": 0, "resumed": self.now, "reason": None, "discarded_at": None, "error": None}
+            self.resumed.append(self._change(entry, state, self.now, attempts=0, **anew))
 
     def _deliver(self, entry: HalfEntry) -> None:
         self._final[entry.offset] = TransactionState.COMMITTED
@@ -169,7 +170,7 @@ class Draft:
                 continue
             del self._taken[entry.offset]
             # The back-off of one that waits for others begins anew.
-            self._queue.timers.postpone(entry, self._now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
+            self._queue.timers.postpone(entry, self.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
 
     def _put_back(self, entry: HalfEntry) -> None:
         """Back into the schedule at once, whatever becomes of this transaction."""
@@ -209,7 +210,7 @@ class Draft:
         return looked_at
 
     def _check(self, entry: HalfEntry) -> None:
-        due, checks = self._queue.policy.next_check(self._now), entry.checks + 1
+        due, checks = self._queue.policy.next_check(self.now), entry.checks + 1
         changed = self._change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
         # Once it has been refused, the shell writes it apart from others.
         self.checks.append(changed._replace(attempts=entry.attempts))
@@ -218,13 +219,13 @@ class Draft:
     def _put_off(self, entry: HalfEntry, why: str) -> None:
         """The check topic does not take its check: not counted, and tried later. OFFSET tells why, from now on."""
         if entry.error is None:
-            due = self._queue.policy.retry_refused(self._now, 1)
+            due = self._queue.policy.retry_refused(self.now, 1)
             self.unchecked.append(self._change(entry, entry.state, due, error=why, attempts=1))
             return
         # OFFSET tells already. Back into the schedule at once, whatever becomes of this transaction.
         del self._taken[entry.offset]
         attempts = entry.attempts + (not isinstance(why, InTurn))
-        self._queue.timers.postpone(entry, self._now, why, max(1, attempts))
+        self._queue.timers.postpone(entry, self.now, why, max(1, attempts))
 
     def discard(self, as_of: int, limit: int) -> int:
         """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
@@ -247,7 +248,7 @@ class Draft:
 
     def _give_up(self, entry: HalfEntry, reason: str) -> None:
         state = TRANSITIONS[entry.state, Event.GIVE_UP].state
-        due = self._now + self._queue.policy.discard_retention
+        due = self.now + self._queue.policy.discard_retention
         self.discards.append(self._change(entry, state, due, reason=reason))
         self.bytes += entry.size
 
@@ -276,7 +277,7 @@ class Draft:
                     watermark = offset
                     break
             elif not entry.parked and offset not in self._changed:
-                old = grown_old and self._now - entry.born >= policy.effective_park_after
+                old = grown_old and self.now - entry.born >= policy.effective_park_after
                 if parked == limit or not (old or queue.lags_behind(offset, passed_bytes)):
                     watermark = offset
                     break
@@ -366,9 +367,16 @@ class Draft:
         )
         return [(outcome, offsets) for outcome, offsets in named if offsets]
 
-    def apply(self) -> None:
-        """Kafka has committed this draft: make it the state."""
+    def apply(self, now: int) -> None:
+        """Kafka has committed this draft, as is known at `now` (ms): make it the state.
+
+        An application sees a check when it is committed, and has a full interval from then on to answer. So the next
+        one is due later than this Kafka transaction has written, by the time that the transaction took.
+        """
         queue = self._queue
+        for offset in {entry.offset for entry in self.checks}:
+            entry = self._changed[offset]
+            self._changed[offset] = entry._replace(next_due=max(entry.next_due, queue.policy.next_check(now)))
         queue.next_end, queue.next_entry = self.next_end, self.next_entry
         queue.finish([entry.offset for entry in self.deliver], Outcome.COMMIT)
         queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)

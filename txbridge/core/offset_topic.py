@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, offset_headers
 from txbridge.core.half_entry import HalfEntry, parse_parked
 from txbridge.core.headers import MalformedRecordError, NewerVersionError, OurHeaders, whole_number
 from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedRow, ParkedTable
+from txbridge.core.states import TransactionState
 
 #: What a worker writes: a million records need not be looked at header by header.
 _OURS = offset_headers()
@@ -37,9 +39,14 @@ class ParkedEntries(Mapping[int, HalfEntry]):
     def __len__(self) -> int:
         return len(self._plain) + len(self._others)
 
-    def take(self, half_offset: int, value: bytes | None) -> None:
-        """Fold one record; None is a tombstone. Raises MalformedRecordError."""
+    def take(self, half_offset: int, value: bytes | None, next_check: int = 0) -> None:
+        """Fold one record; None is a tombstone. Raises MalformedRecordError.
+
+        `next_check` (ms): not earlier is the next check due when this record was written for a check.
+        """
         parsed = None if value is None else parse_parked(half_offset, value)
+        if parsed is not None and parsed.next_due < next_check and _tells_of_check(parsed):
+            parsed = parsed._replace(next_due=next_check)
         if isinstance(parsed, ParkedRow):
             self._others.pop(half_offset, None)
             self._plain.put(parsed)
@@ -59,10 +66,15 @@ class ParkedEntries(Mapping[int, HalfEntry]):
 
 
 class OffsetTopic:
-    """What OFFSET says of one partition, folded record by record."""
+    """What OFFSET says of one partition, folded record by record.
 
-    def __init__(self, topic_names: Names, partition: int) -> None:
+    `policy`: of whoever goes on with it. An interval between two checks then counts from when the first was appended,
+    in one Kafka transaction with its parked entry, and not from when that transaction began.
+    """
+
+    def __init__(self, topic_names: Names, partition: int, policy: CheckPolicy | None = None) -> None:
         self.partition = partition
+        self._policy = policy
         self._checkpoint_key = topic_names.checkpoint_key(partition)
         self._parked_prefix = self._checkpoint_key + b"/"
         self.checkpoint: Checkpoint | None = None
@@ -79,20 +91,30 @@ class OffsetTopic:
         """OFFSET offset of, and what is wrong with, the first record of a later version that still counts."""
         return min(self._newer.values(), default=None)
 
-    def take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int = -1) -> None:
+    def take(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        offset: int = -1,
+        appended: int | None = None,
+    ) -> None:
         """Fold one record. Raises MalformedRecordError, and folds nothing, for one that no worker of ours writes.
 
+        `appended`: its append time (ms).
         Of a later version (NewerVersionError) it is remembered as such, until a record that can be read has its key.
         """
         try:
-            self._take(key, value, headers, offset)
+            self._take(key, value, headers, offset, appended)
         except NewerVersionError as error:
             self._newer[key or b""] = (offset, str(error))
             raise
         if self._newer:
             self._newer.pop(key or b"", None)
 
-    def _take(self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int) -> None:
+    def _take(
+        self, key: bytes | None, value: bytes | None, headers: Headers | None, offset: int, appended: int | None
+    ) -> None:
         if key == self._checkpoint_key:
             OurHeaders(headers).require_version("checkpoint")
             if value is None:
@@ -102,7 +124,8 @@ class OffsetTopic:
         half_offset = self._half_offset(key or b"")
         if headers != _OURS:
             OurHeaders(headers).require_version("parked entry")
-        self.parked.take(half_offset, value)
+        next_check = 0 if self._policy is None or appended is None else self._policy.next_check(appended)
+        self.parked.take(half_offset, value, next_check)
 
     def _half_offset(self, key: bytes) -> int:
         """Which half message the key of a parked entry names."""
@@ -111,3 +134,10 @@ class OffsetTopic:
             raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
         # Bounded before int(), which refuses thousands of digits with another exception.
         return whole_number(digits.decode(), "half offset of the key")
+
+
+def _tells_of_check(parsed: ParkedRow | HalfEntry) -> bool:
+    """Whether it was written together with a check: then it is pending, and its next check was not put off since."""
+    if isinstance(parsed, HalfEntry) and (parsed.state is not TransactionState.PENDING or parsed.error is not None):
+        return False
+    return parsed.checks > 0

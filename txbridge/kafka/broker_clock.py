@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from txbridge.kafka.environment import Outside
 from txbridge.log import get_logger
 
@@ -34,13 +36,18 @@ class BrokerClock:
     def __init__(self, partition: int, outside: Outside) -> None:
         self._partition = partition
         self._outside = outside
-        #: The append time (ms) of the latest checkpoint, and when it was known (s, monotonic).
-        self._latest: tuple[int, float] | None = None
+        #: The append time (ms) of the latest checkpoint, when it was known (s, monotonic), and when at the earliest it
+        #: was appended (s, monotonic).
+        self._latest: tuple[int, float, float] | None = None
         self._told = False
 
-    def appended(self, milliseconds: int) -> None:
-        """A broker has just stored a checkpoint, at this time of its clock."""
-        self._latest = milliseconds, self._outside.monotonic()
+    def appended(self, milliseconds: int, began: float | None = None) -> None:
+        """A broker has just stored a checkpoint, at this time of its clock.
+
+        `began` (s, monotonic): when its Kafka transaction began; without it: now.
+        """
+        known = self._outside.monotonic()
+        self._latest = milliseconds, known, known if began is None else began
         problem = self.problem
         if (problem is not None) is not self._told:
             self._told = problem is not None
@@ -53,6 +60,13 @@ class BrokerClock:
         """The time that is written down (ms): the brokers', or a little earlier."""
         theirs = self._theirs()
         return (self._outside.now() if theirs is None else theirs) + self._outside.shift()
+
+    def now_at_latest(self) -> int:
+        """The same (ms), or a little later: what has to pass from now on has passed by their clock, too."""
+        if self._latest is None:
+            return self.now()
+        appended, _, began = self._latest
+        return appended + math.ceil((self._outside.monotonic() - began) * 1000) + self._outside.shift()
 
     def due(self) -> int:
         """What falls due until this time is due (ms)."""
@@ -87,5 +101,5 @@ class BrokerClock:
         latest = self._latest
         if latest is None:
             return None
-        appended, at = latest
-        return appended + int((self._outside.monotonic() - at) * 1000)
+        appended, known, _ = latest
+        return appended + int((self._outside.monotonic() - known) * 1000)

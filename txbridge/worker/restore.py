@@ -194,7 +194,7 @@ def read_offset_topic(
 ) -> OffsetTopic:
     """The last checkpoint of OFFSET and the parked entries, reading from `start`."""
     names = context.names
-    offset_topic = OffsetTopic(names, partition)
+    offset_topic = OffsetTopic(names, partition, context.policy)
     strangers = _Strangers(names.offset, partition)
     low, high = _bounds(context, names.offset, partition)
     if low > 0:
@@ -210,7 +210,8 @@ def read_offset_topic(
         reader.start(start)
         for message in reader.read_to(high, stopping):
             try:
-                offset_topic.take(message.key(), message.value(), headers_of(message), offset_of(message))
+                appended = message.timestamp()[1]
+                offset_topic.take(message.key(), message.value(), headers_of(message), offset_of(message), appended)
             except MalformedRecordError as error:
                 strangers.note(offset_of(message), error)
         offset_topic.position = reader.position

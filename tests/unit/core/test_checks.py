@@ -117,7 +117,7 @@ def test_p6_checks_are_as_of_a_time_before_the_transaction():
     draft = partition.draft(7_000, checks=0)
     draft.abandon()
     later = partition.draft(6_999)
-    later._now = 9_000
+    later.now = 9_000
     later.send_checks(7_000, lambda group: True, 10)
     assert [(one.offset, one.next_due) for one in later.checks] == [(0, 39_000)]
 
@@ -209,6 +209,20 @@ def test_p7_discarded_a_full_interval_after_the_last_check_and_never_with_it():
     assert (changed.state, changed.checks, changed.reason) == (TransactionState.DISCARDED, 3, MAX_CHECKS)
     assert changed.next_due == 97_010 + RETENTION
     assert (draft.ops(), draft.tombstones, draft.checks) == ([(Outcome.DISCARD, [0])], [], [])
+
+
+def test_p6_p7_an_interval_counts_from_when_the_check_is_known_to_be_committed():
+    partition = Partition().prepare(0)
+    draft = partition.draft(7_000)
+    assert [(one.offset, one.next_due) for one in draft.checks] == [(0, 37_000)]
+    # Its Kafka transaction took four seconds: so long nobody could see the check.
+    draft.apply(11_000)
+    assert partition.draft(40_999).checks == []
+    second = partition.draft(41_000)
+    assert offsets(second.checks) == [0]
+    # A clock that is behind takes nothing away.
+    second.apply(40_000)
+    assert partition.queue.next_due() == 71_000
 
 
 def test_p7_a_message_is_discarded_once():

@@ -77,7 +77,7 @@ def test_either_offset_ends_the_one_transaction() -> None:
     assert partition.queue.read_malformed(1, 100)
     draft = partition.draft(2_000, end(0, entry(1, COMMIT, id_of(0))))
     assert ([one.offset for one in draft.deliver], draft.malformed, draft.refused) == ([0], [1], [])
-    draft.apply()
+    draft.apply(2_000)
     late = partition.draft(3_000, end(1, entry(1, ROLLBACK, id_of(0)), entry(0, COMMIT)))
     assert [refusal.reason.value for refusal in late.refused] == ["contradiction", "repeat"]
 

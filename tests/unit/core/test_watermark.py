@@ -379,7 +379,7 @@ def test_several_op_records_of_one_transaction():
     assert draft.ops() == [(Outcome.COMMIT, [1]), (Outcome.ROLLBACK, [2])]
     partition.queue.note_op(10, [1])
     partition.queue.note_op(11, [2])
-    draft.apply()
+    draft.apply(NOW)
     assert partition.queue.replay_op == 10
     partition.next_op = 13
     partition.step(NOW, end(1, entry(0, COMMIT)))
@@ -392,13 +392,13 @@ def test_an_op_record_whose_offset_was_not_told_is_replayed_from_before_it(unkno
     draft = partition.draft(NOW, end(0, entry(1, COMMIT), entry(2, ROLLBACK)))
     partition.queue.note_op(unknown, [1])
     partition.queue.note_op(unknown, [2])
-    draft.apply()
+    draft.apply(NOW)
     assert partition.queue.replay_op == 19
     assert Partition().prepare(0, 1).queue.replay_op == 0
     fresh = Partition().prepare(0, 1)
     draft = fresh.draft(NOW, end(0, entry(1, COMMIT)))
     fresh.queue.note_op(unknown, [1])
-    draft.apply()
+    draft.apply(NOW)
     assert fresh.queue.replay_op == 0
 
 

@@ -43,6 +43,18 @@ def test_p6_p7_a_clock_that_is_73_hours_ahead_makes_nothing_due():
     assert [(line["event"], line["log_level"], line["partition"]) for line in logs] == [("clock_differs", "error", 2)]
 
 
+def test_p6_p7_the_latest_time_that_it_can_be_counts_from_before_the_append():
+    machine = Machine(own=1_000_000)
+    clock = BrokerClock(0, machine)
+    assert clock.now_at_latest() == 1_000_000
+    began = machine.monotonic()
+    machine.pass_time(750)
+    # Appended at some time of the 750 ms; told just now.
+    clock.appended(1_000_200, began)
+    machine.pass_time(250)
+    assert (clock.now(), clock.now_at_latest()) == (1_000_450, 1_001_200)
+
+
 def test_p6_p7_a_brokers_clock_that_jumps_ahead_makes_nothing_due():
     machine = Machine(own=1_000_000)
     clock = BrokerClock(0, machine)

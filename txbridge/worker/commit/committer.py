@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.discard_record import MalformedRecord
@@ -86,7 +87,7 @@ class Committer:
         Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
         """
         state = self._state
-        receipt = Receipt(appended=self._clock.appended)
+        receipt = Receipt()
         try:
             bodies = load_bodies(draft, state.payloads, self._topics)
         except BaseException:
@@ -110,6 +111,7 @@ class Committer:
             self._find_offset_topic_end()
         contents = replace(contents, offset_topic_end=state.offset_topic_end)
         started = self._outside.monotonic()
+        receipt.appended = partial(self._clock.appended, began=started)
         # Whatever becomes of it: should it be aborted, OFFSET ends further on.
         self._look_again = state.offset_topic_end is not None
         try:
@@ -175,7 +177,7 @@ class Committer:
         state, draft = self._state, contents.draft
         for op_offset, half_offsets in receipt.ops:
             state.queue.note_op(op_offset, half_offsets)
-        draft.apply()
+        draft.apply(self._clock.now_at_latest())
         assert receipt.checkpoint is not None
         state.checkpoint, state.checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
         state.offset_topic_end, self._look_again = receipt.offset_topic_end, False
