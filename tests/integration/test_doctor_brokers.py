@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from tests.support.harness import eventually, quiet
@@ -36,6 +38,10 @@ def findings(servers: str) -> tuple[int, dict[str, list[str]]]:
     return done.returncode, found
 
 
+def warning(finding: str) -> str | None:
+    return finding if finding.startswith("warning") else None
+
+
 def unclean(admin: AdminClient, topic: str) -> None:
     operation = AlterConfigOpType.SET
     entry = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=operation)
@@ -43,46 +49,60 @@ def unclean(admin: AdminClient, topic: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(120)
 
 
-def test_two_brokers_are_examined_and_then_one_without_a_controller() -> None:
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[EmbeddedKafka, SecondBroker]]:
+    """With the topics of the default namespace on both."""
     with EmbeddedKafka(config={**SESSION, **COPIES}) as first, SecondBroker(first, COPIES) as second:
-        servers = f"{first.bootstrap_servers},{second.bootstrap_servers}"
-        applied = cli(servers, "topics", "apply", "--min-insync-replicas", "2")
+        applied = cli(both(first, second), "topics", "apply", "--min-insync-replicas", "2")
         assert applied.returncode == 0, applied.stderr
-        code, found = findings(servers)
-        assert found["limits"] == [
-            "ok: the brokers accept commit_timeout and session_timeout, and elect no unclean leaders"
-        ]
-        assert found["replication"] == ["ok: all topics have 2 copies or more, all of them in sync"]
-        # Nothing is left but that nobody works here.
-        levels = {line.partition(":")[0] for lines in found.values() for line in lines}
-        assert (code, levels, found["workers"][0][:7]) == (1, {"ok", "note", "problem"}, "problem")
+        yield first, second
 
-        unclean(AdminClient(quiet(servers)), Names().op)
-        eventually(lambda: findings(servers)[1]["replication"][0].startswith("warning"), 20)
-        text = findings(servers)[1]["replication"][0]
-        assert text.startswith(f"warning: unclean.leader.election.enable is true for {Names().op}: ")
-        plan = cli(servers, "topics", "plan", "--min-insync-replicas", "2", "--format", "json")
-        assert plan.returncode == 0, plan.stderr
-        notes = {one["topic"]: one["notes"] for one in json.loads(plan.stdout)["topics"]}
-        # By default discarded messages outlive their bodies, which is told as well.
-        assert [topic for topic, told in notes.items() if told] == [Names().op, Names().discard]
-        assert notes[Names().op][0].startswith("unclean.leader.election.enable is true: ")
 
-        # The controller hangs, and then it is gone: no verdict, and no trace. Kafka names any broker as the controller
-        # to clients: which of the two sentences comes is by chance.
-        first_address = first.bootstrap_servers
+def both(first: EmbeddedKafka, second: SecondBroker) -> str:
+    return f"{first.bootstrap_servers},{second.bootstrap_servers}"
+
+
+def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -> None:
+    servers = both(*brokers)
+    code, found = findings(servers)
+    assert found["limits"] == [
+        "ok: the brokers accept commit_timeout and session_timeout, and elect no unclean leaders"
+    ]
+    assert found["replication"] == ["ok: all topics have 2 copies or more, all of them in sync"]
+    # Nothing is left but that nobody works here.
+    levels = {line.partition(":")[0] for lines in found.values() for line in lines}
+    assert (code, levels, found["workers"][0][:7]) == (1, {"ok", "note", "problem"}, "problem")
+
+    unclean(AdminClient(quiet(servers)), Names().op)
+    text = eventually(lambda: warning(findings(servers)[1]["replication"][0]), 20)
+    assert text.startswith(f"warning: unclean.leader.election.enable is true for {Names().op}: ")
+    plan = cli(servers, "topics", "plan", "--min-insync-replicas", "2", "--format", "json")
+    assert plan.returncode == 0, plan.stderr
+    notes = {one["topic"]: one["notes"] for one in json.loads(plan.stdout)["topics"]}
+    # By default discarded messages outlive their bodies, which is told as well.
+    assert [topic for topic, told in notes.items() if told] == [Names().op, Names().discard]
+    assert notes[Names().op][0].startswith("unclean.leader.election.enable is true: ")
+
+
+@pytest.mark.parametrize("lost", ["hangs", pytest.param("is gone", marks=pytest.mark.long)])
+def test_without_a_controller_there_is_no_verdict_and_no_trace(
+    brokers: tuple[EmbeddedKafka, SecondBroker], lost: str
+) -> None:
+    """Kafka names any broker as the controller to clients: which of the two sentences comes is by chance."""
+    first, second = brokers
+    first_address = first.bootstrap_servers
+    if lost == "hangs":
         first.pause()
-        try:
-            code, found = findings(second.bootstrap_servers)
-        finally:
-            first.resume()
-        assert code == 2
-        sentences = ("answers, but its controller does not: ", f"{first_address} does not answer")
-        assert any(one in found["connection"][0] for one in sentences), found["connection"]
+    else:
         first.kill()
+    try:
         code, found = findings(second.bootstrap_servers)
-        assert code == 2
-        assert any(one in found["connection"][0] for one in sentences), found["connection"]
         listed = cli(second.bootstrap_servers, "pending")
-        assert listed.returncode == 2
-        assert "Traceback" not in listed.stderr
+    finally:
+        if lost == "hangs":
+            first.resume()
+    assert code == 2
+    sentences = ("answers, but its controller does not: ", f"{first_address} does not answer")
+    assert any(one in found["connection"][0] for one in sentences), found["connection"]
+    assert listed.returncode == 2
+    assert "Traceback" not in listed.stderr
