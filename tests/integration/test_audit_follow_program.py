@@ -84,19 +84,47 @@ def stray(servers: str, topic: str, half: int) -> None:
     assert producer.flush(120) == 0
 
 
+def report_stands(folder: Path) -> bool:
+    """A step has ended: its alarms are raised, and the files written."""
+    return (folder / "report").exists()
+
+
 @pytest.mark.timeout(1800)
-def test_program_follows_ends_and_goes_on(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_program_raises_a_violation_that_comes_and_is_ended_by_a_signal(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers
     writer = Writer(servers, NAMESPACE, seed=5, batch=200)
     writer.plant(transactions=200, each=1)
     planted = sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
     with following(servers, tmp_path) as process:
-        eventually((tmp_path / "report").exists, timeout=PATIENCE)
+        eventually(lambda: report_stands(tmp_path), timeout=PATIENCE)
+        eventually(lambda: len(raised(servers)) == planted, timeout=PATIENCE)
+        since = time.monotonic()
+        stray(servers, writer.topics[0], 1_000_000)
+        eventually(lambda: len(raised(servers)) > planted, timeout=PATIENCE)
+        print(f"a phantom was raised after {time.monotonic() - since:.1f} s")
+        report = ended_by(process, signal.SIGTERM)
+    alarms = raised(servers)
+    assert len(alarms) == planted + 1
+    assert (alarms[-1]["kind"], alarms[-1]["transaction"]) == ("PHANTOM", "FFFFFFFF")
+    assert Counter(alarm["id"] for alarm in alarms).most_common(1)[0][1] == 1
+    assert isinstance(report["violations"], dict)
+    assert report["violations"]["total"] == len(alarms)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_program_goes_on_where_it_was_ended(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """A follower in this process that goes on is in test_audit_corruption.py."""
+    servers = kafka.bootstrap_servers
+    writer = Writer(servers, NAMESPACE, seed=5, batch=200)
+    writer.plant(transactions=200, each=1)
+    planted = sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
+    with following(servers, tmp_path) as process:
+        eventually(lambda: report_stands(tmp_path), timeout=PATIENCE)
         for number in range(3):
-            before, since = len(raised(servers)), time.monotonic()
+            before = len(raised(servers))
             stray(servers, writer.topics[0], 1_000_000 + number)
             eventually(lambda: len(raised(servers)) > before, timeout=PATIENCE)  # noqa: B023  (called at once)
-            print(f"a phantom was raised after {time.monotonic() - since:.1f} s")
         report = ended_by(process, signal.SIGTERM)
     alarms, written = raised(servers), (tmp_path / "report").stat().st_mtime
     assert len(alarms) == planted + 3
