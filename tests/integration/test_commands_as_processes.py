@@ -378,7 +378,7 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
         assert "ModuleNotFoundError" not in errors
 
 
-@pytest.mark.parametrize("words", ["--help", "--format json", "--format table"])
+@pytest.mark.parametrize("words", ["--help", pytest.param("--format json", marks=pytest.mark.long), "--format table"])
 def test_the_audits_program_loses_its_output_as_the_commands_do(
     words: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
