@@ -709,7 +709,8 @@ def test_start_gives_up_in_the_end(face, caplog):
     began = time.monotonic()
     with pytest.raises(KafkaUnreachableError, match="can not be reached"):
         producer.send(Message("t", b"v"))
-    assert 0.5 < time.monotonic() - began < 60
+    # A single request may take ten seconds, and must not. The second that was asked for, and what a busy machine takes.
+    assert 0.5 < time.monotonic() - began < 9
     producer.close()
     assert [record.event for record in caplog.records if hasattr(record, "event")][:1] == ["kafka_connection_lost"]
 

@@ -49,8 +49,9 @@ def test_a_prepare_without_enough_replicas_fails_in_time_and_says_so(request):
             return all(words in text for text in told)
 
         eventually(all_say_why, 60, lambda: "\n".join(told))
-        # The time-out, the second that librdkafka has to say it itself, and what a loaded machine takes.
-        assert max(took) < 3 + 1 + 20, took
+        # The time-out, the second that librdkafka has to say it itself, and what a busy machine takes. Without a
+        # deadline of its own a prepare took 9.8 s.
+        assert max(took) < 3 + 1 + 5, took
         for producer in producers:
             producer.close(0)
             producer.end_loop()

@@ -23,7 +23,6 @@ from txbridge.core import states
 from txbridge.core.batch import Batch
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
 from txbridge.core.transaction_size import Limits, TransactionSize
@@ -244,16 +243,6 @@ def an_interval_counts_from_the_report() -> None:
     BrokerClock.now_at_latest = BrokerClock.now
 
 
-def a_take_over_believes_the_drafting() -> None:
-    """A worker that takes over counts the interval from when its predecessor drafted the check."""
-
-    def take(self, half_offset, value, _next_check=0):
-        restored(self, half_offset, value)
-
-    restored = ParkedEntries.take
-    ParkedEntries.take = take
-
-
 def discard_without_waiting() -> None:
     """The discard does not wait for the interval after the last check."""
     Timers.take_exhausted = lambda self, now, limit: self._taken(self._exhausted, now + 1_000_000, limit)
@@ -377,7 +366,6 @@ MUTANTS: dict[str, Callable[[], None]] = {
         believe_the_own_clock,
         an_interval_counts_from_the_drafting,
         an_interval_counts_from_the_report,
-        a_take_over_believes_the_drafting,
         discard_without_waiting,
         watermark_passes_the_undecided,
         op_replayed_from_its_end,
