@@ -5,17 +5,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.support.harness import COMMIT, Bridge, eventually
 from txbridge.config.worker import WorkerSettings
+from txbridge.core.offset_topic import OffsetTopic
 from txbridge.embedded import EmbeddedKafka
+from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.config import producer_config
+from txbridge.operations import acknowledge_loss
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.connection import Connection
-from txbridge.operations.reading import read_view
+from txbridge.operations.reading import read_offset, read_view
 from txbridge.worker import owner
 
 
@@ -95,6 +99,13 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         assert not acknowledge(connection, 0, reason="again", operator="ann").is_written
 
 
+def _as_a_former_leader(*question: Any) -> tuple[OffsetTopic, list[str]]:
+    """What OFFSET says, by a broker that does not have its last record."""
+    offset_topic, warnings = read_offset(*question)
+    offset_topic.position -= 1
+    return offset_topic, warnings
+
+
 def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
     own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +124,11 @@ def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
         for one in prepared[3:]:
             bridge.decide(one, COMMIT)
         refused.wait_error("holds another record at offset 2")
+        with monkeypatch.context() as patch:
+            patch.setattr(acknowledge_loss, "read_offset", _as_a_former_leader)
+            with pytest.raises(EnvironmentProblemError, match="nothing was written, look again"):
+                acknowledge(_connection(bridge), 0, reason="power loss", operator="ann")
+        assert "cut" not in bridge.checkpoint(0)
         assert acknowledge(_connection(bridge), 0, reason="power loss", operator="ann").is_written
         refused.wait_serving()
         bridge.wait_visible(topic, [b"%d" % number for number in range(6)])

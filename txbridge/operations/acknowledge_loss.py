@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -166,34 +166,57 @@ def _write(connection: Connection, partition: int, before: Checkpoint, after: Ch
     try:
         producer = open_fence(connection.kafka, transactional_id, names.half, _COMMIT_TIMEOUT_MS, watch)
         with open_reader(connection, names.half, partition, committed=False) as reader:
-            if _read_offset_topic(connection, partition, reader).checkpoint != before:
+            found = _read_offset_topic(connection, partition, reader)
+            if found.checkpoint != before:
                 raise EnvironmentProblemError(
                     f"a worker has written the checkpoint of partition {partition} meanwhile: look again",
                 )
-        errors: list[KafkaError] = []
+        written = _Written()
         producer.begin_transaction()
         for offset in gone:
-            _produce(producer, names.offset, partition, names.parked_key(partition, offset), None, errors)
-        _produce(producer, names.offset, partition, names.checkpoint_key(partition), after.encode(), errors)
+            _produce(producer, names.offset, partition, names.parked_key(partition, offset), None, written)
+        _produce(producer, names.offset, partition, names.checkpoint_key(partition), after.encode(), written)
         guarded(producer.flush, _COMMIT_TIMEOUT_MS / 1000)
-        if errors:
-            raise KafkaException(named(errors[0], "WRITE", f"topic {names.offset}"))
+        if written.errors:
+            raise KafkaException(named(written.errors[0], "WRITE", f"topic {names.offset}"))
+        if min(written.offsets) != found.position:
+            # Whoever said where OFFSET ends did not lead it any more: the checkpoint at hand may be an old one.
+            guarded(producer.abort_transaction, _COMMIT_TIMEOUT_MS / 1000)
+            raise EnvironmentProblemError(
+                f"{names.offset}[{partition}] was read up to {found.position}, and goes on to {min(written.offsets)}: "
+                f"nothing was written, look again",
+            )
         guarded(producer.commit_transaction, _COMMIT_TIMEOUT_MS / 1000)
     except FencedError as error:
         raise EnvironmentProblemError(f"a worker has taken partition {partition} meanwhile: look again") from error
 
 
-def _produce(
-    producer: Producer, topic: str, partition: int, key: bytes, value: bytes | None, errors: list[KafkaError]
-) -> None:
-    def report(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            errors.append(error)
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What became of the records of the Kafka transaction."""
 
+    offsets: list[int] = field(default_factory=list)
+    errors: list[KafkaError] = field(default_factory=list)
+
+    def report(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(error)
+        else:
+            self.offsets.append(offset_of(message))
+
+
+def _produce(
+    producer: Producer, topic: str, partition: int, key: bytes, value: bytes | None, written: _Written
+) -> None:
     while True:
         try:
             producer.produce(
-                topic, value=value, key=key, partition=partition, headers=[*offset_headers()], on_delivery=report
+                topic,
+                value=value,
+                key=key,
+                partition=partition,
+                headers=[*offset_headers()],
+                on_delivery=written.report,
             )
         except BufferError:
             guarded(producer.poll, 0.1)
