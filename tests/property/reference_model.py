@@ -87,6 +87,8 @@ class Reference:
         message.checks, message.due = message.checks + 1, now + self.interval
 
     def is_check_due(self, message: Message, as_of: int) -> bool:
+        if message.since + self.max_age <= as_of:
+            return False
         return message.state == "pending" and message.checks < self.max_checks and message.due <= as_of
 
     def discard_reasons(self, message: Message, as_of: int) -> set[str]:

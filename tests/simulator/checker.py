@@ -45,6 +45,8 @@ class Checker:
         ]
         self._checkpoint: list[dict[str, Any] | None] = [None] * partitions
         self._parked: list[dict[int, dict[str, Any]]] = [{} for _ in range(partitions)]
+        #: When their records were appended (ms).
+        self._parked_at: list[dict[int, int]] = [{} for _ in range(partitions)]
         #: By owner's name in checkpoints.
         self.witnesses: dict[str, Witness] = {}
         self._cluster.on_finished = self._on_finished
@@ -83,6 +85,8 @@ class Checker:
         witness = self.witnesses[new["owner"].partition(".")[0]]
         before, model = self._checkpoint[number], self.models[number]
         ended = before["end"] if before else 0
+        if before and before["owner"] != new["owner"]:
+            self._taken_over(number)
         self._check_checkpoint(number, before, new)
         decided, given_up = self._apply_ends(model, _position(before), _position(new))
         delivered = self._deliveries(by_topic, number, decided)
@@ -127,6 +131,13 @@ class Checker:
             # Not what the worker has written: from when the application can see the check.
             half.due = appended + self._times.interval
         self._checkpoint[number] = new
+
+    def _taken_over(self, number: int) -> None:
+        """The new owner knows when a parked entry was appended, and not when its check was, a moment later perhaps."""
+        for offset, appended in self._parked_at[number].items():
+            half = self.models[number].halves[offset]
+            if half.state == "pending" and half.checks:
+                half.due = min(half.due, appended + self._times.interval)
 
     def _check_checkpoint(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
         if before is not None:
@@ -313,7 +324,14 @@ class Checker:
         self, model: PartitionModel, offset: int, half: Half, witness: Witness, promise: str
     ) -> None:
         """A decision that was stored before the check or discard fell due must have stopped it."""
-        noticed = max(min(half.due, half.since + self._times.max_age), witness.started)
+        fell_due = min(half.due, half.since + self._times.max_age)
+        noticed = max(fell_due, witness.started)
+        for place, known, until in self._world.former_ends:
+            if place == (self._names.end, self.models.index(model)) and noticed < until:
+                # Who was asked where END ends may not have known what came then. A check does no harm, it is answered
+                # with the same decision. A discard does: of what was stored before it fell due, it must know all.
+                unknown = model.end_log.entries[known].appended if known < model.end_log.high_watermark else noticed
+                noticed = min(noticed, unknown if promise == "P6" else max(fell_due, unknown))
         for position in range(model.end_log.high_watermark - 1, -1, -1):
             stored = model.end_log.entries[position]
             if stored.appended >= noticed:
@@ -370,8 +388,10 @@ class Checker:
                     half.state = "forgotten"
                 self._require(half.is_finished, "P10", f"the parked entry of {name} was removed, it is {half.state}")
                 parked.pop(offset, None)
+                self._parked_at[number].pop(offset, None)
                 continue
             data = parked[offset] = json.loads(stored.value)
+            self._parked_at[number][offset] = stored.appended
             self._require(data["state"] == half.state, "P10", f"{name} is parked as {data['state']}, is {half.state}")
             if half.state == "discarded":
                 half.due = data["next"]

@@ -421,11 +421,15 @@ class Simulation:
 
     def _mishap_former_leader(self) -> None:
         """A log has a new leader and grows; for a moment readers still ask the former one, which does not know it."""
-        # Not END: from the events of Faust, which has a consumer of its own, a worker knows more of it.
         chance, names = self.world.random, self.names
-        place = (chance.choice((names.half, names.half, names.op, names.offset)), chance.randrange(self.partitions))
+        topic = chance.choice((names.half, names.half, names.end, names.op, names.offset))
+        place = (topic, chance.randrange(self.partitions))
         end = self.world.cluster.logs[place].high_watermark
-        self.world.former_leaders[place] = (end, self.world.now + chance.choice((200, 1_000, 4_000)))
+        # Who asks for the end of END has metadata of at most a second, and believes an answer of at most two.
+        lasts = chance.choice((200, 1_000, 3_000 if topic == names.end else 4_000))
+        until = self.world.now + lasts
+        self.world.former_leaders[place] = (end, until)
+        self.world.former_ends.append((place, end, until))
         self.world.count("fault former leader")
         self.world.trace(f"the former leader of {place[0]} answers with end {end}")
 

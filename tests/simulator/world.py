@@ -44,6 +44,8 @@ class World:
         self.link = sys.maxsize
         #: By partition: where the log ended when its former leader lost it, and until when readers still ask that one.
         self.former_leaders: dict[tuple[str, int], tuple[int, int]] = {}
+        #: All that there were: partition, end, until when.
+        self.former_ends: list[tuple[tuple[str, int], int, int]] = []
         self.cluster = Cluster(lambda: self.now, self.trace)
         #: Requests that are on their way and may arrive whenever they like: what they are, and their effect.
         self.late_requests: list[tuple[str, Callable[[], None]]] = []

@@ -202,6 +202,10 @@ class Draft:
             looked_at += len(taken)
             for entry in self._take(taken):
                 limit -= 1
+                if self._queue.policy.expires(entry.since) <= as_of:
+                    # Its discard is due as well, and needs no check: only its age is in a schedule from now on.
+                    del self._taken[entry.offset]
+                    continue
                 why = obstacle(entry)
                 if why is None:
                     self._check(entry)

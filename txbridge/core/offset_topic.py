@@ -12,6 +12,9 @@ from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.states import TransactionState
 
+#: From the drafting of a check to its append it takes less, also when the process is stopped for minutes in between. A
+#: due time that is further away comes from another interval.
+_LONGEST_DRAFT_MS = 600_000
 #: What a worker writes: a million records need not be looked at header by header.
 _OURS = offset_headers()
 
@@ -42,10 +45,15 @@ class ParkedEntries(Mapping[int, HalfEntry]):
     def take(self, half_offset: int, value: bytes | None, next_check: int = 0) -> None:
         """Fold one record; None is a tombstone. Raises MalformedRecordError.
 
-        `next_check` (ms): not earlier is the next check due when this record was written for a check.
+        `next_check` (ms): not earlier is the next check due when this record was written for a check. Not when
+        that is very much later: then the interval was another one when the record was written.
         """
         parsed = None if value is None else parse_parked(half_offset, value)
-        if parsed is not None and parsed.next_due < next_check and _tells_of_check(parsed):
+        if (
+            parsed is not None
+            and parsed.next_due < next_check <= parsed.next_due + _LONGEST_DRAFT_MS
+            and _tells_of_check(parsed)
+        ):
             parsed = parsed._replace(next_due=next_check)
         if isinstance(parsed, ParkedRow):
             self._others.pop(half_offset, None)

@@ -39,8 +39,8 @@ DEFAULT_OPTIONS = {
 DEFAULT_TIMEOUT_S = 30.0
 #: Kafka's own operations on topics take milliseconds; deleting one goes on in the background, and is done in a second.
 _ADMIN_TIMEOUT_S = 30.0
-#: Beyond what is due: clocks of Kafka and worker tell milliseconds, and no more than one is rounded away.
-_CLOCK_MARGIN_MS = 10
+#: Beyond what is due: a worker discards three seconds later than it would check.
+_CLOCK_MARGIN_MS = 3_010
 
 _PENDING = Selection(states=frozenset({TransactionState.PENDING}), limit=None)
 _FATES = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK, TransactionState.DISCARDED})

@@ -8,6 +8,7 @@ from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.partition_reader import END_IS_KNOWN_AFTER_S
 from txbridge.worker.gates.group_liveness import GroupLiveness
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
@@ -22,6 +23,10 @@ ROUND_S = 0.05
 #: be for days, or for its turn at transaction_check_rate. Each round asks Kafka where END ends, and the commits of all
 #: others wait for that.
 _VAIN_ROUND_S = 0.25
+#: A message is discarded so much later than it is due (ms). The broker that says where END ends may not lead END any
+#: more, and not know the last decisions. A check does no harm then: its answer repeats the decision. A discard does:
+#: the decision would be refused as late.
+_DISCARD_MARGIN_MS = int(END_IS_KNOWN_AFTER_S * 1000)
 #: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
 ROUND_LIMIT = 1_000
 #: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction; one
@@ -114,7 +119,8 @@ class CheckRound:
     def draft(self, draft: Draft, as_of: int, most_discards: int) -> None:
         """Checks and discards, as many as may be."""
         self._due = None
-        self._in_steps(draft, lambda step: draft.discard(as_of, step), most_discards)
+        discard_as_of = as_of - _DISCARD_MARGIN_MS
+        self._in_steps(draft, lambda step: draft.discard(discard_as_of, step), most_discards)
         most_checks = min(ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
         self._in_steps(
             draft,

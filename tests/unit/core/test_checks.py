@@ -299,12 +299,25 @@ def test_p7_a_check_in_the_transaction_in_which_it_grows_too_old_does_not_make_i
     partition.step(31_000)
     expiry = 1_000 + MAX_AGE
     draft = partition.draft(expiry - 1)
-    draft.send_checks(expiry, lambda group: True, 10)
+    draft.send_checks(expiry - 1, lambda group: True, 10)
     draft.discard(expiry, 10)
     assert (offsets(draft.checks), draft.discards) == ([0], [])
     partition.commit(draft)
     partition.dead.add("orders")
     assert [one.reason for one in partition.step(expiry + 1).discards] == [EXPIRED]
+
+
+def test_p7_what_has_reached_its_greatest_age_is_not_checked_before_its_discard():
+    partition = Partition().prepare(0)
+    partition.dead.add("orders")
+    partition.step(31_000)
+    partition.dead.clear()
+    expiry = 1_000 + MAX_AGE
+    # A discard may wait for an answer that a check need not have.
+    draft = partition.draft(expiry, discards=0)
+    assert (draft.checks, draft.discards) == ([], [])
+    partition.commit(draft)
+    assert [one.reason for one in partition.step(expiry + 3_000).discards] == [EXPIRED]
 
 
 def test_p7_a_resumed_message_has_its_age_from_then():

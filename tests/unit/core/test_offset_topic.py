@@ -33,6 +33,10 @@ def test_p6_p7_the_interval_counts_from_when_the_check_was_appended():
     assert next_due(parked(), 6_000, policy) == 37_000
 
 
+def test_a_longer_interval_is_for_the_checks_to_come():
+    assert next_due(parked(), 7_000, CheckPolicy(transaction_check_interval=3_600_000)) == 37_000
+
+
 @pytest.mark.parametrize(
     "changes",
     [
