@@ -422,12 +422,20 @@ class Simulation:
     def _mishap_former_leader(self) -> None:
         """A log has a new leader and grows; for a moment readers still ask the former one, which does not know it."""
         chance, names = self.world.random, self.names
-        topic = chance.choice((names.half, names.half, names.end, names.op, names.offset))
-        place = (topic, chance.randrange(self.partitions))
-        end = self.world.cluster.logs[place].high_watermark
-        # Who asks for the end of END has metadata of at most a second, and believes an answer of at most two.
-        lasts = chance.choice((200, 1_000, 3_000 if topic == names.end else 4_000))
-        until = self.world.now + lasts
+        place = (chance.choice((names.half, names.half, names.op, names.offset)), chance.randrange(self.partitions))
+        self._has_former_leader(place, chance.choice((200, 1_000, 4_000)))
+        side = self.world.side(f"another former leader at {self.world.now}")
+        if side.random() < 0.5:
+            place = (names.op, side.randrange(self.partitions))
+            self._has_former_leader(place, side.choice((200, 1_000, 4_000)), side.choice((0, 2, 4)))
+        else:
+            # Who asks for the end of END has metadata of at most a second, and believes an answer of at most two.
+            self._has_former_leader((names.end, side.randrange(self.partitions)), side.choice((200, 1_000, 3_000)))
+
+    def _has_former_leader(self, place: tuple[str, int], milliseconds: int, lacks: int = 0) -> None:
+        """For so long readers ask a broker that lacks the last records, and all that come."""
+        end = max(0, self.world.cluster.logs[place].high_watermark - lacks)
+        until = self.world.now + milliseconds
         self.world.former_leaders[place] = (end, until)
         self.world.former_ends.append((place, end, until))
         self.world.count("fault former leader")
