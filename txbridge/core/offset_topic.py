@@ -12,9 +12,9 @@ from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.states import TransactionState
 
-#: From the drafting of a check to its append it takes less, also when the process is stopped for minutes in between. A
+#: From the drafting of a check to its append it takes less, also when the process is stopped for a minute in between. A
 #: due time that is further away comes from another interval.
-_LONGEST_DRAFT_MS = 600_000
+_LONGEST_DRAFT_MS = 120_000
 #: What a worker writes: a million records need not be looked at header by header.
 _OURS = offset_headers()
 
