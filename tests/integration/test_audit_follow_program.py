@@ -84,6 +84,13 @@ def stray(servers: str, topic: str, half: int) -> None:
     assert producer.flush(120) == 0
 
 
+def planted_topics(servers: str) -> tuple[Writer, int]:
+    """Topics with one violation of each kind; how many an audit raises for them."""
+    writer = Writer(servers, NAMESPACE, seed=5, batch=200)
+    writer.plant(transactions=200, each=1)
+    return writer, sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
+
+
 def report_stands(folder: Path) -> bool:
     """A step has ended: its alarms are raised, and the files written."""
     return (folder / "report").exists()
@@ -92,9 +99,7 @@ def report_stands(folder: Path) -> bool:
 @pytest.mark.timeout(1800)
 def test_program_raises_a_violation_that_comes_and_is_ended_by_a_signal(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers
-    writer = Writer(servers, NAMESPACE, seed=5, batch=200)
-    writer.plant(transactions=200, each=1)
-    planted = sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
+    writer, planted = planted_topics(servers)
     with following(servers, tmp_path) as process:
         eventually(lambda: report_stands(tmp_path), timeout=PATIENCE)
         eventually(lambda: len(raised(servers)) == planted, timeout=PATIENCE)
@@ -116,9 +121,7 @@ def test_program_raises_a_violation_that_comes_and_is_ended_by_a_signal(kafka: E
 def test_program_goes_on_where_it_was_ended(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """A follower in this process that goes on is in test_audit_corruption.py."""
     servers = kafka.bootstrap_servers
-    writer = Writer(servers, NAMESPACE, seed=5, batch=200)
-    writer.plant(transactions=200, each=1)
-    planted = sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
+    writer, planted = planted_topics(servers)
     with following(servers, tmp_path) as process:
         eventually(lambda: report_stands(tmp_path), timeout=PATIENCE)
         for number in range(3):

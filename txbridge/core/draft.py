@@ -378,9 +378,9 @@ class Draft:
         one is due later than this Kafka transaction has written, by the time that the transaction took.
         """
         queue = self._queue
-        for offset in {entry.offset for entry in self.checks}:
-            entry = self._changed[offset]
-            self._changed[offset] = entry._replace(next_due=max(entry.next_due, queue.policy.next_check(now)))
+        for check in self.checks:
+            entry = self._changed[check.offset]
+            self._changed[check.offset] = entry._replace(next_due=max(entry.next_due, queue.policy.next_check(now)))
         queue.next_end, queue.next_entry = self.next_end, self.next_entry
         queue.finish([entry.offset for entry in self.deliver], Outcome.COMMIT)
         queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
