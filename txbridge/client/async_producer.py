@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -38,6 +37,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.result import AsyncTransactionSendResult
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class AsyncTransactionProducer:
     ) -> None:
         """Hand the half message over; waits for room, as long as for an acknowledgement."""
         timeout = runtime.prepare_timeout
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         if not runtime.wait_for_room(0) and not await self._shared(runtime.wait_for_room, timeout):
             raise no_room_for_ends()
         while True:
@@ -316,10 +316,9 @@ class AsyncTransactionProducer:
             try:
                 runtime.write_half(writer, message, transaction_id, on_done, deadline)
             except BufferError:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if deadline.is_over:
                     raise no_room_for_half_messages() from None
-                await self._shared(writer.wait_for_room, left)
+                await self._shared(writer.wait_for_room, deadline.left)
             else:
                 return
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from types import TracebackType
@@ -23,6 +22,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.result import TransactionSendResult
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -166,9 +166,9 @@ class TransactionProducer:
         require_this_process(runtime)
         if runtime.is_called_by_it():
             raise UsageError("flush() was called by a callback, whose thread it would have to wait for")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         undecided = self._pipeline.flush(timeout)
-        return undecided + runtime.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return undecided + runtime.flush(deadline.timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.

@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +30,7 @@ from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.end_record import EndEntry, Source
 from txbridge.core.names import short_id
+from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import Layout
 
@@ -153,7 +153,7 @@ class Runtime:
         message: Message,
         transaction_id: str,
         on_done: Report,
-        deadline: float,
+        deadline: Deadline,
         after_reports: AfterReports | None = None,
     ) -> None:
         """See HalfWriter.write; `deadline` is when its caller's patience ends.
@@ -165,7 +165,7 @@ class Runtime:
         self._watch.note(message.topic)
         measured = self._metrics.preparing(transaction_id, on_done)
         carried, traced = self._tracing.preparing(transaction_id, message, measured)
-        writer.write(carried, transaction_id, traced, after_reports, deadline + REPORT_MARGIN_S)
+        writer.write(carried, transaction_id, traced, after_reports, deadline.at + REPORT_MARGIN_S)
 
     def end(self, prepared: Prepared, outcome: Outcome) -> Ticket:
         """Send the decision of a local transaction on its way."""
@@ -189,15 +189,11 @@ class Runtime:
         `finish_checks` waits (s) for the application's check methods that run. May be called again when it was
         interrupted.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-
-        def left() -> float | None:
-            return None if deadline is None else max(0.0, deadline - time.monotonic())
-
+        deadline = Deadline(timeout)
         self._checks.stop()
-        running = self._attempts.close(left())
-        finish_checks(left())
-        ends = self._ends.close(left())
+        running = self._attempts.close(deadline.timeout)
+        finish_checks(deadline.timeout)
+        ends = self._ends.close(deadline.timeout)
         self._checks.close(_LEAVE_GROUP_S)
         self._halves.close()
         self._shortage.close()

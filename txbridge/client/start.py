@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 from confluent_kafka.admin import AdminClient
 
+from txbridge.backoff import Backoff
 from txbridge.client.errors import closed
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Ask, Runtime
+from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
 from txbridge.kafka.log import librdkafka_logger
@@ -61,8 +62,8 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
 def _layout(
     options: ClientOptions, admin: AdminClient, connection: Connection, is_unwanted: Callable[[], bool]
 ) -> Layout:
-    bounds = Bounds(time.monotonic() + options.start_timeout, is_unwanted)
-    pause = _FIRST_PAUSE_S
+    bounds = Bounds(Deadline(options.start_timeout), is_unwanted)
+    backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
         try:
             layout = check_layout(admin, options.names, client=True, bounds=bounds)
@@ -73,9 +74,8 @@ def _layout(
             admin.poll(0)  # an admin client calls error_cb only from here
             connection.lost(str(error))
             # Not what one request may take, which is less.
-            if bounds.deadline - time.monotonic() <= pause:
+            if bounds.deadline.left <= backoff.pause:
                 raise
         else:
             return layout
-        bounds.wait(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        bounds.wait(backoff.next())

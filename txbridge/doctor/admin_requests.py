@@ -20,6 +20,7 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 from confluent_kafka import KafkaError
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
+from txbridge.deadline import Deadline
 from txbridge.doctor.admin_schemas import ApiKey, DescribeProducers, DescribeQuorum, DescribeTransactions
 from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
 from txbridge.errors import EnvironmentProblemError
@@ -165,7 +166,7 @@ class _Client:
         return theirs - (before + after) / 2, (after - before) / 2
 
     async def _transaction(self, transactional_id: str) -> Transaction:
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         while True:
             try:
                 node = await self._coordinator(transactional_id)
@@ -175,7 +176,7 @@ class _Client:
             [(code, _, state, timeout, since, producer_id, _, _, _)] = answer.transaction_states
             if not code:
                 return Transaction(state, "", timeout, since, producer_id)
-            if code not in COORDINATOR_COMES or time.monotonic() > deadline:
+            if code not in COORDINATOR_COMES or deadline.is_over:
                 return Transaction("", _name_of(code))
             await asyncio.sleep(RETRY_S)
 
@@ -206,12 +207,12 @@ class _Client:
 
     async def _coordinator(self, transactional_id: str) -> int:
         """The first question of all makes a fresh cluster create the coordinators, which takes a second."""
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         while True:
             try:
                 found: int = await self._kafka.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
             except kafka_errors.CoordinatorNotAvailableError:
-                if time.monotonic() > deadline:
+                if deadline.is_over:
                     raise
                 await asyncio.sleep(RETRY_S)
             else:

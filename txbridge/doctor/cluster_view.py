@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
+from txbridge.deadline import Deadline
 from txbridge.kafka.acl import Role
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S, Cluster, MissingRight, Sight, TopicFacts
 from txbridge.topics.plan import PlanOptions
@@ -123,7 +124,7 @@ class Patient:
         if not groups:
             return {}
         found: dict[str, Any] = {}
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         while True:
             missing = [name for name in groups if not _is_settled(found.get(name))]
             answers = self.cluster.admin.describe_consumer_groups(
@@ -134,7 +135,7 @@ class Patient:
                     found[name] = answer.result()
                 except KafkaException as failure:
                     found[name] = failure.args[0]
-            if all(map(_is_settled, found.values())) or time.monotonic() > deadline:
+            if all(map(_is_settled, found.values())) or deadline.is_over:
                 return found
             time.sleep(RETRY_S)
 

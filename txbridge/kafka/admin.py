@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -20,6 +19,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
     ResourceType,
 )
 
+from txbridge.backoff import Backoff
+from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, RESOLVE, SSL, TIMED_OUT, TRANSPORT
@@ -67,24 +68,22 @@ class UnwantedError(EnvironmentProblemError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long somebody waits for several requests together: until `deadline` (time.monotonic), and while wanted."""
+    """How long somebody waits for several requests together: until `deadline`, and while wanted."""
 
-    deadline: float = math.inf
+    deadline: Deadline = field(default_factory=Deadline)
     is_unwanted: Callable[[], bool] = lambda: False
 
     def left(self) -> float:
         """Seconds for one request. Never 0, which librdkafka takes for its default."""
-        return max(_SHORTEST_S, min(REQUEST_TIMEOUT_S, self.deadline - time.monotonic()))
+        return max(_SHORTEST_S, min(REQUEST_TIMEOUT_S, self.deadline.left))
 
     def wait(self, seconds: float) -> None:
         """Wait so long. UnwantedError if that is not wanted any more."""
-        until = time.monotonic() + seconds
-        while True:
+        until = Deadline(seconds)
+        self.require_wanted()
+        while not until.is_over:
+            time.sleep(min(until.left, _LOOK_S))
             self.require_wanted()
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            time.sleep(min(left, _LOOK_S))
 
     def answer(self, future: Future[Any]) -> Any:
         """The result of a request, which ends by itself. UnwantedError if that is not wanted any more."""
@@ -318,11 +317,9 @@ def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | Non
     EnvironmentProblemError with `complaint` if it does not within VISIBLE_TIMEOUT_S, or what `bounds` leave of it.
     """
     bounds = bounds or Bounds()
-    began = time.monotonic()
-    deadline = min(began + VISIBLE_TIMEOUT_S, bounds.deadline)
-    pause = _FIRST_PAUSE_S
+    patience = min(VISIBLE_TIMEOUT_S, bounds.deadline.left)
+    deadline, backoff = Deadline(patience), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     while not condition():
-        if time.monotonic() > deadline:
-            raise EnvironmentProblemError(f"{complaint} within {deadline - began:.0f} s")
-        bounds.wait(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if deadline.is_over:
+            raise EnvironmentProblemError(f"{complaint} within {patience:.0f} s")
+        bounds.wait(backoff.next())

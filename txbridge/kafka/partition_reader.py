@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from txbridge.core.names import READER_GROUP
+from txbridge.deadline import Deadline
 from txbridge.kafka.agreement import Agreement
 from txbridge.kafka.config import reader_config
 from txbridge.kafka.denied import named
@@ -229,15 +230,15 @@ class PartitionReader:
         For a reader of committed records "there" is the EOF event at or past `end`: the last record may be a marker.
         Raises HangingTransactionError when the last stable offset stays below `end`, StoppedError, KafkaException.
         """
-        deadline = self._outside.monotonic() + STABLE_TIMEOUT_S
+        deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
         while self.position < end:
             before = self.position
             yield from self.poll(batch, 0.2)
             if stopping():
                 raise StoppedError("told to stop while reading")
             if self.position > before:
-                deadline = self._outside.monotonic() + STABLE_TIMEOUT_S
-            elif self._outside.monotonic() > deadline:
+                deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
+            elif deadline.is_over:
                 # Is it Kafka that does not answer? Then this says so.
                 self.watermarks()
                 raise HangingTransactionError(

@@ -18,6 +18,7 @@ from txbridge.core.checkpoint import Checkpoint, Cut, offset_headers
 from txbridge.core.fingerprint import Mark
 from txbridge.core.names import short_id
 from txbridge.core.offset_topic import OffsetTopic
+from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.denied import named
@@ -145,10 +146,10 @@ def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Messa
         middle = (low + high) // 2
         reader.start(middle)
         messages: list[Message] = []
-        deadline = time.monotonic() + _READ_TIMEOUT_S
+        deadline = Deadline(_READ_TIMEOUT_S)
         while not messages and reader.position < high:
             messages = reader.poll(1, 0.2)
-            if time.monotonic() > deadline:
+            if deadline.is_over:
                 raise EnvironmentProblemError(f"offset {middle} of {reader.topic}[{reader.partition}] did not come")
         if not messages or offset_of(messages[0]) >= high or is_new(messages[0]):
             high = middle

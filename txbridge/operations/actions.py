@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from enum import Enum
 from txbridge.core.end_record import MAX_ENTRIES, Decision, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome
+from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.operations.connection import Connection
 from txbridge.operations.end_writer import write_end
@@ -148,19 +148,18 @@ def act_on_batch(
     reason: str,
     operator: str,
     timeout_s: float,
-    deadline: float | None = None,
+    deadline: Deadline | None = None,
 ) -> list[Answer]:
     """One END record about these messages of one partition and group, and what became of each.
 
-    It waits for the worker until `deadline` (of the monotonic clock), else for `timeout_s` after the record is stored.
+    It waits for the worker until `deadline`, else for `timeout_s` after the record is stored.
     Raises as `write_end`; once the record is stored, nothing.
     """
     kind = _KINDS[action]
     end_offset = write_end(connection, batch, kind.decision, kind.source, reason, operator)
     offsets = [message.half_offset for message in batch]
-    wait_s = timeout_s if deadline is None else max(0.0, deadline - time.monotonic())
     try:
-        applied = wait_applied(connection, view, end_offset, offsets, wait_s)
+        applied = wait_applied(connection, view, end_offset, offsets, deadline or Deadline(timeout_s))
     except TxBridgeError as error:
         return [Answer(message, Result.STORED, _lost_sight(end_offset, error), end_offset) for message in batch]
     if applied is None:

@@ -19,6 +19,7 @@ from txbridge.core.half_message import HalfMessage, parse_coordinates
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import is_transaction_id, short_id
 from txbridge.core.states import TransactionState
+from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.body_cache import offset_of, to_half
@@ -134,7 +135,7 @@ def _find(connection: Connection, target: str) -> tuple[HalfMessage, int]:
 
 
 def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, int]:
-    deadline, wanted = time.monotonic() + SEARCH_TIMEOUT_S, transaction_id.encode()
+    deadline, wanted = Deadline(SEARCH_TIMEOUT_S), transaction_id.encode()
     for partition in range(connection.partitions):
         for record in _records(connection, connection.names.half, partition, 0, None):
             if (header_names.UNIQ_KEY, wanted) in copyable_headers(record):
@@ -142,7 +143,7 @@ def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, 
                     return to_half(record, connection.names), partition
                 except MalformedRecordError:
                     continue
-            if time.monotonic() > deadline:
+            if deadline.is_over:
                 raise EnvironmentProblemError(
                     f"{short_id(transaction_id)}... was not found in HALF within {SEARCH_TIMEOUT_S:g} s: give its "
                     f"coordinates <partition>:<half offset>, which logs and the delivered message (TXB_HALF) have"

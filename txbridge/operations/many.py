@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from txbridge.core.states import TransactionState
+from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, batches, sort_out
 from txbridge.operations.connection import Connection
@@ -39,7 +39,7 @@ def act_on_many(
     # All is read before anything is written.
     views = {partition: read_view(connection, partition) for partition in sorted(wanted)}
     work = {partition: _as_now(connection, action, view, wanted[partition]) for partition, view in views.items()}
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     answers: list[Answer] = []
     written = False
     for partition, (able, refused) in work.items():

@@ -9,6 +9,7 @@ from hashlib import sha256
 from heapq import heappush, heappushpop
 
 from txbridge.core.states import TransactionState
+from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import KafkaUnreachableError
 from txbridge.kafka.failures import StoppedError
@@ -96,9 +97,8 @@ def read_overview(
     now = time.time_ns() // 1_000_000
     for partition in range(connection.partitions):
         progress(partition, connection.partitions)
-        deadline = time.monotonic() + _PARTITION_S
         try:
-            view = read_view(connection, partition, _is_over(deadline), _MOST_HALF)
+            view = read_view(connection, partition, _is_over(Deadline(_PARTITION_S)), _MOST_HALF)
         except KafkaUnreachableError:
             raise
         except StoppedError:
@@ -116,8 +116,8 @@ def read_overview(
     return Overview(now, connection.partitions, ranked, warnings, unread)
 
 
-def _is_over(deadline: float) -> Callable[[], bool]:
-    return lambda: time.monotonic() > deadline
+def _is_over(deadline: Deadline) -> Callable[[], bool]:
+    return lambda: deadline.is_over
 
 
 def _cause(causes: dict[str, Cause], message: OpenMessage, now: int) -> Cause:

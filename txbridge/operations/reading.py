@@ -18,6 +18,7 @@ from txbridge.core.end_record import EndRecord, parse_end
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
+from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.errors import UNKNOWN_PARTITION
@@ -139,12 +140,12 @@ def read_view(
 
 def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, int]:
     """Start and end of the reader's partition; waits out the election of a leader. Raises KafkaException."""
-    deadline = time.monotonic() + _ELECTION_TIMEOUT_S
+    deadline = Deadline(_ELECTION_TIMEOUT_S)
     while True:
         try:
             return reader.watermarks(topic)
         except KafkaException as failure:
-            if failure.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+            if failure.args[0].code() not in _NO_LEADER or deadline.is_over:
                 raise
             time.sleep(_ELECTION_POLL_S)
 
@@ -298,14 +299,13 @@ class Applied:
 
 
 def wait_applied(
-    connection: Connection, view: PartitionView, end_offset: int, half_offsets: Collection[int], timeout_s: float
+    connection: Connection, view: PartitionView, end_offset: int, half_offsets: Collection[int], deadline: Deadline
 ) -> Applied | None:
-    """Wait until the checkpoint has passed this END offset; the view follows. None when the time is over.
+    """Wait until the checkpoint has passed this END offset; the view follows. None at the deadline.
 
     Raises as `read_view`.
     """
     partition, names, offset_topic = view.partition, connection.names, view.offset_topic
-    deadline = time.monotonic() + timeout_s
     with (
         kafka_errors(f"waiting for END offset {end_offset} of partition {partition} to be applied"),
         open_reader(connection, names.offset, partition, committed=True) as reader,
@@ -316,9 +316,7 @@ def wait_applied(
             for message in reader.poll(1_000, 0.1):
                 _follow(view, message)
             offset_topic.position = max(offset_topic.position, reader.position)
-            if time.monotonic() > deadline and (
-                offset_topic.checkpoint is None or offset_topic.checkpoint.end <= end_offset
-            ):
+            if deadline.is_over and (offset_topic.checkpoint is None or offset_topic.checkpoint.end <= end_offset):
                 return None
     outcomes: dict[int, list[Outcome]] = {offset: [] for offset in half_offsets}
     with kafka_errors(f"reading {names.op}[{partition}]"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from txbridge.core.names import is_group
 from txbridge.core.states import TransactionState
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, batches, foretell, sort_out
 from txbridge.operations.address import find_target
@@ -32,7 +32,7 @@ def resume(
     """
     reason, operator = check_words(reason, operator)
     view, message = find_target(connection, target, id_prefix)
-    [answer] = _resume(connection, view, [message], reason, operator, timeout_s, time.monotonic() + timeout_s)
+    [answer] = _resume(connection, view, [message], reason, operator, timeout_s, Deadline(timeout_s))
     return answer
 
 
@@ -55,7 +55,7 @@ def resume_group(
         reason, operator = check_words(reason, operator)
     answers: list[Answer] = []
     views = read_views(connection)
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     for view in views:
         found = [
             message
@@ -76,7 +76,7 @@ def _resume(
     reason: str,
     operator: str,
     timeout_s: float,
-    deadline: float,
+    deadline: Deadline,
 ) -> list[Answer]:
     """Resume these messages of one partition, and say what became of each in the order of offsets."""
     wanted, answers = sort_out(Action.RESUME, messages)

@@ -17,6 +17,7 @@ from txbridge.client.producer import TransactionProducer
 from txbridge.config.sources import load_settings
 from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Cluster
@@ -141,12 +142,12 @@ class Sandbox:
 
         One that is there from another test is deleted first.
         """
-        deadline = time.monotonic() + _ADMIN_TIMEOUT_S
+        deadline = Deadline(_ADMIN_TIMEOUT_S)
         while True:
             try:
                 self._admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(_ADMIN_TIMEOUT_S)
             except KafkaException as failure:
-                if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS or deadline.is_over:
                     raise
                 self._delete_topic(topic)
             else:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from txbridge.deadline import Deadline
+
 #: Seconds. Python and Faust need 3 s to start and a take-over less than one; two cores that are busy with other tests
 #: make it ten times as long. After a kill the session time-out of the dead worker comes on top.
 SERVING_TIMEOUT_S = 60.0
@@ -28,12 +30,12 @@ _TAKEN_OVER = re.compile(r'"partition": (\d+), "seconds"')
 
 def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Callable[[], str] = "") -> Any:
     """Wait until `what` returns something true, and return it; AssertionError with the message after `timeout` s."""
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     while True:
         result = what()
         if result:
             return result
-        if time.monotonic() > deadline:
+        if deadline.is_over:
             raise AssertionError((message if isinstance(message, str) else message()) or f"not true in {timeout} s")
         time.sleep(_POLL_S)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ ALLOWED = {
     "text": set(),
     "log": set(),
     "tracing": set(),
+    "backoff": set(),
+    "deadline": set(),
     "core": set(),
     "kafka": {"core", "errors", "log", "text"},
     "topics": {"core", "kafka", "errors", "text"},
@@ -30,6 +33,8 @@ ALLOWED = {
     "embedded": {"errors", "extras", "text"},
     "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
 }
+#: What has no layer: everything but the core may import it.
+EVERYWHERE = {"backoff", "deadline"}
 #: In the worker by stage: the pages alone know operations, and no stage knows the loop that runs it.
 STAGES_OF_THE_WORKER = {
     "gates": {"gates", "observe"},
@@ -63,11 +68,12 @@ def _files(folder: str) -> list[Path]:
 
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_no_import_runs_back_up(folder: str) -> None:
+    allowed = {folder, *ALLOWED[folder]} | (EVERYWHERE if folder != "core" else set())
     wrong = [
         f"{file.relative_to(PACKAGE)} imports {name}"
         for file in _files(folder)
         for name in _imports(file)
-        if name.partition(".")[0] == "txbridge" and name.split(".")[1] not in {folder, *ALLOWED[folder]}
+        if name.partition(".")[0] == "txbridge" and name.split(".")[1] not in allowed
     ]
     assert wrong == []
 
@@ -110,3 +116,14 @@ def test_error_codes_of_librdkafka_are_named_in_one_place() -> None:
         file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if "KafkaError._" in file.read_text()
     }
     assert naming == {"kafka/errors.py"}
+
+
+def test_deadlines_and_back_off_have_one_implementation_each() -> None:
+    by_hand = re.compile(r"deadline\b[^\n]* = [^\n]*monotonic\(\) \+|pause = min\([^\n]*2\b")
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        # The worker's clock is the simulator's; embedded belongs to development alone.
+        if file.relative_to(PACKAGE).parts[0] not in {"worker", "embedded"} and by_hand.search(file.read_text())
+    }
+    assert found == {"backoff.py"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from txbridge.client.checks.request import CheckRequest
 from txbridge.client.flow.loop_bridge import HandOver
 from txbridge.client.flow.reentrancy import calling
 from txbridge.client.listener import UNKNOWN, Outcome
+from txbridge.deadline import Deadline
 
 #: While close() waits: how late it is noticed that the loop, which would tell that a check is over, is closed.
 _LOOK_S = 0.1
@@ -49,14 +49,13 @@ class AsyncChecks:
 
     def close(self, timeout: float | None = None) -> None:
         """Ask no more and wait for those that run (s, None: no limit); not to be called on the loop."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._condition:
             self._closed = True
             while self._asked and not (self._loop is not None and self._loop.is_closed()):
-                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
-                if left <= 0:
+                if deadline.is_over:
                     return
-                self._condition.wait(left)
+                self._condition.wait(min(_LOOK_S, deadline.left))
 
     def _arrived(self, asked: _Asked) -> None:
         self._waiting.append(asked)

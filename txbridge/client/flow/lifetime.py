@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from txbridge.client.errors import closed
 from txbridge.client.flow import process
 from txbridge.client.log import report
 from txbridge.client.options import ClientOptions
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Life:
 
         When another call ends it already, waits for that.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         if self.runtime is not None and self.runtime.is_called_by_it():
             raise UsageError("close() was called by a callback, whose thread it would have to wait for")
         self._closed = True
@@ -69,11 +69,10 @@ class Life:
         # A signal may interrupt this at any call, also right after the lock was given.
         try:
             if self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)) and not self._ended:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if self.runtime is None:
                     finish(0)
                 else:
-                    self.runtime.close(left, finish)
+                    self.runtime.close(deadline.timeout, finish)
                 self._ended = True
                 report(logging.INFO, "client_closed", group=self._options.group)
         finally:

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 
 from txbridge.core.end_record import Decision
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 #: Attempts given up that are remembered, the oldest forgotten first: 15 MB. 64 threads that each lose a message
@@ -100,9 +101,9 @@ class Attempts:
     def close(self, timeout: float | None = None) -> int:
         """Allow no more attempts and wait for those that run (s, None: no limit). Returns how many still run."""
         self._closed = True
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while left := sum(running.locked() for running in tuple(self._running.values())):
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline.is_over:
                 return left
             # Not told by those that end, which costs each of them something, but looked at: close() has the time.
             time.sleep(_LOOK_S)

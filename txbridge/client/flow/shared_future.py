@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from txbridge.client.flow import process
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 _FINISHED = "FINISHED"
@@ -58,16 +58,15 @@ class LightFuture(Future[_T]):
         return self._looking_again(super().exception, timeout)
 
     def _looking_again(self, read: Callable[[float | None], _Read], timeout: float | None) -> _Read:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         if self._condition.process != process.generation() and self._state != _FINISHED:
             raise UsageError("this future belongs to a producer that was started before a fork: only the parent knows")
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                return read(left)
+                return read(deadline.timeout)
             except TimeoutError:
                 # What is done and has failed with a TimeoutError raises the same again; else it was woken too early.
-                if self.done() or (deadline is not None and time.monotonic() >= deadline):
+                if self.done() or deadline.is_over:
                     return read(0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from txbridge.client.errors import PrepareError
@@ -10,6 +9,7 @@ from txbridge.client.listener import TransactionListener, execute, execution_fai
 from txbridge.client.message import Message, MessageExt, check_message
 from txbridge.client.result import TransactionSendResult
 from txbridge.core.names import Names
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,17 +64,16 @@ def write(
     after_reports: AfterReports | None = None,
 ) -> None:
     """Hand the half message over; blocks for room, as long as for an acknowledgement, then PrepareError."""
-    deadline = time.monotonic() + runtime.prepare_timeout
+    deadline = Deadline(runtime.prepare_timeout)
     if not runtime.wait_for_room(runtime.prepare_timeout):
         raise no_room_for_ends()
     while True:
         try:
             runtime.write_half(writer, message, transaction_id, on_done, deadline, after_reports)
         except BufferError:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if deadline.is_over:
                 raise no_room_for_half_messages() from None
-            writer.wait_for_room(left)
+            writer.wait_for_room(deadline.left)
         else:
             return
 
