@@ -33,7 +33,7 @@ from tests.support.harness import (
 )
 from txbridge.embedded import EmbeddedKafka
 from txbridge.worker.ingest.end_log import EndLog
-from txbridge.worker.partition_state import PartitionState
+from txbridge.worker.ingest.half_log import HalfLog
 
 TIMES = {"transaction_timeout": 1_000, "transaction_check_interval": 1_500, "transaction_check_max": 2}
 
@@ -389,15 +389,15 @@ def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RocketMQ answers 'Find prepared transaction message failed' when the record can not be found yet."""
-    take_in_half = PartitionState.take_in_half
+    take_in = HalfLog.take_in
 
-    def only_when_needed(state: PartitionState, limit: int, timeout: float) -> int:
+    def only_when_needed(log: HalfLog, limit: int, timeout: float) -> int:
         # The commit loop reads what is there with time-out 0, and waits for what an END names.
-        return take_in_half(state, limit, timeout) if timeout else 0
+        return take_in(log, limit, timeout) if timeout else 0
 
     topic = bridge.create_topic("real")
     with bridge.local_owner(transaction_timeout=600_000):
-        monkeypatch.setattr(PartitionState, "take_in_half", only_when_needed)
+        monkeypatch.setattr(HalfLog, "take_in", only_when_needed)
         values = [b"%d" % number for number in range(50)]
         prepared = bridge.prepare_many(topic, values, partition=0)
         for one in random.sample(prepared, len(prepared)):

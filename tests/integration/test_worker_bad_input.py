@@ -18,7 +18,7 @@ from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually, quiet
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.worker import partition_state
+from txbridge.worker.ingest import half_log
 
 _Headers = list[tuple[str, bytes | None]]
 _Bad = dict[str, tuple[bytes | None, _Headers]]
@@ -182,7 +182,7 @@ def test_p2_compressed_decisions_are_applied_and_kill_no_worker(bridge: Bridge) 
 
 
 def test_p9_a_flood_of_garbage_is_set_aside_in_bounded_memory(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_state, "_MALFORMED_BYTES", 1_000_000)
+    monkeypatch.setattr(half_log, "_MALFORMED_BYTES", 1_000_000)
     topic = bridge.create_topic("real")
     garbage = [random.randbytes(100_000) for _ in range(100)]
     bridge.produce_together(bridge.names.half, [(value, []) for value in garbage], partition=0)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
+from txbridge.core.end_record import EndEvent
 from txbridge.worker.commit_loop import CommitLoop
-from txbridge.worker.ingest.end_inbox import EndEvent, EndInbox
-from txbridge.worker.ingest.end_log import EndLog
+from txbridge.worker.ingest.end_log import EndInbox, EndLog
 
 _Offer = Callable[[EndEvent], None]
 _MESSAGES = 120

@@ -40,8 +40,8 @@ from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.ingest import half_log
-from txbridge.worker.ingest.end_inbox import EndInbox
-from txbridge.worker.owner import PartitionOwner
+from txbridge.worker.ingest.end_log import EndInbox
+from txbridge.worker.partitions import PartitionOwner
 
 
 def fence_after_reading() -> None:

@@ -22,8 +22,8 @@ from tests.simulator.process import Process
 from tests.simulator.transactional_sender import TransactionalSender
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.end_record import EndEvent
 from txbridge.core.names import Names
-from txbridge.worker.ingest.end_inbox import EndEvent
 
 #: After faults have stopped, so much time may pass until all is at rest (ms of the world), and so many turns.
 _REST_WITHIN = 240_000

@@ -43,8 +43,8 @@ from txbridge.kafka.group_membership import GroupMembership
 from txbridge.testing import workers
 from txbridge.topics.plan import Action, PlanOptions
 from txbridge.topics.plan import apply as apply_plan
-from txbridge.worker.owner import PartitionOwner
 from txbridge.worker.partition_state import PartitionContext
+from txbridge.worker.partitions import PartitionOwner
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 

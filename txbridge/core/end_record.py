@@ -70,6 +70,18 @@ class EndEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class EndEvent:
+    """A record of END as it came."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    #: When Kafka took it (ms), if that is known.
+    appended: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EndRecord:
     """One valid record of END."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from txbridge.kafka.environment import Outside
 from txbridge.log import get_logger
@@ -22,6 +23,16 @@ def due_by(own: int, theirs: int) -> int:
     return theirs if abs(own - theirs) <= BOUND_MS else min(own, theirs)
 
 
+class _Append(NamedTuple):
+    """What is known of the append of a record."""
+
+    #: By the broker's clock (ms).
+    at: int
+    #: When its report came, and when its Kafka transaction began, by a clock that nobody sets (s).
+    known: float
+    began: float
+
+
 class BrokerClock:
     """The age of a message counts from its append time, which is a broker's. So what falls due is compared with theirs.
 
@@ -36,9 +47,8 @@ class BrokerClock:
     def __init__(self, partition: int, outside: Outside) -> None:
         self._partition = partition
         self._outside = outside
-        #: The append time (ms) of the latest checkpoint, when it was known (s, monotonic), and when at the earliest it
-        #: was appended (s, monotonic).
-        self._latest: tuple[int, float, float] | None = None
+        #: Of the latest checkpoint.
+        self._latest: _Append | None = None
         self._told = False
 
     def appended(self, milliseconds: int, began: float | None = None) -> None:
@@ -47,7 +57,7 @@ class BrokerClock:
         `began` (s, monotonic): when its Kafka transaction began; without it: now.
         """
         known = self._outside.monotonic()
-        self._latest = milliseconds, known, known if began is None else began
+        self._latest = _Append(milliseconds, known, known if began is None else began)
         problem = self.problem
         if (problem is not None) is not self._told:
             self._told = problem is not None
@@ -65,8 +75,8 @@ class BrokerClock:
         """The same (ms), or a little later: what has to pass from now on has passed by their clock, too."""
         if self._latest is None:
             return self.now()
-        appended, _, began = self._latest
-        return appended + math.ceil((self._outside.monotonic() - began) * 1000) + self._outside.shift()
+        since = self._outside.monotonic() - self._latest.began
+        return self._latest.at + math.ceil(since * 1000) + self._outside.shift()
 
     def due(self) -> int:
         """What falls due until this time is due (ms)."""
@@ -95,11 +105,12 @@ class BrokerClock:
     def should_ask_again(self) -> bool:
         """Whether a checkpoint should be written for the sake of its time."""
         latest = self._latest
-        return latest is not None and latest[1] + _ASK_AGAIN_S <= self._outside.monotonic() and self.problem is not None
+        return (
+            latest is not None and latest.known + _ASK_AGAIN_S <= self._outside.monotonic() and self.problem is not None
+        )
 
     def _theirs(self) -> int | None:
         latest = self._latest
         if latest is None:
             return None
-        appended, known, _ = latest
-        return appended + int((self._outside.monotonic() - known) * 1000)
+        return latest.at + int((self._outside.monotonic() - latest.known) * 1000)

@@ -36,13 +36,13 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
     with kafka_errors(f"reading {connection.names.half}[{partition}]"):
         reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
         # No memory: each body is looked at once.
-        store = BodyCache(0, connection.names, reader)
+        cache = BodyCache(0, connection.names, reader)
         try:
-            bodies = store.load(message.half_offset for message in messages)
+            bodies = cache.load(message.half_offset for message in messages)
         except TimeoutError as error:
             raise EnvironmentProblemError(f"a half message could not be read: {error}") from error
         finally:
-            store.close()
+            cache.close()
     return [
         replace(message, gone=True)
         if (half := bodies.get(message.half_offset)) is None

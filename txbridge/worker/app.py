@@ -26,6 +26,7 @@ from faust.types import TP
 from yarl import URL
 
 from txbridge.config.worker import WorkerSettings
+from txbridge.core.end_record import EndEvent
 from txbridge.core.names import Names
 from txbridge.kafka.aiokafka_security import credentials
 from txbridge.kafka.config import admin_config, create
@@ -38,7 +39,6 @@ from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout
 from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.transport import TolerantTransport
 from txbridge.worker.http.monitor import Monitor
-from txbridge.worker.ingest.end_inbox import EndEvent
 from txbridge.worker.partition_state import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
 from txbridge.worker.startup import log_end, log_start, require_rights

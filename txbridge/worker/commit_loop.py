@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from txbridge.core.batch import Batch, Part
+from txbridge.core.batch import Batch, Part, Turn, first_entries, lacks_the_rest, next_turn
 from txbridge.core.commit_pacing import CommitPacing
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
-from txbridge.kafka.failures import AbortedError
+from txbridge.kafka.failures import AbortedError, LogGoneError
 from txbridge.worker.check_round import ROUND_LIMIT, ROUND_S, CheckRound
 from txbridge.worker.commit.committer import Committer
-from txbridge.worker.commit.turn import Turn, first_entries, next_turn, require_the_rest
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.end_log import EndLog
@@ -51,8 +50,8 @@ class CommitLoop:
         self.clock = BrokerClock(state.partition, context.outside)
         refused_checks = RefusedChecks(context.outside)
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
-        self._committer = Committer(context, state, self._topics, refused_checks, self._size, self.clock)
         self._half = HalfLog(state, context.outside)
+        self._committer = Committer(context, state, self._half, self._topics, refused_checks, self._size, self.clock)
         # Kafka transactions, since they had one, in which held messages that are due had no room.
         self._left_out = 0
         # Whether what is due waits for a Kafka transaction of its own.
@@ -114,7 +113,7 @@ class CommitLoop:
             if not waiting:
                 self._settle(end_log.position)
             return
-        malformed = [*self._state.load_malformed(draft.malformed), *malformed]
+        malformed = [*self._half.load_malformed(draft.malformed), *malformed]
         if self._committer.commit(draft, malformed):
             self._written_at = now = self._outside.monotonic()
             self._more = True
@@ -151,7 +150,7 @@ class CommitLoop:
         if not self._may_read_on(end_log):
             return False
         state = self._state
-        came = state.take_in_half(HALF_BATCH, _NEXT_FETCH_S if self._is_behind else 0)
+        came = self._half.take_in(HALF_BATCH, _NEXT_FETCH_S if self._is_behind else 0)
         self._is_behind = came > 0 and state.half_reader.position < state.half_reader.fetched_end()
         if not self._is_behind:
             self._read_ahead_at = self._outside.monotonic() + _READ_AHEAD_S
@@ -182,9 +181,14 @@ class CommitLoop:
         if self._round_waits:
             return Turn(self._state.queue.next_end if end_log.waiting else end_log.position)
         state = self._state
-        require_the_rest(state.queue, end_log.waiting, f"{self._context.names.end}[{state.partition}]")
+        queue = state.queue
+        if lacks_the_rest(queue, end_log.waiting):
+            raise LogGoneError(
+                f"{self._context.names.end}[{state.partition}] offset {queue.next_end} holds another record than the "
+                f"one of which {queue.next_entry} entries are applied: the log was cut, or deleted and created anew",
+            )
         self._topics.begin_draft()
-        batch = Batch(state.queue, self._size.limits, self._topics.room)
+        batch = Batch(queue, self._size.limits, self._topics.room)
         most_aside = _CAREFUL_LIMIT if self._is_careful else ROUND_LIMIT
         return next_turn(batch, end_log.waiting, end_log.position, most_aside, ready)
 
@@ -223,7 +227,7 @@ class CommitLoop:
             as_of, most_aside = None, 0
         if as_of is not None:
             self._round.draft(draft, as_of, most_aside)
-        draft.set_aside_malformed(self._state.malformed_limit(most_aside))
+        draft.set_aside_malformed(self._half.malformed_limit(most_aside))
         draft.park(min(_PARK_LIMIT, limits.entries), grown_old=as_of is not None)
         if as_of is not None:
             self._round.drafted(draft)

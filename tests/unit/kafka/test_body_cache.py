@@ -25,67 +25,67 @@ def half(offset: int, size: int = 100) -> HalfMessage:
 
 
 @pytest.fixture
-def store() -> BodyCache:
+def cache() -> BodyCache:
     return BodyCache(250, Names(), _Reader())  # type: ignore[arg-type]
 
 
-def in_memory(store: BodyCache, offset: int) -> bool:
+def in_memory(cache: BodyCache, offset: int) -> bool:
     try:
-        return offset in store.load([offset])
+        return offset in cache.load([offset])
     except _AskedError:
         return False
 
 
-def kept(store: BodyCache, *offsets: int) -> list[int]:
-    return [offset for offset in offsets if in_memory(store, offset)]
+def kept(cache: BodyCache, *offsets: int) -> list[int]:
+    return [offset for offset in offsets if in_memory(cache, offset)]
 
 
-def test_what_comes_first_stays_while_it_is_young(store):
+def test_what_comes_first_stays_while_it_is_young(cache):
     for offset in (1, 2, 3):
-        store.put(half(offset))
-    assert kept(store, 1, 2, 3) == [1, 2]
-    store.drop([1])
-    store.put(half(4))
-    assert kept(store, 2, 4) == [2, 4]
+        cache.put(half(offset))
+    assert kept(cache, 1, 2, 3) == [1, 2]
+    cache.drop([1])
+    cache.put(half(4))
+    assert kept(cache, 2, 4) == [2, 4]
 
 
-def test_what_was_parked_makes_room_the_oldest_first(store):
-    store.put(half(1))
-    store.put(half(2))
-    store.yield_room([1, 2, 77])
-    assert kept(store, 1, 2) == [1, 2]
-    store.put(half(3))
-    assert kept(store, 1, 2, 3) == [2, 3]
-    store.put(half(4))
-    store.put(half(5))
-    assert kept(store, 2, 3, 4, 5) == [3, 4]
-    assert store.bytes == 200
+def test_what_was_parked_makes_room_the_oldest_first(cache):
+    cache.put(half(1))
+    cache.put(half(2))
+    cache.yield_room([1, 2, 77])
+    assert kept(cache, 1, 2) == [1, 2]
+    cache.put(half(3))
+    assert kept(cache, 1, 2, 3) == [2, 3]
+    cache.put(half(4))
+    cache.put(half(5))
+    assert kept(cache, 2, 3, 4, 5) == [3, 4]
+    assert cache.bytes == 200
 
 
-def test_what_is_larger_than_all_that_may_be_kept_is_not(store):
-    store.put(half(1))
-    store.put(half(2, 300))
-    assert kept(store, 1, 2) == [1]
+def test_what_is_larger_than_all_that_may_be_kept_is_not(cache):
+    cache.put(half(1))
+    cache.put(half(2, 300))
+    assert kept(cache, 1, 2) == [1]
     # Nor does it drive out what it could not replace.
-    store.yield_room([1])
-    store.put(half(3, 300))
-    assert kept(store, 1, 3) == [1]
+    cache.yield_room([1])
+    cache.put(half(3, 300))
+    assert kept(cache, 1, 3) == [1]
 
 
-def test_one_that_was_decided_after_it_was_parked_makes_room_once(store):
-    store.put(half(1))
-    store.yield_room([1])
-    store.drop([1])
+def test_one_that_was_decided_after_it_was_parked_makes_room_once(cache):
+    cache.put(half(1))
+    cache.yield_room([1])
+    cache.drop([1])
     for offset in (2, 3, 4):
-        store.put(half(offset))
-    assert kept(store, 2, 3, 4) == [2, 3]
-    assert store.bytes == 200
+        cache.put(half(offset))
+    assert kept(cache, 2, 3, 4) == [2, 3]
+    assert cache.bytes == 200
 
 
-def test_nothing_is_left_of_many_that_were_parked_and_decided(store):
+def test_nothing_is_left_of_many_that_were_parked_and_decided(cache):
     for offset in range(10_000):
-        store.put(half(offset))
-        store.yield_room([offset])
-        store.drop([offset])
-    assert store.bytes == 0
-    assert len(store._yielding) < 2_000
+        cache.put(half(offset))
+        cache.yield_room([offset])
+        cache.drop([offset])
+    assert cache.bytes == 0
+    assert len(cache._yielding) < 2_000

@@ -39,7 +39,7 @@ EVERYWHERE = {"backoff", "deadline"}
 STAGES_OF_THE_WORKER = {
     "gates": {"gates", "observe"},
     "ingest": {"ingest", "observe", "partition_state"},
-    "observe": {"observe", "gates", "owner", "partitions"},
+    "observe": {"observe", "gates", "partitions"},
 }
 #: What the core may use of the standard library, and of others: nothing that reads a clock, a file or a socket.
 PURE = {

@@ -30,7 +30,7 @@ class Kafka(Outside):
     def wait(self, event: threading.Event, seconds: float) -> None:
         self.time += seconds
 
-    def take_in_half(self, _limit: int, timeout: float) -> int:
+    def take_in(self, _limit: int, timeout: float) -> int:
         came = self.readable - self.position
         self.position = self.readable
         if not came:
@@ -49,8 +49,9 @@ class Log:
     def __init__(self) -> None:
         self.kafka = Kafka()
         queue = SimpleNamespace(half_position=5, must_park=False, entry=lambda _offset: None)
-        self.state = SimpleNamespace(half_reader=self.kafka, queue=queue, take_in_half=self.kafka.take_in_half)
+        self.state = SimpleNamespace(half_reader=self.kafka, queue=queue)
         self.log = HalfLog(cast(PartitionState, self.state), self.kafka)
+        self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
     def ready(self, *batch: EndRecord) -> int:
         self.state.queue.half_position = self.kafka.position

@@ -19,9 +19,8 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.worker.http.server import Web
 from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import WorkerMetrics
-from txbridge.worker.owner import OwnerStatus
 from txbridge.worker.partition_counts import PartitionCounts
-from txbridge.worker.partitions import Assignment
+from txbridge.worker.partitions import Assignment, OwnerStatus
 
 
 class FakeOwner:

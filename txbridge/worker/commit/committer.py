@@ -23,12 +23,12 @@ from txbridge.kafka.failures import (
     UnnamedRecordsError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.commit.bodies import load_bodies
-from txbridge.worker.commit.contents import Contents, Receipt
+from txbridge.worker.commit.contents import Contents, Receipt, load_bodies
 from txbridge.worker.commit.log_lines import log_effects, log_fields
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
+from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.partition_state import PartitionContext, PartitionState
 from txbridge.worker.restore import read_offset_topic
 
@@ -48,6 +48,7 @@ class Committer:
         self,
         context: PartitionContext,
         state: PartitionState,
+        half_log: HalfLog,
         topics: TopicHealth,
         refused_checks: RefusedChecks,
         size: TransactionSize,
@@ -55,6 +56,7 @@ class Committer:
     ) -> None:
         self._context = context
         self._state = state
+        self._half = half_log
         self._topics = topics
         self._clock = clock
         self._refused_checks = refused_checks
@@ -89,7 +91,7 @@ class Committer:
         state = self._state
         receipt = Receipt()
         try:
-            bodies = load_bodies(draft, state.payloads, self._topics)
+            bodies = load_bodies(draft, state.bodies, self._topics)
         except BaseException:
             draft.abandon()
             raise
@@ -162,7 +164,7 @@ class Committer:
             ops=queue.ops_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
             recent=self._recent(),
             entry=draft.next_entry,
-            marks=self._state.marks(),
+            marks=self._half.marks(),
             cut=last.cut,
         )
 
@@ -182,9 +184,9 @@ class Committer:
         state.checkpoint, state.checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
         state.offset_topic_end, self._look_again = receipt.offset_topic_end, False
         for _, half_offsets in draft.ops():
-            state.payloads.drop(half_offsets)
-        state.payloads.yield_room(entry.offset for entry in draft.parked)
-        state.drop_malformed(draft.malformed)
+            state.bodies.drop(half_offsets)
+        state.bodies.yield_room(entry.offset for entry in draft.parked)
+        self._half.drop_malformed(draft.malformed)
         for entry in draft.held:
             self._topics.held(entry)
         if self._bodiless:

@@ -1,14 +1,22 @@
-"""HALF, read as far as decisions name it, and the judgement that something named is not there."""
+"""HALF: half messages and malformed records as they are read, and the judgement that what an END names is not there."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from confluent_kafka import Message
 
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import EndRecord
+from txbridge.core.fingerprint import Mark, digest
+from txbridge.core.headers import MalformedRecordError
+from txbridge.kafka.agreement import Agreement
+from txbridge.kafka.body_cache import mark_of, offset_of, to_half
 from txbridge.kafka.environment import Outside
+from txbridge.kafka.headers import copyable_headers
 from txbridge.worker.partition_state import PartitionState
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
@@ -40,6 +48,11 @@ _KEPT_ANSWERS = max(_ABSENT_ANSWERS, int(_ABSENT_AFTER_S / _ASK_EVERY_S) + 2)
 #: grows again.
 _LOOK_EVERY_S = 5.0
 
+#: Bytes of malformed records of HALF that are kept until they are set aside; beyond them they are read again then.
+_MALFORMED_BYTES = 16 * 1024 * 1024
+#: Malformed records set aside in one Kafka transaction when they have to be read again: their sizes are not known.
+_UNREAD_LIMIT = 10
+
 Batch = Sequence[EndRecord | MalformedRecord]
 
 
@@ -52,8 +65,17 @@ class _Answer(NamedTuple):
     known: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """Why a record of HALF is set aside whose body is not kept until then."""
+
+    error: str
+    #: Half offset of the first, when it is a copy.
+    copy_of: int | None
+
+
 class HalfLog:
-    """Reads HALF of one partition for its decisions."""
+    """Reads HALF of one partition: ahead, and as far as its decisions name it."""
 
     def __init__(self, state: PartitionState, outside: Outside) -> None:
         self._state = state
@@ -63,12 +85,115 @@ class HalfLog:
         self._waits: int | None = None
         self._vain = 0.0
         self._counted_at = 0.0
-        #: What Kafka said, without a gap; the newest last.
+        #: What Kafka said since it was last unable to tell; the newest last.
         self._answers: deque[_Answer] = deque(maxlen=_KEPT_ANSWERS)
         self._answered_at = float("-inf")
         #: END offset below which all is judged: a record may be applied in several Kafka transactions.
         self._judged_to = 0
         self._looked_at = outside.monotonic()
+        #: Records of HALF that were read and not yet set aside; an unread one has to be read again.
+        self._malformed: dict[int, MalformedRecord | _Unread] = {}
+        self._malformed_bytes = 0
+        # The last record of HALF that was read, and its mark once it was asked for; the mark of the last one of END.
+        self._last_half: Message | None = None
+        self._last_id = ""
+        self._half_mark: Mark | None = None
+        self._end_mark: Mark | None = None
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def take_in(self, limit: int, timeout: float) -> int:
+        """Read what HALF has, up to `limit` records; returns how many came."""
+        state = self._state
+        reader, queue = state.half_reader, state.queue
+        before = reader.position
+        messages = reader.poll(limit, timeout)
+        if reader.position > before + len(messages):
+            state.half_gaps.note(reader.position)
+        for message in messages:
+            try:
+                half = to_half(message, state.names)
+            except MalformedRecordError as error:
+                self._last_id = ""
+                self._take_in_malformed(message, str(error))
+                continue
+            self._last_id = half.transaction_id
+            first = queue.note_id(half)
+            if first is not None:
+                self._take_in_malformed(message, f"a copy of the half message at offset {first}: the same id", first)
+            elif queue.read(half):
+                state.bodies.put(half)
+        queue.advance_reader(reader.position)
+        if messages:
+            self._last_half, self._half_mark = messages[-1], None
+        return len(messages)
+
+    def marks(self) -> dict[str, Mark]:
+        """The last records that were read, by this owner or the one before it."""
+        marks = dict(self._state.checkpoint.marks)
+        if self._last_half is not None and self._half_mark is None:
+            self._half_mark = mark_of(self._last_half, self._state.names, self._last_id)
+        last = self._state.last_end
+        if last is not None and (self._end_mark is None or self._end_mark.offset != last.offset):
+            self._end_mark = Mark(last.offset, digest(None, last.value), None, last.appended)
+        for short, mark in (("half", self._half_mark), ("end", self._end_mark)):
+            if mark is not None and (short not in marks or mark.offset > marks[short].offset):
+                marks[short] = mark
+        return marks
+
+    def _take_in_malformed(self, message: Message, error: str, copy_of: int | None = None) -> None:
+        offset, size = offset_of(message), len(message.value() or b"")
+        if not self._state.queue.read_malformed(offset, size):
+            return
+        why = _Unread(error, copy_of)
+        if self._malformed_bytes + size > _MALFORMED_BYTES:
+            self._malformed[offset] = why
+        else:
+            self._malformed[offset] = self._as_malformed(message, why)
+            self._malformed_bytes += size
+
+    def _as_malformed(self, message: Message, why: _Unread) -> MalformedRecord:
+        return MalformedRecord(
+            topic=self._state.half_reader.topic,
+            partition=self._state.partition,
+            offset=offset_of(message),
+            key=message.key(),
+            value=message.value(),
+            headers=copyable_headers(message),
+            error=why.error,
+            copy_of=why.copy_of,
+        )
+
+    def malformed_limit(self, limit: int) -> int:
+        """How many malformed records of HALF, at most `limit`, to set aside in one Kafka transaction."""
+        unread = any(isinstance(record, _Unread) for record in self._malformed.values())
+        return min(limit, _UNREAD_LIMIT) if unread else limit
+
+    def load_malformed(self, offsets: Iterable[int]) -> list[MalformedRecord]:
+        """The malformed records of HALF at these offsets. Raises TimeoutError, KafkaException."""
+        wanted = {offset: self._malformed[offset] for offset in offsets}
+        found = {offset: record for offset, record in wanted.items() if isinstance(record, MalformedRecord)}
+        unread = {offset: why for offset, why in wanted.items() if isinstance(why, _Unread)}
+        if unread:
+            for message in self._state.bodies.read_back(unread):
+                offset = offset_of(message)
+                found[offset] = self._as_malformed(message, unread[offset])
+        return [found.get(offset) or self._gone(offset) for offset in sorted(wanted)]
+
+    def _gone(self, offset: int) -> MalformedRecord:
+        """Stands for a malformed record that retention has eaten meanwhile."""
+        return MalformedRecord(
+            self._state.half_reader.topic, self._state.partition, offset, None, None, (), "gone from the log"
+        )
+
+    def drop_malformed(self, offsets: Iterable[int]) -> None:
+        """They were set aside."""
+        for offset in offsets:
+            record = self._malformed.pop(offset)
+            if isinstance(record, MalformedRecord):
+                self._malformed_bytes -= len(record.value or b"")
+
+    # --- for decisions ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """See from time to time that HALF still reaches what was read of it. Raises LogGoneError, KafkaException."""
@@ -91,7 +216,7 @@ class HalfLog:
             return len(batch)
         until = self._outside.monotonic() + _HALF_SOON_S
         while reader.position < target and not self._state.queue.must_park:
-            if self._state.take_in_half(HALF_BATCH, _HALF_SOON_S):
+            if self.take_in(HALF_BATCH, _HALF_SOON_S):
                 self._vain = 0.0
             # Also while messages come without an end: an END that names what is not there is judged meanwhile.
             if self._outside.monotonic() >= until:
@@ -146,9 +271,9 @@ class HalfLog:
         self._answered_at = now
         self._vain += min(now - self._counted_at, _MOST_APART_S)
         self._counted_at = now
-        if end is None or not is_unbroken:
+        if end is None:
             self._answers.clear()
-        if end is not None:
+        else:
             self._answers.append(_Answer(now, end, end_position))
         if end is not None and is_unbroken and end <= lowest:
             self._vain = 0.0
@@ -160,12 +285,14 @@ class HalfLog:
 
     def _is_absent(self, offset: int, half_offset: int) -> bool:
         """Whether enough answers agree that what the END at `offset` names is not there."""
-        for count, answer in enumerate(reversed(self._answers), start=1):
+        agreement, is_enough = Agreement(_ABSENT_AFTER_S, _ABSENT_ANSWERS, _MOST_APART_S), False
+        for answer in self._answers:
             if answer.known <= offset or answer.end > half_offset:
-                return False
-            if count >= _ABSENT_ANSWERS and self._answers[-1].at - answer.at >= _ABSENT_AFTER_S:
-                return True
-        return False
+                agreement.contradict()
+                is_enough = False
+            else:
+                is_enough = agreement.note(answer.at)
+        return is_enough
 
 
 def _highest(record: EndRecord | MalformedRecord) -> int:
