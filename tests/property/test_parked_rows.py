@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txbridge.core import parked_table
-from txbridge.core.parked_table import ParkedRow, ParkedTable
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.parked_table import ParkedTable
 
 _OFFSETS = st.integers(0, 40)
 _ROWS = st.builds(
-    ParkedRow,
+    lambda **fields: HalfEntry(**fields, parked=True),
     offset=_OFFSETS,
     transaction_id=st.integers(0, 2**128 - 1).map(lambda number: f"{number:032X}"),
     group=st.sampled_from(["a", "b"]),
@@ -34,7 +35,7 @@ def test_it_is_a_dictionary_in_order(first, later, edge):
         assert list(table) == [known[offset] for offset in sorted(known)]
         highest = 40
         for step in later:
-            if isinstance(step, ParkedRow) and step.offset not in known:
+            if isinstance(step, HalfEntry) and step.offset not in known:
                 highest += 1
                 _do(table, known, step._replace(offset=highest))
             else:
@@ -46,7 +47,7 @@ def test_it_is_a_dictionary_in_order(first, later, edge):
         parked_table._FEW = before
 
 
-def _do(table: ParkedTable, known: dict[int, ParkedRow], step: ParkedRow | int) -> None:
+def _do(table: ParkedTable, known: dict[int, HalfEntry], step: HalfEntry | int) -> None:
     if isinstance(step, int):
         assert table.remove(step) == (known.pop(step, None) is not None)
     else:

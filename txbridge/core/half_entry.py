@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.json_fields import dump, load, number, short, text
-from txbridge.core.parked_table import ParkedRow, ParkedTable
 from txbridge.core.states import TransactionState
 
 _OPEN_STATES = {state.value: state for state in TransactionState if state.is_open}
-#: A parked entry with more than these is more than pending.
-_FIELDS_OF_ALL = {"state", "id", "group", "topic", "born", "size", "checks", "next", "end"}
+#: A parked entry with more fields than these is more than pending.
+_FIELDS_OF_ALL = 9
+#: What fits into a column of four bytes (`parked_table`).
+_MOST = 2**32 - 1
 
 
 class _Fields(NamedTuple):
@@ -59,39 +60,18 @@ class HalfEntry(_Fields):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is pending, parked and nothing else, and so fits into a row."""
+        """Whether it is pending, parked and nothing else, and so fits into a row of a ParkedTable.
+
+        What a worker has read in HALF does, unless somebody has set the limits aside.
+        """
         return (
             self.state is TransactionState.PENDING
             and self.parked
             and self.resumed is None
             and self.error is None
-            and ParkedTable.takes(self.transaction_id, self.size, self.checks)
-        )
-
-    def to_row(self) -> ParkedRow:
-        return ParkedRow(
-            self.offset,
-            self.transaction_id,
-            self.group,
-            self.real_topic,
-            self.born,
-            self.size,
-            self.checks,
-            self.next_due,
-        )
-
-    @classmethod
-    def from_row(cls, row: ParkedRow) -> HalfEntry:
-        return cls(
-            offset=row.offset,
-            transaction_id=row.transaction_id,
-            group=row.group,
-            real_topic=row.real_topic,
-            born=row.born,
-            size=row.size,
-            next_due=row.next_due,
-            checks=row.checks,
-            parked=True,
+            and self.size <= _MOST
+            and self.checks <= _MOST
+            and names.is_transaction_id(self.transaction_id)
         )
 
     def encode(self, end: int) -> bytes:
@@ -120,42 +100,34 @@ class HalfEntry(_Fields):
     @classmethod
     def decode(cls, offset: int, value: bytes) -> HalfEntry:
         """The entry that a parked entry of OFFSET describes. Raises MalformedRecordError."""
-        parsed = parse_parked(offset, value)
-        return cls.from_row(parsed) if isinstance(parsed, ParkedRow) else parsed
-
-
-def parse_parked(offset: int, value: bytes) -> ParkedRow | HalfEntry:
-    """A parked entry of OFFSET: a row when it is pending and nothing else, as most are. Raises MalformedRecordError."""
-    data = load(value)
-    try:
-        state = _OPEN_STATES[data["state"]]
-        row = ParkedRow(
-            offset,
-            _which(data["id"], names.is_transaction_id),
-            _group(data["group"]),
-            _topic(data["topic"]),
-            number(data["born"]),
-            number(data["size"]),
-            number(data["checks"]),
-            number(data["next"]),
-        )
-        number(data["end"])
-        if (
-            state is TransactionState.PENDING
-            and data.keys() <= _FIELDS_OF_ALL
-            and ParkedTable.takes(row.transaction_id, row.size, row.checks)
-        ):
-            return row
-        return HalfEntry.from_row(row)._replace(
-            state=state,
-            decided=None if data.get("decided") is None else number(data["decided"]),
-            error=None if data.get("error") is None else text(data["error"]),
-            reason=None if data.get("reason") is None else text(data["reason"]),
-            discarded_at=None if data.get("at") is None else _coordinates(data["at"]),
-            resumed=None if data.get("resumed") is None else number(data["resumed"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise MalformedRecordError(f"not a parked entry: {short(error)}") from None
+        data = load(value)
+        try:
+            state = _OPEN_STATES[data["state"]]
+            # By position: a million of them are read at a take-over.
+            entry = cls(
+                offset,
+                _which(data["id"], names.is_transaction_id),
+                _group(data["group"]),
+                _topic(data["topic"]),
+                number(data["born"]),
+                number(data["size"]),
+                number(data["next"]),
+                state,
+                number(data["checks"]),
+                True,
+            )
+            number(data["end"])
+            if len(data) == _FIELDS_OF_ALL:
+                return entry
+            return entry._replace(
+                decided=None if data.get("decided") is None else number(data["decided"]),
+                error=None if data.get("error") is None else text(data["error"]),
+                reason=None if data.get("reason") is None else text(data["reason"]),
+                discarded_at=None if data.get("at") is None else _coordinates(data["at"]),
+                resumed=None if data.get("resumed") is None else number(data["resumed"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise MalformedRecordError(f"not a parked entry: {short(error)}") from None
 
 
 def _which(value: Any, is_one: Callable[[str], bool]) -> str:

@@ -72,7 +72,7 @@ class HalfQueue:
         above = rows.split(self.half_position)
         self._entries.adopt(rows)
         self.timers.load(rows)
-        for entry in (*map(HalfEntry.from_row, above), *others):
+        for entry in (*above, *others):
             self._entries.put(entry)
             self.timers.schedule(entry)
             self.timers.schedule_expiry(entry)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, offset_headers
-from txbridge.core.half_entry import HalfEntry, parse_parked
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.headers import MalformedRecordError, NewerVersionError, OurHeaders, whole_number
 from txbridge.core.names import Headers, Names
-from txbridge.core.parked_table import ParkedRow, ParkedTable
+from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
 
 #: From the drafting of a check to its append it takes less, also when the process is stopped for a minute in between. A
@@ -30,7 +30,7 @@ class ParkedEntries(Mapping[int, HalfEntry]):
 
     def __getitem__(self, half_offset: int) -> HalfEntry:
         row = self._plain.get(half_offset)
-        return self._others[half_offset] if row is None else HalfEntry.from_row(row)
+        return self._others[half_offset] if row is None else row
 
     def __contains__(self, half_offset: object) -> bool:
         return half_offset in self._others or (isinstance(half_offset, int) and half_offset in self._plain)
@@ -48,22 +48,22 @@ class ParkedEntries(Mapping[int, HalfEntry]):
         `next_check` (ms): not earlier is the next check due when this record was written for a check. Not when
         that is very much later: then the interval was another one when the record was written.
         """
-        parsed = None if value is None else parse_parked(half_offset, value)
+        entry = None if value is None else HalfEntry.decode(half_offset, value)
         if (
-            parsed is not None
-            and parsed.next_due < next_check <= parsed.next_due + _LONGEST_DRAFT_MS
-            and _tells_of_check(parsed)
+            entry is not None
+            and entry.next_due < next_check <= entry.next_due + _LONGEST_DRAFT_MS
+            and _tells_of_check(entry)
         ):
-            parsed = parsed._replace(next_due=next_check)
-        if isinstance(parsed, ParkedRow):
+            entry = entry._replace(next_due=next_check)
+        if entry is not None and entry.is_plain:
             self._others.pop(half_offset, None)
-            self._plain.put(parsed)
+            self._plain.put(entry)
             return
         self._plain.remove(half_offset)
-        if parsed is None:
+        if entry is None:
             self._others.pop(half_offset, None)
         else:
-            self._others[half_offset] = parsed
+            self._others[half_offset] = entry
 
     def release(self) -> tuple[ParkedTable, list[HalfEntry]]:
         """Hand over what is here, the pending ones as a sorted table: a million need not be there twice."""
@@ -144,8 +144,6 @@ class OffsetTopic:
         return whole_number(digits.decode(), "half offset of the key")
 
 
-def _tells_of_check(parsed: ParkedRow | HalfEntry) -> bool:
+def _tells_of_check(entry: HalfEntry) -> bool:
     """Whether it was written together with a check: then it is pending, and its next check was not put off since."""
-    if isinstance(parsed, HalfEntry) and (parsed.state is not TransactionState.PENDING or parsed.error is not None):
-        return False
-    return parsed.checks > 0
+    return entry.state is TransactionState.PENDING and entry.error is None and entry.checks > 0

@@ -31,14 +31,13 @@ class OpenMessages:
         return offset in self._objects or offset in self._rows
 
     def __iter__(self) -> Iterator[HalfEntry]:
-        yield from map(HalfEntry.from_row, self._rows)
+        yield from self._rows
         yield from self._objects.values()
 
     def get(self, offset: int) -> HalfEntry | None:
         entry = self._objects.get(offset)
         if entry is None and self._rows:
-            row = self._rows.get(offset)
-            entry = None if row is None else HalfEntry.from_row(row)
+            entry = self._rows.get(offset)
         return entry
 
     def get_object(self, offset: int) -> HalfEntry | None:
@@ -59,7 +58,7 @@ class OpenMessages:
     def put(self, entry: HalfEntry) -> None:
         """Add or replace."""
         if entry.offset in self._rows and entry.is_plain:
-            self._rows.put(entry.to_row())
+            self._rows.put(entry)
             return
         self.remove(entry.offset)
         self.add(entry)
@@ -80,7 +79,7 @@ class OpenMessages:
         if entry is not None and entry.is_plain:
             # It is counted already: a row is pending, too.
             del self._objects[offset]
-            self._rows.put(entry.to_row())
+            self._rows.put(entry)
 
     def adopt(self, rows: ParkedTable) -> None:
         """Take over a sorted table, to be empty before."""

@@ -11,34 +11,19 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from itertools import compress
-from typing import NamedTuple
 
-from txbridge.core.names import is_transaction_id
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.states import TransactionState
 
 #: Fewer dead rows than this are not worth a new set of columns.
 _FEW = 10_000
 _ID_BYTES = 16
-#: What fits into the columns of four bytes.
-_MOST = 2**32 - 1
 _DEAD = 0
 _ALIVE = 1
 
 
-class ParkedRow(NamedTuple):
-    """A message that is pending, parked and nothing else: not held, not discarded, not resumed. Times in ms."""
-
-    offset: int
-    transaction_id: str
-    group: str
-    real_topic: str
-    born: int
-    size: int
-    checks: int
-    next_due: int
-
-
 class ParkedTable:
-    """Rows by half offset.
+    """Rows by half offset: entries that are pending, parked and nothing else (`HalfEntry.is_plain`).
 
     While it is filled, offsets may come in any order, again (the last one counts) and be removed; that takes an index.
     `sort` gives the index up: from then on rows are found by bisection, and a new one must have the highest offset.
@@ -65,7 +50,7 @@ class ParkedTable:
     def __contains__(self, offset: int) -> bool:
         return self._row(offset) >= 0
 
-    def __iter__(self) -> Iterator[ParkedRow]:
+    def __iter__(self) -> Iterator[HalfEntry]:
         """Every row: in the order of offsets once it is sorted."""
         return (self._at(row) for row, alive in enumerate(self._alive) if alive)
 
@@ -73,12 +58,7 @@ class ParkedTable:
         """Of every row, in the same order; cheaper than the rows."""
         return compress(self._offsets, self._alive)
 
-    @staticmethod
-    def takes(transaction_id: str, size: int, checks: int) -> bool:
-        """Whether these fit: what a worker has read in HALF does, unless somebody has set the limits aside."""
-        return size <= _MOST and checks <= _MOST and is_transaction_id(transaction_id)
-
-    def get(self, offset: int) -> ParkedRow | None:
+    def get(self, offset: int) -> HalfEntry | None:
         row = self._row(offset)
         return None if row < 0 else self._at(row)
 
@@ -106,7 +86,7 @@ class ParkedTable:
             if alive:
                 yield offset, groups[pair], next_due, checks, born
 
-    def put(self, row: ParkedRow) -> None:
+    def put(self, row: HalfEntry) -> None:
         """Add a row, or replace the one with its offset."""
         place = self._row(row.offset)
         if place < 0:
@@ -139,7 +119,7 @@ class ParkedTable:
         index.clear()
         self._rearrange(order)
 
-    def split(self, offset: int) -> list[ParkedRow]:
+    def split(self, offset: int) -> list[HalfEntry]:
         """Take out the rows at and above an offset; of a sorted table."""
         first = bisect_left(self._offsets, offset)
         found = [self._at(row) for row in range(first, len(self._alive)) if self._alive[row]]
@@ -159,20 +139,22 @@ class ParkedTable:
             return -1
         return row
 
-    def _at(self, row: int) -> ParkedRow:
+    def _at(self, row: int) -> HalfEntry:
         group, real_topic = self._pair_names[self._pairs[row]]
-        return ParkedRow(
+        return HalfEntry(
             self._offsets[row],
             self._ids[row * _ID_BYTES : (row + 1) * _ID_BYTES].hex().upper(),
             group,
             real_topic,
             self._born[row],
             self._sizes[row],
-            self._checks[row],
             self._next_due[row],
+            TransactionState.PENDING,
+            self._checks[row],
+            True,
         )
 
-    def _append(self, row: ParkedRow) -> None:
+    def _append(self, row: HalfEntry) -> None:
         if self._index is not None:
             self._index[row.offset] = len(self._offsets)
         elif self._offsets and row.offset <= self._offsets[-1]:

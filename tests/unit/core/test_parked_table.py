@@ -8,12 +8,12 @@ import pytest
 
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.parked_table import ParkedRow, ParkedTable
+from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
 
 
-def row(offset: int, **changes: object) -> ParkedRow:
-    return ParkedRow(offset, f"{offset:032X}", "orders", "orders.placed", 1_000, 100, 0, 7_000)._replace(**changes)
+def row(offset: int, **changes: object) -> HalfEntry:
+    return entry(offset, **changes)
 
 
 def entry(offset: int, **changes: object) -> HalfEntry:
@@ -32,7 +32,7 @@ def entry(offset: int, **changes: object) -> HalfEntry:
     return HalfEntry(**(fields | changes))
 
 
-def table(*rows: ParkedRow) -> ParkedTable:
+def table(*rows: HalfEntry) -> ParkedTable:
     made = ParkedTable()
     for one in rows:
         made.put(one)
@@ -113,7 +113,8 @@ def test_p9_a_row_costs_less_than_100_bytes():
     ],
 )
 def test_what_fits_into_a_row(values, fits):
-    assert ParkedTable.takes(*values) is fits
+    transaction_id, size, checks = values
+    assert entry(7, transaction_id=transaction_id, size=size, checks=checks).is_plain is fits
 
 
 def test_entries_of_every_kind_are_one_mapping():
