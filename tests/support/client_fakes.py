@@ -12,6 +12,8 @@ from txbridge.client import runtime, start
 from txbridge.client.checks import consumer
 from txbridge.client.decide.end_batcher import Ticket
 from txbridge.client.flow.registry import TransactionIds
+from txbridge.client.flow.send_path import SendPath
+from txbridge.client.message import Limits
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.prepare.report_poller import Serving, Waiter
 from txbridge.core.end_record import EndEntry
@@ -126,13 +128,16 @@ class FakeHalfWriter:
         threading.Event().wait(min(timeout, 0.01))
 
 
-class FakeRuntime:
+class FakeRuntime(SendPath):
     """A started client whose Kafka is the test: it says when half messages are acknowledged."""
 
+    is_of_this_process = True
+
     def __init__(self, *, room=True):
-        self.is_of_this_process = True
-        self.new_transaction_id = TransactionIds().new
-        self.prepare_timeout = 0.1
+        self.sends = self
+        self._ids = TransactionIds()
+        self._limits = Limits(LAYOUT.max_message_size, 604_800)
+        self._prepare_timeout = 0.1
         self.room = room
         self.refusals = deque()
         self.written, self.running, self.given_up, self.ends = [], set(), [], []
@@ -141,9 +146,6 @@ class FakeRuntime:
         self.after_reports = None
         self._half_writer = FakeHalfWriter(self.room_waits)
         self._condition = threading.Condition()
-
-    def check_limits(self, message):
-        pass
 
     def is_called_by_it(self):
         return False
@@ -161,7 +163,7 @@ class FakeRuntime:
     def give_up(self, transaction_id):
         self.given_up.append(transaction_id)
 
-    def wait_for_room(self, timeout):
+    def _has_room_for_ends(self, timeout):
         if timeout and not self.room:
             self.room_waits.append(timeout)
             threading.Event().wait(timeout)
@@ -170,7 +172,7 @@ class FakeRuntime:
     def half_writer(self, *, gathers=False, in_order=False):
         return self._half_writer
 
-    def write_half(self, writer, message, transaction_id, on_done, deadline, after_reports=None):
+    def _write(self, writer, message, transaction_id, on_done, deadline, after_reports):
         assert writer is self._half_writer
         self.after_reports = after_reports
         if self.refusals:

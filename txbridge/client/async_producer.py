@@ -17,19 +17,10 @@ from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow import process
 from txbridge.client.flow.loop_bridge import HandOver, Resolving
 from txbridge.client.flow.reentrancy import calling, is_called_by
-from txbridge.client.flow.steps import (
-    admit,
-    extended,
-    interrupted,
-    no_room_for_ends,
-    no_room_for_half_messages,
-    refuse,
-    require_this_process,
-)
 from txbridge.client.flow.turns import Turns
 from txbridge.client.listener import TransactionListener, check_failed, execution_failed
 from txbridge.client.log import report
-from txbridge.client.message import Message
+from txbridge.client.message import Message, check_message
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
@@ -37,10 +28,10 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.result import AsyncTransactionSendResult
-from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
+    from txbridge.client.flow.send_path import SendPath
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.prepare.half_writer import Prepared
     from txbridge.client.runtime import Runtime
@@ -150,29 +141,29 @@ class AsyncTransactionProducer:
             LayoutError, EnvironmentProblemError: if this is what starts the producer.
 
         """
-        refuse(message, self._options.names)
+        check_message(message, self._options.names)
         hand_over, runtime = await self._started()
-        transaction_id = admit(runtime, message)
+        sends = runtime.sends
+        transaction_id = sends.admit(message)
         size = len(message.value or b"")
         # A listener method that waited for a turn would wait for itself.
         epoch = await self._turns.take(size, waits=not is_called_by(self))
         left: list[asyncio.Future[Any]] = []
         try:
-            runtime.begin(transaction_id)
-            prepared = await self._prepare(hand_over, runtime, message, transaction_id)
-            given = extended(message, prepared)
+            sends.begin(transaction_id)
+            prepared = await self._prepare(hand_over, sends, message, transaction_id)
+            given = prepared.extended(message)
             try:
                 with calling(self):
                     outcome = await self._execute.outcome(given, arg, left_running=left.append)
             except BaseException as error:
-                interrupted(runtime, prepared, given, error)
+                sends.interrupted(prepared, given, error)
                 raise
-            end = runtime.end(prepared, outcome)
-            return AsyncTransactionSendResult.of(prepared, outcome, end, _hand_over=hand_over)
+            return AsyncTransactionSendResult.of(prepared, outcome, sends.end(prepared, outcome), _hand_over=hand_over)
         finally:
 
             def over(_: object = None) -> None:
-                runtime.finish(transaction_id)
+                sends.finish(transaction_id)
                 self._turns.give_back(epoch, size)
 
             if left:
@@ -229,7 +220,7 @@ class AsyncTransactionProducer:
     def _require_ours(self) -> Runtime | None:
         """The started client, if there is one; UsageError after a fork and in another event loop."""
         if self._runtime is not None:
-            require_this_process(self._runtime)
+            self._runtime.sends.require_this_process()
         if self._hand_over is not None:
             self._hand_over.require_this_loop()
         return self._runtime
@@ -288,39 +279,20 @@ class AsyncTransactionProducer:
 
     # --- an attempt -------------------------------------------------------------------------------------------------
 
-    async def _prepare(self, hand_over: HandOver, runtime: Runtime, message: Message, transaction_id: str) -> Prepared:
-        """Store the half message; PrepareError if Kafka does not acknowledge it."""
+    async def _prepare(self, hand_over: HandOver, sends: SendPath, message: Message, transaction_id: str) -> Prepared:
+        """SendPath.prepare on the loop."""
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
-            await self._write(runtime, message, transaction_id, Resolving(hand_over, reported))
-            prepared = await reported
+            writer = sends.half_writer(gathers=self._turns.number >= _GATHER_FROM)
+            on_done = Resolving(hand_over, reported)
+            for wait, seconds in sends.hand_over(writer, message, transaction_id, on_done):
+                await self._shared(wait, seconds)
+            result = await reported
         except BaseException:
             # Cancelled: Kafka may store it, but there will be no local transaction.
-            runtime.give_up(transaction_id)
+            sends.give_up(transaction_id)
             raise
-        if isinstance(prepared, PrepareError):
-            runtime.give_up(transaction_id)
-            raise prepared
-        return prepared
-
-    async def _write(
-        self, runtime: Runtime, message: Message, transaction_id: str, on_done: Callable[[Any], None]
-    ) -> None:
-        """Hand the half message over; waits for room, as long as for an acknowledgement."""
-        timeout = runtime.prepare_timeout
-        deadline = Deadline(timeout)
-        if not runtime.wait_for_room(0) and not await self._shared(runtime.wait_for_room, timeout):
-            raise no_room_for_ends()
-        while True:
-            writer = runtime.half_writer(gathers=self._turns.number >= _GATHER_FROM)
-            try:
-                runtime.write_half(writer, message, transaction_id, on_done, deadline)
-            except BufferError:
-                if deadline.is_over:
-                    raise no_room_for_half_messages() from None
-                await self._shared(writer.wait_for_room, deadline.left)
-            else:
-                return
+        return sends.prepared(transaction_id, result)
 
     async def _shared(self, wait: Callable[[float], object], timeout: float) -> object:  # noqa: ASYNC109
         """Wait in a thread, in one for all who wait for the same."""

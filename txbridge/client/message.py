@@ -152,7 +152,9 @@ class Limits:
 
 
 def check_message(message: Message, names: Names) -> None:
-    """Refuse what no cluster could take, with a UsageError that says why."""
+    """Refuse what no cluster could take, with a UsageError that says why. It does not even start a client."""
+    if not isinstance(message, Message):
+        raise UsageError(f"a Message is needed, not {type(message).__name__}")
     if not message.topic:
         raise UsageError("the topic is empty")
     if not is_topic(message.topic):

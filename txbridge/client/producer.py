@@ -12,9 +12,8 @@ from txbridge.client.checks.thread_pool import CheckPool
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.flow.reentrancy import calling, is_called_by
-from txbridge.client.flow.steps import admit, decide, prepare, refuse, require_this_process
 from txbridge.client.listener import TransactionListener
-from txbridge.client.message import Message
+from txbridge.client.message import Message, check_message
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
@@ -115,18 +114,18 @@ class TransactionProducer:
             LayoutError, EnvironmentProblemError: if this is what starts the producer.
 
         """
-        refuse(message, self._options.names)
-        runtime = self._life.runtime or self._life.started()
-        transaction_id = admit(runtime, message)
+        check_message(message, self._options.names)
+        sends = (self._life.runtime or self._life.started()).sends
+        transaction_id = sends.admit(message)
         # Its own `with` ends with the attempt, whatever a signal interrupts: close() does not wait for ever.
         running = calling(self)
         try:
             with running:
-                runtime.begin(transaction_id, running)
-                prepared = prepare(runtime, message, transaction_id)
-                return decide(runtime, self._listener, message, prepared, arg)
+                sends.begin(transaction_id, running)
+                prepared = sends.prepare(message, transaction_id)
+                return sends.decide(self._listener, message, prepared, arg)
         finally:
-            runtime.finish(transaction_id)
+            sends.finish(transaction_id)
 
     def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
         """Do as `send_message_in_transaction` in the background, so that one thread has many transactions in flight.
@@ -146,9 +145,9 @@ class TransactionProducer:
             LayoutError, EnvironmentProblemError: if this is what starts the producer.
 
         """
-        refuse(message, self._options.names)
-        runtime = self._life.runtime or self._life.started()
-        return self._pipeline.submit(runtime, admit(runtime, message), message, arg)
+        check_message(message, self._options.names)
+        sends = (self._life.runtime or self._life.started()).sends
+        return self._pipeline.submit(sends, sends.admit(message), message, arg)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
@@ -163,7 +162,7 @@ class TransactionProducer:
         runtime = self._life.runtime
         if runtime is None:
             return 0
-        require_this_process(runtime)
+        runtime.sends.require_this_process()
         if runtime.is_called_by_it():
             raise UsageError("flush() was called by a callback, whose thread it would have to wait for")
         deadline = Deadline(timeout)

@@ -9,6 +9,8 @@ import pytest
 from tests.support.client_fakes import FakeHalfWriter
 from txbridge import Message, PrepareError, TransactionListener, TransactionProducer, UsageError
 from txbridge.client.flow.registry import TransactionIds
+from txbridge.client.flow.send_path import SendPath
+from txbridge.client.message import Limits
 from txbridge.topics.verify import KafkaUnreachableError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -107,11 +109,11 @@ def test_a_start_that_failed_can_be_tried_again(monkeypatch):
 def test_many_threads_start_it_once(monkeypatch):
     started = []
 
-    class Runtime:
+    class Runtime(SendPath):
         is_of_this_process = False
 
-        def is_called_by_it(self):
-            return False
+        def __init__(self):
+            self.sends = self
 
     def start(*_):
         started.append(1)
@@ -144,19 +146,16 @@ class PatientHalfWriter(FakeHalfWriter):
         threading.Event().wait(timeout)
 
 
-class FakeRuntime:
+class FakeRuntime(SendPath):
     """A started client that a test lets fail; remembers what became of the attempts."""
 
     is_of_this_process = True
-    prepare_timeout = 0.05
 
     def __init__(self, *, room=True, write=None):
-        self.room, self.write = room, write
+        self.room, self.error = room, write
         self.log = []
-        self.new_transaction_id = TransactionIds().new
-
-    def check_limits(self, message):
-        self.log.append("check_limits")
+        self.sends = self
+        self._ids, self._limits, self._prepare_timeout = TransactionIds(), Limits(1_000, 1_000), 0.05
 
     def begin(self, transaction_id, running):
         self.log.append("begin")
@@ -167,16 +166,18 @@ class FakeRuntime:
     def give_up(self, transaction_id):
         self.log.append("give_up")
 
-    def wait_for_room(self, timeout):
-        assert timeout == 0.05
+    def _has_room_for_ends(self, timeout):
+        assert timeout <= 0.05
+        if not self.room:
+            threading.Event().wait(timeout)
         return self.room
 
     def half_writer(self):
         return PatientHalfWriter([])
 
-    def write_half(self, writer, message, transaction_id, on_done, deadline, after_reports):
+    def _write(self, writer, message, transaction_id, on_done, deadline, after_reports):
         self.log.append("write")
-        raise self.write
+        raise self.error
 
     def end(self, prepared, outcome):
         raise AssertionError("there is nothing to end")
@@ -195,4 +196,4 @@ def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch
     producer = TransactionProducer("orders", Listener(), SETTINGS)
     with pytest.raises(error, match=complaint):
         producer.send_message_in_transaction(Message("t", b""))
-    assert runtime.log == ["check_limits", "begin", *["write"] * writes, "give_up", "finish"]
+    assert runtime.log == ["begin", *["write"] * writes, "give_up", "finish"]

@@ -14,7 +14,6 @@ from txbridge.client.errors import PrepareError
 from txbridge.client.flow.in_flight import InFlight
 from txbridge.client.flow.reentrancy import calling, is_called_by
 from txbridge.client.flow.shared_future import LightFuture, SharedCondition
-from txbridge.client.flow.steps import decide, write
 from txbridge.client.listener import TransactionListener
 from txbridge.client.log import report
 from txbridge.client.message import Message
@@ -22,8 +21,8 @@ from txbridge.client.result import TransactionSendResult
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
+    from txbridge.client.flow.send_path import SendPath
     from txbridge.client.prepare.half_writer import Prepared
-    from txbridge.client.runtime import Runtime
 
 _CLOSED = (
     "the producer was closed before the local transaction was run, so it was not; should a check come, it is answered "
@@ -43,7 +42,7 @@ class _Attempt:
     """
 
     ready: deque[_Attempt]
-    runtime: Runtime
+    sends: SendPath
     transaction_id: str
     message: Message
     arg: Any
@@ -85,26 +84,24 @@ class Pipeline:
         #: No further calls; and no further local transactions.
         self._stopped = self._closed = False
 
-    def submit(
-        self, runtime: Runtime, transaction_id: str, message: Message, arg: Any
-    ) -> Future[TransactionSendResult]:
+    def submit(self, sends: SendPath, transaction_id: str, message: Message, arg: Any) -> Future[TransactionSendResult]:
         """Hand the half message over; blocks while too much is in flight. UsageError after close."""
         size = len(message.value or b"")
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
-        attempt = _Attempt(self._ready, runtime, transaction_id, message, arg, future, size)
+        attempt = _Attempt(self._ready, sends, transaction_id, message, arg, future, size)
         try:
             # Inside: an interrupt must not leave an attempt for which flush() or close() would wait for ever.
             self._enter(attempt)
-            runtime.begin(transaction_id)
-            writer = runtime.half_writer(gathers=True, in_order=True)
-            write(runtime, writer, message, transaction_id, attempt, self._start_jobs)
+            sends.begin(transaction_id)
+            writer = sends.half_writer(gathers=True, in_order=True)
+            sends.write(writer, message, transaction_id, attempt, self._start_jobs)
         except PrepareError as error:
             with calling(self):
                 self._settle(attempt, error)
         except BaseException:
             # Interrupted. If it can not be cancelled any more, its local transaction has begun and will be decided.
             if future.cancel():
-                runtime.give_up(transaction_id)
+                sends.give_up(transaction_id)
                 self._leave(attempt)
             raise
         return future
@@ -149,7 +146,7 @@ class Pipeline:
 
     def _leave(self, attempt: _Attempt) -> None:
         """The attempt is over; only the first time counts."""
-        attempt.runtime.finish(attempt.transaction_id)
+        attempt.sends.finish(attempt.transaction_id)
         with self._lock:
             if attempt.epoch is not None:
                 is_news = self._in_flight.remove(attempt.epoch, attempt.size)
@@ -228,17 +225,17 @@ class Pipeline:
 
         Within `calling(self)`.
         """
-        runtime, future = attempt.runtime, attempt.future
+        sends, future = attempt.sends, attempt.future
         assert prepared is not None
         try:
             if not future.set_running_or_notify_cancel():
-                runtime.give_up(attempt.transaction_id)
+                sends.give_up(attempt.transaction_id)
             elif isinstance(prepared, PrepareError):
-                runtime.give_up(attempt.transaction_id)
+                sends.give_up(attempt.transaction_id)
                 future.set_exception(prepared)
             else:
                 try:
-                    result = decide(runtime, self._listener, attempt.message, prepared, attempt.arg)
+                    result = sends.decide(self._listener, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)
                 else:

@@ -18,7 +18,7 @@ from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.log import report
-from txbridge.client.message import Message
+from txbridge.client.message import Message, MessageExt
 from txbridge.client.prepare.report_poller import Serving, Waiter
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
@@ -38,6 +38,10 @@ class Prepared(NamedTuple):
     born: int
     #: Bytes of the user's key, value and headers.
     size: int
+
+    def extended(self, message: Message) -> MessageExt:
+        """What the listener gets."""
+        return MessageExt.prepared(message, self.transaction_id, self.partition, self.offset, self.born)
 
     def __repr__(self) -> str:
         # Knowing the transaction id is the right to decide.
