@@ -141,8 +141,9 @@ $(MUTATION)/.ready: requirements/mutation.txt
 	touch $@
 
 # The site of docs/, in build/docs/site/index.html. It is strict about links and loads nothing from another host.
+# Not --quiet: mkdocs counts the warnings that it prints, and --strict fails for those alone.
 docs: $(DOCS)/.ready
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 # An environment of its own: nothing that runs or tests txbridge needs these packages.
 $(DOCS)/.ready: requirements/docs.txt

@@ -181,3 +181,10 @@ def test_the_page_about_concepts_tells_the_states_as_they_are() -> None:
         if len(cells := [cell.strip() for cell in line.split("|")]) == 5
     }
     assert final == {_WORDS[state]: "no" if state.is_open else "yes" for state in TransactionState}
+
+
+def test_the_site_is_built_strictly() -> None:
+    """With --quiet mkdocs prints no warnings, and those that are not printed do not count as such."""
+    [recipe] = [line for line in (ROOT / "Makefile").read_text("utf-8").splitlines() if "mkdocs build" in line]
+    assert "--strict" in recipe
+    assert "--quiet" not in recipe
