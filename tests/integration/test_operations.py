@@ -627,6 +627,34 @@ def test_the_commands_end_to_end_with_table_json_and_exit_codes(bridge: Bridge) 
     assert done.stdout.startswith(f"{about}held  {where(held)} ({held.transaction_id[:8]}, group group, topic ")
 
 
+def test_many_are_resolved_by_cause_after_a_dry_run_and_no_others(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    mine = [bridge.prepare(topic, b"%d" % number, partition=number % 2, group="dead") for number in range(3)]
+    other = bridge.prepare(topic, b"other", partition=0, group="dead-too")
+    cause = ["--cause", "group dead:", "--topic", topic]
+    dry = run(bridge, "resolve-all", "commit", *cause, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert [line.split()[:2] for line in dry.stdout.splitlines() if line.startswith("would_commit")] == [
+        ["would_commit", place] for place in sorted(where(one) for one in mine)
+    ]
+    assert "3  pending, group dead: not asked yet" in dry.stdout
+    assert "--expect 3" in dry.stdout
+    why = ["--reason", "the batch was paid, ticket 7", "--operator", "alice"]
+    changed = run(bridge, "resolve-all", "commit", *cause, "--expect", "2", *why)
+    assert (changed.returncode, "3 messages, not 2" in changed.stdout) == (1, True), changed.stdout
+    none = run(bridge, "resolve-all", "abandon", *cause, "--dry-run")
+    assert (none.returncode, none.stdout.splitlines()[-1]) == (0, "nothing fits")
+    assert ends(bridge) == []
+    bridge.worker()
+    done = run(bridge, "resolve-all", "commit", *cause, "--expect", "3", *why, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)["answers"]
+    assert [(one["result"], one["group"]) for one in answers] == [("committed", "dead")] * 3
+    assert bridge.visible(topic) == {b"0": 1, b"1": 1, b"2": 1}
+    assert only(bridge).coordinates == where(other)
+    assert {headers["CLIENT_ID"] for headers, _ in ends(bridge)} == {b"alice"}
+
+
 def test_mistakes_on_the_command_line_are_one_line_and_exit_code_2(bridge: Bridge) -> None:
     missing = run(bridge, "pending", TXBRIDGE_NAMESPACE="nowhere")
     assert (missing.returncode, missing.stdout) == (2, "")

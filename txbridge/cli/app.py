@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import acknowledge, audit, demo, doctor, kafka, operations, show, topics, worker
+from txbridge.cli import acknowledge, audit, demo, doctor, kafka, operations, resolve_all, show, topics, worker
 from txbridge.cli.interrupts import EXIT_INTERRUPTED, hear_interrupts
 from txbridge.cli.options import SOURCES
 
@@ -57,6 +57,7 @@ app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
 app.command("worker", epilog=SOURCES)(worker.make_command())
 operations.register(app)
+resolve_all.register(app)
 show.register(app)
 acknowledge.register(app)
 app.command("doctor", epilog=SOURCES)(doctor.doctor)

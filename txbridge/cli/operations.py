@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -83,6 +84,7 @@ IdPrefix = Annotated[
     ),
 ]
 Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait until a worker has applied it.")]
+MinAge = Annotated[str, typer.Option(metavar="AGE", help="Only those as old as this: 90s, 10m, 2h, 3d.")]
 Message = Annotated[
     str,
     typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
@@ -102,7 +104,7 @@ def pending_command(
     group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
     partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
-    min_age: Annotated[str, typer.Option(metavar="AGE", help="Only those as old as this: 90s, 10m, 2h, 3d.")] = "0s",
+    min_age: MinAge = "0s",
     cause: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only those whose cause has this text in it, as it is listed.")
     ] = None,
@@ -191,12 +193,11 @@ def resolve_command(
                 timeout_s=timeout,
             )
             return [given_up]
-        answer = resolve(
-            connection, message, wanted, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout
-        )
-        return [answer]
+        return [
+            resolve(connection, message, wanted, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)
+        ]
 
-    _answer(work, settings, output_format)
+    answer(work, settings, output_format)
 
 
 @ends_at_once
@@ -238,10 +239,9 @@ def resume_command(
         if group is not None:
             return resume_group(connection, group, reason=reason, operator=who, dry_run=dry_run, timeout_s=timeout)
         assert message is not None
-        answer = resume(connection, message, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)
-        return [answer]
+        return [resume(connection, message, reason=reason, operator=who, id_prefix=id_prefix, timeout_s=timeout)]
 
-    _answer(work, settings, output_format)
+    answer(work, settings, output_format)
 
 
 def register(app: typer.Typer) -> None:
@@ -282,8 +282,18 @@ def _states(chosen: Sequence[State]) -> frozenset[TransactionState]:
     return frozenset(TransactionState(one.value) for one in chosen) or Selection().states
 
 
-def _answer(work: Callable[[Connection], list[Answer]], settings: WorkerSettings, output_format: Format) -> None:
-    """Carry out a command, print what became of it, and end with its exit code."""
+def answer(
+    work: Callable[[Connection], list[Answer]],
+    settings: WorkerSettings,
+    output_format: Format,
+    summary: Callable[[list[Answer], int], list[str]] = lambda answers, _now: (
+        [] if answers else ["nothing is discarded in this group"]
+    ),
+) -> None:
+    """Carry out a command, print what became of it, and end with its exit code.
+
+    People see the summary (of the answers, at a time in ms) below the answers.
+    """
     with about(settings):
         connection = Connection.open(settings)
     subject = connection.subject
@@ -299,11 +309,8 @@ def _answer(work: Callable[[Connection], list[Answer]], settings: WorkerSettings
         raise typer.Exit(EXIT_REFUSED) from None
     if output_format is Format.JSON:
         _print_json(subject, {"answers": [answer_record(answer) for answer in answers]})
-    elif answers:
-        print_answers(subject, answers)
     else:
-        typer.echo(subject)
-        typer.echo("nothing is discarded in this group")
+        print_answers(subject, answers, summary(answers, time.time_ns() // 1_000_000))
     raise typer.Exit(exit_code(answers))
 
 

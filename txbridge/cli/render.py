@@ -80,7 +80,7 @@ def answer_record(answer: Answer) -> dict[str, Any]:
     }
 
 
-def print_answers(subject: Subject, answers: Sequence[Answer]) -> None:
+def print_answers(subject: Subject, answers: Sequence[Answer], summary: Sequence[str] = ()) -> None:
     screen = _console()
     screen.print(str(subject))
     for answer in answers:
@@ -88,6 +88,8 @@ def print_answers(subject: Subject, answers: Sequence[Answer]) -> None:
         who = f"{message.coordinates} ({message.short_id}, group {message.group}, topic {message.real_topic})"
         style = "green" if answer.result in _GOOD else "yellow"
         screen.print(Text(answer.result.value, style=style) + Text(f"  {who}: {plain(answer.detail, 1_000)}"))
+    for line in summary:
+        screen.print(Text(line))
 
 
 def print_refusal(subject: Subject, why: str) -> None:

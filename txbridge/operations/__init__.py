@@ -4,13 +4,12 @@ Listing reads the topics and nothing else, so that it works with no worker alive
 and abandoning write END commands, which the worker applies as any other: the promises hold for them too.
 """
 
-from txbridge.operations.abandon_message import abandon
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import History, Step, read_history
 from txbridge.operations.listing import list_discarded, list_pending
+from txbridge.operations.many import resolve_all, resume_group
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, Selection, StoredCommand
-from txbridge.operations.resolve_message import resolve
-from txbridge.operations.resume_messages import resume, resume_group
+from txbridge.operations.one import abandon, resolve, resume
 
 __all__ = [
     "Answer",
@@ -28,6 +27,7 @@ __all__ = [
     "list_pending",
     "read_history",
     "resolve",
+    "resolve_all",
     "resume",
     "resume_group",
 ]

@@ -26,7 +26,7 @@ _PAST = {
 
 
 class FinishedError(TxBridgeError):
-    """The half message is finished: nothing can be decided any more, and nothing was written."""
+    """It is not as it was when somebody looked: finished, say. Nothing was written."""
 
 
 def find_target(connection: Connection, target: str, id_prefix: str | None) -> tuple[PartitionView, OpenMessage]:

@@ -6,7 +6,7 @@ A person reads ten causes and not ten thousand messages.
 from __future__ import annotations
 
 from txbridge.core.states import TransactionState
-from txbridge.operations.model import NextStep, OpenMessage
+from txbridge.operations.model import NextStep, OpenMessage, Selection
 from txbridge.text import duration
 
 #: A worker sends a check and discards when it is due. What is due for longer has nobody who does it.
@@ -36,6 +36,14 @@ def cause_of(message: OpenMessage, now: int) -> str:
     if message.checks:
         return f"pending, group {group}: asked, and not decided yet"
     return f"pending, group {group}: not asked yet"
+
+
+def cause_if(selection: Selection, message: OpenMessage, now: int) -> str | None:
+    """What keeps it open, if the selection is about it."""
+    if not selection.admits(message, now):
+        return None
+    cause = cause_of(message, now)
+    return cause if (selection.cause or "").lower() in cause.lower() else None
 
 
 def next_step_of(message: OpenMessage, now: int) -> str:

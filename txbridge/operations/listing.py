@@ -11,7 +11,7 @@ from heapq import nsmallest
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import KafkaUnreachableError
-from txbridge.operations.causes import cause_of
+from txbridge.operations.causes import cause_if
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import last_remarks, with_keys
 from txbridge.operations.model import Listing, OpenMessage, Selection
@@ -37,14 +37,13 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
     wanted = range(connection.partitions) if selection.partition is None else [selection.partition]
     views, unread = _read(connection, wanted)
     now = time.time_ns() // 1_000_000
-    part = (selection.cause or "").lower()
     causes, left_out = Counter[str](), Counter[TransactionState]()
 
     def fitting() -> Iterator[OpenMessage]:
         for view in views:
             for message in view.messages():
-                cause = cause_of(message, now) if selection.admits(message, now) else None
-                if cause is not None and part in cause.lower():
+                cause = cause_if(selection, message, now)
+                if cause is not None:
                     causes[cause] += 1
                     yield message
                 else:

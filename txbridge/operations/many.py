@@ -2,20 +2,97 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from txbridge.core.names import is_group
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
-from txbridge.errors import TxBridgeError
-from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, batches, sort_out
+from txbridge.errors import TxBridgeError, UsageError
+from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action, act_on_batch, batches, foretell, sort_out
+from txbridge.operations.address import FinishedError
+from txbridge.operations.causes import cause_if
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import with_keys
 from txbridge.operations.end_writer import check_words
-from txbridge.operations.model import Answer, OpenMessage, Result
-from txbridge.operations.reading import read_view
+from txbridge.operations.model import Answer, OpenMessage, Result, Selection
+from txbridge.operations.reading import read_view, read_views
 from txbridge.operations.view import PartitionView
+from txbridge.text import counted
+
+#: The state in which an action has an effect.
+_STATES = {
+    Action.COMMIT: TransactionState.PENDING,
+    Action.ROLLBACK: TransactionState.PENDING,
+    Action.ABANDON: TransactionState.HELD,
+    Action.RESUME: TransactionState.DISCARDED,
+}
+
+
+def resolve_all(
+    connection: Connection,
+    action: Action,
+    selection: Selection,
+    *,
+    reason: str = "",
+    operator: str = "",
+    dry_run: bool = False,
+    expected: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> list[Answer]:
+    """Do it to all open messages of the selection that are in the state for it; its states and limit play no part.
+
+    The order is that of partitions and offsets. A dry run says which they are and writes nothing. `expected` is their
+    number by a dry run: FinishedError if there are others by now, before anything is written. Other errors are those of
+    `resolve`; what goes wrong after the first command was written is in the answers.
+    """
+    if selection.partition is not None:
+        connection.require_partition(selection.partition)
+    if not dry_run:
+        reason, operator = check_words(reason, operator)
+    wanted = replace(selection, states=frozenset({_STATES[action]}))
+    views = {view.partition: view for view in read_views(connection)}
+    now = time.time_ns() // 1_000_000
+    found = {
+        partition: [message for message in view.messages() if cause_if(wanted, message, now) is not None]
+        for partition, view in views.items()
+    }
+    if dry_run:
+        return _in_order(foretell(action, [message for here in found.values() for message in here]))
+    number = sum(map(len, found.values()))
+    if expected is not None and number != expected:
+        raise FinishedError(
+            f"the selection has {counted(number, 'message')}, not {expected:,}: look again. Nothing was written"
+        )
+    return _carry_out(connection, action, views, found, reason, operator, timeout_s)
+
+
+def resume_group(
+    connection: Connection,
+    group: str,
+    *,
+    reason: str,
+    operator: str,
+    dry_run: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> list[Answer]:
+    """Resume every discarded message of a producer group, in the order of partitions and offsets.
+
+    A dry run says which they are and writes nothing. Errors are those of `resolve_all`.
+    """
+    if not is_group(group):
+        raise UsageError(f"{group[:40]!r} can not be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ -")
+    return resolve_all(
+        connection,
+        Action.RESUME,
+        Selection(group=group),
+        reason=reason,
+        operator=operator,
+        dry_run=dry_run,
+        timeout_s=timeout_s,
+    )
 
 
 def act_on_many(
@@ -38,6 +115,18 @@ def act_on_many(
         wanted[message.partition].append(message)
     # All is read before anything is written.
     views = {partition: read_view(connection, partition) for partition in sorted(wanted)}
+    return _carry_out(connection, action, views, wanted, reason, operator, timeout_s)
+
+
+def _carry_out(
+    connection: Connection,
+    action: Action,
+    views: Mapping[int, PartitionView],
+    wanted: Mapping[int, Sequence[OpenMessage]],
+    reason: str,
+    operator: str,
+    timeout_s: float,
+) -> list[Answer]:
     work = {partition: _as_now(connection, action, view, wanted[partition]) for partition, view in views.items()}
     deadline = Deadline(timeout_s)
     answers: list[Answer] = []
@@ -54,6 +143,10 @@ def act_on_many(
                     raise
                 answers += [Answer(message, Result.NOT_KNOWN, str(error)) for message in batch]
             written = True
+    return _in_order(answers)
+
+
+def _in_order(answers: Iterable[Answer]) -> list[Answer]:
     return sorted(answers, key=lambda answer: (answer.message.partition, answer.message.half_offset))
 
 

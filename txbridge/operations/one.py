@@ -1,4 +1,4 @@
-"""Committing or rolling back one message by hand: an END with SOURCE=operator, and what became of it."""
+"""One command for one open message: commit, roll back, resume or abandon it, and what became of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txbridge.operations.address import find_target
 from txbridge.operations.connection import Connection
 from txbridge.operations.details import with_keys
 from txbridge.operations.end_writer import check_words
-from txbridge.operations.model import Answer
+from txbridge.operations.model import Answer, Result
 
 _ACTIONS = {Decision.COMMIT: Action.COMMIT, Decision.ROLLBACK: Action.ROLLBACK}
 
@@ -25,7 +25,7 @@ def resolve(
     id_prefix: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Answer:
-    """Decide one open message, wait until a worker has applied it, and say what became of it.
+    """Decide one open message by hand, wait until a worker has applied it, and say what became of it.
 
     `target` is `<partition>:<half offset>` or the whole transaction id; `id_prefix` guards against a mistyped offset.
     The first decision wins, whoever made it: when the topics tell already that another one has won, nothing is written.
@@ -38,9 +38,59 @@ def resolve(
     action = _ACTIONS.get(decision)
     if action is None:
         raise UsageError("decide commit or rollback: unknown decides nothing")
+    return _act(connection, action, target, reason, operator, id_prefix, timeout_s)
+
+
+def resume(
+    connection: Connection,
+    target: str,
+    *,
+    reason: str,
+    operator: str,
+    id_prefix: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Answer:
+    """Resume one discarded message (RocketMQ's RESUME_CHECK_HALF_MESSAGE): pending again, and checked from check 1 on.
+
+    It waits until a worker has done it. A second resume does nothing. Arguments and errors are those of `resolve`.
+    """
+    return _act(connection, Action.RESUME, target, reason, operator, id_prefix, timeout_s)
+
+
+def abandon(
+    connection: Connection,
+    target: str,
+    *,
+    reason: str,
+    operator: str,
+    id_prefix: str | None = None,
+    dry_run: bool = False,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> Answer:
+    """Give up one held message: it is committed, can not be delivered, and never will be. It waits for a worker.
+
+    A dry run says what would be abandoned and writes nothing. Arguments and errors are those of `resolve`.
+    """
+    if not dry_run:
+        return _act(connection, Action.ABANDON, target, reason, operator, id_prefix, timeout_s)
+    _, message = find_target(connection, target, id_prefix)
+    body = "its body is gone from the half topic" if message.gone else f"{message.size} bytes go to the discard topic"
+    detail = f"would be abandoned; {body}. It can not be delivered: {message.error}. Nothing was written"
+    return refuse(Action.ABANDON, message) or Answer(message, Result.WOULD_ABANDON, detail)
+
+
+def _act(
+    connection: Connection,
+    action: Action,
+    target: str,
+    reason: str,
+    operator: str,
+    id_prefix: str | None,
+    timeout_s: float,
+) -> Answer:
     reason, operator = check_words(reason, operator)
     view, message = find_target(connection, target, id_prefix)
-    if message.state is TransactionState.PENDING:
+    if action in _ACTIONS.values() and message.state is TransactionState.PENDING:
         [message] = with_keys(connection, message.partition, [message])
     refused = refuse(action, message)
     if refused is not None:

@@ -1,0 +1,97 @@
+"""`txbridge resolve-all`: one command for all open messages of a cause, after a dry run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from txbridge.cli.interrupts import ends_at_once
+from txbridge.cli.operations import MinAge, Operator, Timeout, answer, default_operator, parse_age
+from txbridge.cli.options import (
+    SOURCES,
+    BootstrapServers,
+    Config,
+    Format,
+    Kafka,
+    Namespace,
+    OutputFormat,
+    settings_of,
+)
+from txbridge.errors import UsageError
+from txbridge.operations import Answer, Connection, Selection, resolve_all
+from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action
+from txbridge.operations.causes import cause_of
+from txbridge.text import plain
+
+
+@ends_at_once
+def resolve_all_command(
+    action: Annotated[
+        Action,
+        typer.Argument(help="commit or rollback what is pending, abandon what is held, resume what is discarded."),
+    ],
+    cause: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="Those whose cause has this text in it, as `txbridge pending` lists it."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which they are.")] = False,
+    expect: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Do it, to as many as the dry run has named. Are there others: nothing."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
+    operator: Operator = None,
+    group: Annotated[str | None, typer.Option(help="Only of this producer group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
+    min_age: MinAge = "0s",
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Commit, roll back, abandon or resume all open messages of a cause: a dry run first, then what it has named.
+
+    Exit code 0: done, be it to none; 1: refused, or some of them were; 2: could not be carried out; 3: stored, but not
+    done yet: no worker has applied it, or a real topic does not take it.
+    """
+    if not cause.strip():
+        raise UsageError("--cause needs a part of a cause, as `txbridge pending` lists it")
+    if dry_run == (expect is not None):
+        raise UsageError("look first with --dry-run, then give --expect with its number")
+    if not (dry_run or reason.strip()):
+        raise UsageError("a reason is needed: it is recorded with each decision (--reason)")
+    selection = Selection(group=group, topic=topic, partition=partition, min_age=parse_age(min_age), cause=cause)
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+
+    def work(connection: Connection) -> list[Answer]:
+        return resolve_all(
+            connection,
+            action,
+            selection,
+            reason=reason,
+            operator="" if dry_run else operator or default_operator(),
+            dry_run=dry_run,
+            expected=expect,
+            timeout_s=timeout,
+        )
+
+    def summary(answers: list[Answer], now: int) -> list[str]:
+        if not answers:
+            return ["nothing fits"]
+        causes = Counter(cause_of(one.message, now) for one in answers)
+        lines = [f"{count:,}  {plain(text, 500)}" for text, count in causes.most_common()]
+        if dry_run:
+            lines.append(f"nothing was written; with --expect {len(answers)} and --reason it is done")
+        return lines
+
+    answer(work, settings, output_format, summary)
+
+
+def register(app: typer.Typer) -> None:
+    """Mount the command."""
+    app.command("resolve-all", epilog=SOURCES)(resolve_all_command)
