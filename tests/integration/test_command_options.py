@@ -28,6 +28,7 @@ COMMANDS = {
     "show": ["0:1"],
     "resolve": ["0:1", "commit", "--reason", "test"],
     "resume": ["0:1", "--reason", "test"],
+    "resolve-all": ["commit", "--cause", "test", "--dry-run"],
     "acknowledge": ["0", "--reason", "test"],
     "topics apply": ["--format", "json"],
 }

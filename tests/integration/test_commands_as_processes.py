@@ -43,6 +43,7 @@ COMMANDS = {
     "show": ["0:1"],
     "resolve": ["0:1", "commit", "--reason", "test"],
     "resume": ["0:1", "--reason", "test"],
+    "resolve-all": ["commit", "--cause", "test", "--dry-run"],
     "acknowledge": ["0", "--reason", "test"],
     "demo": ["--folder", "{folder}/demo", "--flights", "10"],
     "kafka start": ["--data-dir", "{folder}/kafka", "--port", "0"],
@@ -176,8 +177,8 @@ def silent() -> Iterator[tuple[str, threading.Event]]:
         one.close()
 
 
-#: librdkafka waits for ten seconds, and hears no signal meanwhile. The audit ends when it has waited.
-@pytest.mark.parametrize("command", [one for one in ON_CLUSTER if one != "audit"])
+#: librdkafka waits for ten seconds, and hears no signal meanwhile.
+@pytest.mark.parametrize("command", ON_CLUSTER)
 def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
     command: str, silent: tuple[str, threading.Event], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from txbridge.cli.interrupts import watch
 from txbridge.cli.options import BootstrapServers, Config, Format, Namespace, OutputFormat, settings_of
 from txbridge.extras import needs
 from txbridge.subject import about
@@ -81,6 +82,8 @@ def audit(**flags: Any) -> None:
     Exit code 0: clean. 1: violations; with --strict findings, too. 2: could not audit.
     """
     options = Options(**flags)
+    # Until Spark starts: it asks Kafka what is there, which hears no signal.
+    watch()
     # Only here: Spark is an extra, and no other command should pay for its import.
     with needs("audit", "the audit runs on PySpark"):
         from txbridge.cli import audit_program  # noqa: PLC0415

@@ -21,6 +21,7 @@ from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
 from txbridge.cli.audit import Options
+from txbridge.cli.interrupts import unwatch
 from txbridge.cli.options import Format
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import EnvironmentProblemError
@@ -52,6 +53,8 @@ def _run(options: Options, settings: WorkerSettings) -> int:
     with notes.status("connecting") as status:
 
         def progress(text: str) -> None:
+            # The first word is about Spark, which Ctrl-C ends in its own way; --follow finishes its step.
+            unwatch()
             status.update(text)
             if not notes.is_terminal and not quiet:
                 notes.print(text, highlight=False)

@@ -47,7 +47,7 @@ def ends_at_once(command: Callable[_Parameters, _Answer]) -> Callable[_Parameter
 
     @functools.wraps(command)
     def watched(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Answer:
-        _watch()
+        watch()
         return command(*args, **kwargs)
 
     return watched
@@ -67,7 +67,13 @@ def if_interrupted(text: str) -> Iterator[None]:
     _last_words.append("")
 
 
-def _watch() -> None:
+def unwatch() -> None:
+    """From here on the command ends by itself: it has started processes, or is to finish something."""
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+
+
+def watch() -> None:
     """Have a thread of its own hear signals, which Python's handlers hear only between two lines of the main thread.
 
     An event loop that hears signals takes this over by itself, and is trusted with it.
