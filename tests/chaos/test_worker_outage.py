@@ -91,7 +91,11 @@ def _freeze(kafka: EmbeddedKafka) -> None:
     kafka.resume()
 
 
-@pytest.mark.parametrize("outage", [_restart, _crash, _freeze], ids=lambda outage: outage.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "outage",
+    [pytest.param(_restart, marks=pytest.mark.long), _crash, pytest.param(_freeze, marks=pytest.mark.long)],
+    ids=lambda outage: outage.__name__.strip("_"),
+)
 def test_p10_kafka_goes_and_comes_back_midway(
     own_kafka: EmbeddedKafka, outage: Callable[[EmbeddedKafka], None]
 ) -> None:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-import secrets
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pyspark
 import pytest
-import txbridge_audit
-from confluent_kafka import Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 from pyspark.sql import Row, SparkSession
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.incremental.follow import follow
@@ -29,13 +20,11 @@ from txbridge_audit.read import kafka_source, selection
 from txbridge_audit.read.cuts import Range
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.selection import Selection
-from txbridge_audit.read.spark_session import CONNECTOR
 
 from tests.support.audit_cases import (
     ABSENT,
     CASES,
     COMMIT,
-    COMPACTED,
     FORWARDED,
     ORDERS,
     PARTITIONS,
@@ -44,13 +33,10 @@ from tests.support.audit_cases import (
     ROLLBACK,
     TAIL,
     Half,
-    Log,
     Record,
     plant,
 )
-from tests.support.harness import eventually, quiet
-from tests.support.quick_spark import INTERPRETED
-from txbridge.core.names import Names
+from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
 from txbridge.embedded import EmbeddedKafka
 
 pytestmark = [
@@ -59,120 +45,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-#: HotSpot's quick compiler alone: the other one does not pay within seconds.
-QUICK = "-XX:TieredStopAtLevel=1"
-BIN = Path(sys.executable).parent
-SPARK_FOLDER = Path(txbridge_audit.__file__).parent
-#: How many violations of each kind tests/support/audit_cases.py plants, counted there by hand.
-VIOLATIONS = {
-    "LOST": 9,
-    "DUPLICATED": 1,
-    "LEAKED": 8,
-    "PHANTOM": 6,
-    "WRONG_WINNER": 3,
-    "ALTERED": 8,
-    "STUCK": 1,
-    "EXPIRED": 0,
-    "CHECKED_AFTER_DECISION": 2,
-    "PROGRESS_AHEAD": 3,
-}
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SPARK_FOLDER.parent), str(Path.cwd())])}
-
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
     """A cluster of our own: half messages of other namespaces would explain phantoms away."""
     with EmbeddedKafka() as broker:
         yield broker
-
-
-class KafkaLog(Log):
-    """The log in Kafka, under a namespace and real topics of its own."""
-
-    def __init__(self, servers: str, partitions: int = PARTITIONS, replicas: int = 1) -> None:
-        super().__init__(Names(f"audit{secrets.token_hex(3)}"))
-        self.servers = servers
-        self.admin = AdminClient(quiet(servers))
-        names = self.names
-        stamped = {"message.timestamp.type": "LogAppendTime"}
-        topics = [NewTopic(topic, partitions, replicas, config=stamped) for topic in (names.half, names.end, names.op)]
-        topics.append(NewTopic(names.offset, partitions, replicas, config={"cleanup.policy": "compact"}))
-        topics.append(NewTopic(names.check("billing"), 1, replicas, config=stamped))
-        topics.append(NewTopic(names.discard, 1, replicas, config=stamped))
-        topics.append(NewTopic(self.real(ORDERS), 2, replicas))
-        topics.append(NewTopic(self.real(FORWARDED), 1, replicas))
-        topics.append(NewTopic(self.real(COMPACTED), 1, replicas, config={"cleanup.policy": "compact"}))
-        self.create(*topics)
-        self._plain = Producer({**quiet(servers), "enable.idempotence": True, "linger.ms": 0})
-        self._writer = self.transactional()
-
-    def create(self, *topics: NewTopic) -> None:
-        for future in self.admin.create_topics(list(topics)).values():
-            future.result()
-        # The broker that answers may hear of them a moment later.
-        wanted = {topic.topic for topic in topics}
-        eventually(lambda: wanted <= self.admin.list_topics(timeout=120).topics.keys())
-
-    def delete(self, *topics: str) -> None:
-        for future in self.admin.delete_topics(list(topics)).values():
-            future.result()
-        eventually(lambda: not set(topics) & self.admin.list_topics(timeout=120).topics.keys())
-
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """What retention does: removes the beginning."""
-        for future in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
-            future.result()
-
-    def transactional(self) -> Producer:
-        name = f"{self.names.namespace}-{secrets.token_hex(3)}"
-        producer = Producer({**quiet(self.servers), "transactional.id": name, "linger.ms": 0})
-        producer.init_transactions()
-        return producer
-
-    def real(self, topic: str) -> str:
-        return f"{self.names.namespace}-{topic}" if topic in {ORDERS, COMPACTED, ABSENT, FORWARDED} else topic
-
-    def write(self, record: Record) -> None:
-        self._send(self._plain, record)
-        self._plain.flush()
-
-    def transaction(self, *records: Record) -> None:
-        self._writer.begin_transaction()
-        for record in records:
-            self._send(self._writer, record)
-        self._writer.commit_transaction()
-
-    def aborted(self, *records: Record) -> None:
-        self._writer.begin_transaction()
-        for record in records:
-            self._send(self._writer, record)
-        self._writer.flush()
-        self._writer.abort_transaction()
-
-    def left_open(self, *records: Record) -> Producer:
-        """A Kafka transaction of somebody else that stays open."""
-        producer = self.transactional()
-        producer.begin_transaction()
-        for record in records:
-            self._send(producer, record)
-        producer.flush()
-        return producer
-
-    @staticmethod
-    def _send(producer: Producer, record: Record) -> None:
-        def written(_: object, message: Message) -> None:
-            offset = message.offset()
-            assert offset is not None
-            record.at.append(offset)
-
-        producer.produce(
-            record.topic,
-            value=record.value,
-            key=record.key,
-            partition=record.partition,
-            headers=record.headers,
-            on_delivery=written,
-        )
 
 
 @pytest.fixture(scope="module")
@@ -193,11 +71,6 @@ def evidence(report: AuditReport, half: Half) -> list[tuple[str, str, list[tuple
         for entry in entries
         if any((p.role, p.partition, p.offset) == ("half", half.partition, half.offset) for p in entry.evidence)
     ]
-
-
-def transactions() -> list[str]:
-    """The fate of every planted transaction; one case has two of them."""
-    return [case.fate for case in (*CASES.values(), *TAIL.values()) if case.fate] + ["rolled_back"]
 
 
 def test_finds_what_was_planted_and_nothing_else(
@@ -497,153 +370,3 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
     log.create(NewTopic(log.names.op, PARTITIONS + 1, 1))
     with pytest.raises(CouldNotAuditError, match="the same number of partitions"):
         audit(log, spark)
-
-
-def test_command_line(
-    planted: tuple[KafkaLog, dict[str, Half | None]], interpreted: dict[str, str], tmp_path: Path
-) -> None:
-    """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
-    log, _ = planted
-    target, page, numbers = tmp_path / "report.json", tmp_path / "report.html", tmp_path / "audit.prom"
-    arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
-    arguments += ["--html", str(page), "--prometheus", str(numbers)]
-    done = subprocess.run(
-        [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        env=ENVIRONMENT | interpreted | {"COLUMNS": "200"},
-        cwd=tmp_path,
-    )
-    report = json.loads(target.read_text())
-    assert done.returncode == 1, done.stderr
-    assert re.search(rf"{report['violations']['total']} violations: {report['transactions']} transactions", done.stdout)
-    assert re.search(rf"LOST +{VIOLATIONS['LOST']} ", done.stdout)
-    assert "starting Spark" in done.stderr
-    assert "WARN" not in done.stderr + done.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.prom", "report.html", "report.json"]
-    text = page.read_text()
-    assert f"{report['violations']['total']} violations</h1>" in text
-    for part in ("Over time", "Latency", "Checks per group", "Oldest pending", "Evidence", "Findings"):
-        assert f"<h2>{part}" in text
-    wrong = [line for line in numbers.read_text().splitlines() if line.startswith("txbridge_audit_violations{")]
-    assert any('kind="LOST"' in line and line.endswith(f" {VIOLATIONS['LOST']}.0") for line in wrong)
-
-
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which a Spark of its own does not compile code for a handful of rows either."""
-    folder = tmp_path_factory.mktemp("conf")
-    quick = {**INTERPRETED, "spark.driver.extraJavaOptions": QUICK, "spark.executor.extraJavaOptions": QUICK}
-    quick |= {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in quick.items()))
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return {"SPARK_CONF_DIR": str(folder), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-@pytest.fixture
-def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a standalone master with two workers of one core each."""
-    folder = tmp_path_factory.mktemp("standalone")
-    environment = os.environ | interpreted | {"SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m"}
-    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str) -> Path:
-        log = folder / f"{len(started)}.log"
-        kind = f"org.apache.spark.deploy.{name}"
-        command = [str(spark_class), kind, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
-        with log.open("wb") as out:
-            started.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment))
-        return log
-
-    def told(log: Path, pattern: str) -> str:
-        found = eventually(lambda: re.search(pattern, log.read_text()), timeout=300)
-        assert isinstance(found, re.Match)
-        return str(found.group(1))
-
-    try:
-        master = told(start("master.Master"), r"Starting Spark master at (spark://\S+)")
-        for log in [start("worker.Worker", "--cores", "1", "--memory", "1g", master) for _ in range(2)]:
-            told(log, r"(Successfully registered with master)")
-        yield master
-    finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            process.wait(120)
-
-
-def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
-    """The JSON form that `spark-submit` prints."""
-    done = subprocess.run(
-        [
-            *(BIN / "spark-submit", *options, SPARK_FOLDER / "job.py"),
-            *("--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--format", "json"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        env=os.environ | environment,
-        cwd=folder,
-    )
-    assert done.returncode == 1, done.stderr[-3000:]
-    form: dict[str, Any] = json.loads(done.stdout)
-    return form
-
-
-def test_spark_submit(
-    planted: tuple[KafkaLog, dict[str, Half | None]], interpreted: dict[str, str], tmp_path: Path
-) -> None:
-    """The same job as a plain Spark application; it has Spark fetch the connector when it was not given."""
-    form = submitted(planted[0], interpreted, tmp_path, "--master", "local[2]")
-    assert form["violations"]["by_kind"] == VIOLATIONS
-
-
-@pytest.mark.long
-def test_spark_submit_on_a_standalone_master_with_two_workers(
-    planted: tuple[KafkaLog, dict[str, Half | None]], interpreted: dict[str, str], standalone: str, tmp_path: Path
-) -> None:
-    options = ("--master", standalone, "--packages", CONNECTOR, "--executor-memory", "512m", "--executor-cores", "1")
-    form = submitted(planted[0], interpreted, tmp_path, *options)
-    assert (form["violations"]["by_kind"], form["transactions"]) == (VIOLATIONS, len(transactions()))
-
-
-def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(SPARK_FOLDER / "job.py"), "--bootstrap-servers", "127.0.0.1:9", *arguments]
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env=os.environ | environment,
-            cwd=tmp_path,
-        )
-
-    unreachable = run()
-    assert (unreachable.returncode, unreachable.stdout) == (2, "")
-    about = r"\(default namespace on the cluster at 127\.0\.0\.1:9\)\n"
-    said = r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 can not be reached .*\n"
-    assert re.fullmatch(said + about, unreachable.stderr)
-    for arguments, message in (
-        (["--kafka", "nonsense"], "--kafka: must be name=value (number 1 of them)"),
-        (["--kafka", "isolation.level=read_uncommitted"], "Kafka property 'isolation.level' can not be set"),
-        (["--kafka", "no.such.option=1"], "unknown Kafka property 'no.such.option'"),
-        (["--report", "no/such/folder/report.json"], "does not exist"),
-        (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),
-        (["--since", "2026-11-21", "--until", "2026-11-20T23:00"], "--until must be later than --since"),
-        (["--continue"], "an audit is continued from its ledger: say which with --ledger"),
-        (["--follow", "--ledger", "x", "--since", "2026-11-21"], "leave --since, --until and --only-topic out"),
-        (["--follow", "--ledger", "x", "--html", "page.html"], "leave --html out, or audit in full"),
-        (["--violations-topic", "alarms"], "--violations-topic belongs to --follow"),
-        (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
-    ):
-        refused = run(*arguments)
-        assert refused.returncode == 2
-        # Below it, at most, what it is about.
-        assert re.fullmatch(rf"error: [^\n]+\n({about})?", refused.stderr), refused.stderr
-        assert message in refused.stderr

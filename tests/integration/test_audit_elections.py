@@ -16,8 +16,8 @@ from txbridge_audit.read.kafka_admin import Cluster, partitions_of
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.spark_session import elections
 
-from tests.integration.test_audit import ENVIRONMENT, KafkaLog
 from tests.support.audit_cases import COMMIT, ORDERS
+from tests.support.audit_log import ENVIRONMENT, KafkaLog
 from tests.support.harness import eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.embedded import EmbeddedKafka
@@ -123,6 +123,7 @@ def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers, spark):
     second.start()
 
 
+@pytest.mark.long
 def test_half_of_the_brokers_away_is_no_verdict(brokers, spark):
     """The audit says which partitions nobody can read."""
     first, second = brokers

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -99,13 +100,17 @@ def namespace(kafka: EmbeddedKafka) -> str:
     return name
 
 
-@pytest.mark.parametrize("command", [one for one in ON_CLUSTER if one != "worker"])
-def test_no_kafka_is_one_sentence_and_exit_code_2(command: str, tmp_path: Path) -> None:
+def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    """All of them side by side: each waits for ten seconds, and does nothing meanwhile."""
     servers = f"127.0.0.1:{free_port()}"
-    code, output, errors = run(command, tmp_path, environment(servers))
-    assert code == 2, errors
-    assert servers in errors + output.decode()
-    assert "can not be reached" in errors + output.decode()
+    commands = [one for one in ON_CLUSTER if one != "worker"]
+    with ThreadPoolExecutor(len(commands)) as pool:
+        ended = list(pool.map(lambda command: run(command, tmp_path, environment(servers)), commands))
+    for command, (code, output, errors) in zip(commands, ended, strict=True):
+        told = f"{command}: {errors}"
+        assert code == 2, told
+        assert servers in errors + output.decode(), told
+        assert "can not be reached" in errors + output.decode(), told
 
 
 def wait_for_main(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,182 @@
+"""The audit as a program of its own: `txbridge audit`, `spark-submit`, and what they refuse before Spark starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+import txbridge_audit
+from txbridge_audit.read.spark_session import CONNECTOR
+
+from tests.support.audit_cases import plant
+from tests.support.audit_log import ENVIRONMENT, VIOLATIONS, KafkaLog, transactions
+from tests.support.harness import eventually
+from tests.support.quick_spark import INTERPRETED
+from txbridge.embedded import EmbeddedKafka
+
+#: HotSpot's quick compiler alone: the other one does not pay within seconds.
+QUICK = "-XX:TieredStopAtLevel=1"
+BIN = Path(sys.executable).parent
+SPARK_FOLDER = Path(txbridge_audit.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def log(kafka: EmbeddedKafka) -> KafkaLog:
+    """With every case in it: test_audit.py judges them one by one."""
+    made = KafkaLog(kafka.bootstrap_servers)
+    plant(made)
+    return made
+
+
+def test_command_line(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path) -> None:
+    """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
+    target, page, numbers = tmp_path / "report.json", tmp_path / "report.html", tmp_path / "audit.prom"
+    arguments = ["--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--report", str(target)]
+    arguments += ["--html", str(page), "--prometheus", str(numbers)]
+    done = subprocess.run(
+        [sys.executable, "-m", "txbridge.cli.main", "audit", *arguments, "--kafka", "socket.timeout.ms=20000"],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+        env=ENVIRONMENT | interpreted | {"COLUMNS": "200"},
+        cwd=tmp_path,
+    )
+    report = json.loads(target.read_text())
+    assert done.returncode == 1, done.stderr
+    assert re.search(rf"{report['violations']['total']} violations: {report['transactions']} transactions", done.stdout)
+    assert re.search(rf"LOST +{VIOLATIONS['LOST']} ", done.stdout)
+    assert "starting Spark" in done.stderr
+    assert "WARN" not in done.stderr + done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.prom", "report.html", "report.json"]
+    text = page.read_text()
+    assert f"{report['violations']['total']} violations</h1>" in text
+    for part in ("Over time", "Latency", "Checks per group", "Oldest pending", "Evidence", "Findings"):
+        assert f"<h2>{part}" in text
+    wrong = [line for line in numbers.read_text().splitlines() if line.startswith("txbridge_audit_violations{")]
+    assert any('kind="LOST"' in line and line.endswith(f" {VIOLATIONS['LOST']}.0") for line in wrong)
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which a Spark of its own does not compile code for a handful of rows either."""
+    folder = tmp_path_factory.mktemp("conf")
+    quick = {**INTERPRETED, "spark.driver.extraJavaOptions": QUICK, "spark.executor.extraJavaOptions": QUICK}
+    quick |= {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in quick.items()))
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {"SPARK_CONF_DIR": str(folder), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@pytest.fixture
+def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a standalone master with two workers of one core each."""
+    folder = tmp_path_factory.mktemp("standalone")
+    environment = os.environ | interpreted | {"SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m"}
+    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = folder / f"{len(started)}.log"
+        kind = f"org.apache.spark.deploy.{name}"
+        command = [str(spark_class), kind, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
+        with log.open("wb") as out:
+            started.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment))
+        return log
+
+    def told(log: Path, pattern: str) -> str:
+        found = eventually(lambda: re.search(pattern, log.read_text()), timeout=300)
+        assert isinstance(found, re.Match)
+        return str(found.group(1))
+
+    try:
+        master = told(start("master.Master"), r"Starting Spark master at (spark://\S+)")
+        for log in [start("worker.Worker", "--cores", "1", "--memory", "1g", master) for _ in range(2)]:
+            told(log, r"(Successfully registered with master)")
+        yield master
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(120)
+
+
+def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
+    """The JSON form that `spark-submit` prints."""
+    done = subprocess.run(
+        [
+            *(BIN / "spark-submit", *options, SPARK_FOLDER / "job.py"),
+            *("--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--format", "json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+        env=os.environ | environment,
+        cwd=folder,
+    )
+    assert done.returncode == 1, done.stderr[-3000:]
+    form: dict[str, Any] = json.loads(done.stdout)
+    return form
+
+
+@pytest.mark.long
+def test_spark_submit(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path) -> None:
+    """The same job as a plain Spark application; it has Spark fetch the connector when it was not given."""
+    form = submitted(log, interpreted, tmp_path, "--master", "local[2]")
+    assert form["violations"]["by_kind"] == VIOLATIONS
+
+
+@pytest.mark.long
+def test_spark_submit_on_a_standalone_master_with_two_workers(
+    log: KafkaLog, interpreted: dict[str, str], standalone: str, tmp_path: Path
+) -> None:
+    options = ("--master", standalone, "--packages", CONNECTOR, "--executor-memory", "512m", "--executor-cores", "1")
+    form = submitted(log, interpreted, tmp_path, *options)
+    assert (form["violations"]["by_kind"], form["transactions"]) == (VIOLATIONS, len(transactions()))
+
+
+def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(SPARK_FOLDER / "job.py"), "--bootstrap-servers", "127.0.0.1:9", *arguments]
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env=os.environ | environment,
+            cwd=tmp_path,
+        )
+
+    unreachable = run()
+    assert (unreachable.returncode, unreachable.stdout) == (2, "")
+    about = r"\(default namespace on the cluster at 127\.0\.0\.1:9\)\n"
+    said = r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 can not be reached .*\n"
+    assert re.fullmatch(said + about, unreachable.stderr)
+    for arguments, message in (
+        (["--kafka", "nonsense"], "--kafka: must be name=value (number 1 of them)"),
+        (["--kafka", "isolation.level=read_uncommitted"], "Kafka property 'isolation.level' can not be set"),
+        (["--kafka", "no.such.option=1"], "unknown Kafka property 'no.such.option'"),
+        (["--report", "no/such/folder/report.json"], "does not exist"),
+        (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),
+        (["--since", "2026-11-21", "--until", "2026-11-20T23:00"], "--until must be later than --since"),
+        (["--continue"], "an audit is continued from its ledger: say which with --ledger"),
+        (["--follow", "--ledger", "x", "--since", "2026-11-21"], "leave --since, --until and --only-topic out"),
+        (["--follow", "--ledger", "x", "--html", "page.html"], "leave --html out, or audit in full"),
+        (["--violations-topic", "alarms"], "--violations-topic belongs to --follow"),
+        (["--html", "no/such/folder/report.html"], "folder of --html no/such/folder/report.html does not exist"),
+    ):
+        refused = run(*arguments)
+        assert refused.returncode == 2
+        # Below it, at most, what it is about.
+        assert re.fullmatch(rf"error: [^\n]+\n({about})?", refused.stderr), refused.stderr
+        assert message in refused.stderr

@@ -1,0 +1,137 @@
+"""The log of tests/support/audit_cases.py in a real Kafka."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import txbridge_audit
+from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.audit_cases import (
+    ABSENT,
+    CASES,
+    COMPACTED,
+    FORWARDED,
+    ORDERS,
+    PARTITIONS,
+    TAIL,
+    Log,
+    Record,
+)
+from tests.support.harness import eventually, quiet
+from txbridge.core.names import Names
+
+#: How many violations of each kind audit_cases.py plants, counted there by hand.
+VIOLATIONS = {
+    "LOST": 9,
+    "DUPLICATED": 1,
+    "LEAKED": 8,
+    "PHANTOM": 6,
+    "WRONG_WINNER": 3,
+    "ALTERED": 8,
+    "STUCK": 1,
+    "EXPIRED": 0,
+    "CHECKED_AFTER_DECISION": 2,
+    "PROGRESS_AHEAD": 3,
+}
+#: A program finds the audit in the checkout.
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(Path(txbridge_audit.__file__).parent.parent), str(Path.cwd())])
+}
+
+
+class KafkaLog(Log):
+    """The log in Kafka, under a namespace and real topics of its own."""
+
+    def __init__(self, servers: str, partitions: int = PARTITIONS, replicas: int = 1) -> None:
+        super().__init__(Names(f"audit{secrets.token_hex(3)}"))
+        self.servers = servers
+        self.admin = AdminClient(quiet(servers))
+        names = self.names
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        topics = [NewTopic(topic, partitions, replicas, config=stamped) for topic in (names.half, names.end, names.op)]
+        topics.append(NewTopic(names.offset, partitions, replicas, config={"cleanup.policy": "compact"}))
+        topics.append(NewTopic(names.check("billing"), 1, replicas, config=stamped))
+        topics.append(NewTopic(names.discard, 1, replicas, config=stamped))
+        topics.append(NewTopic(self.real(ORDERS), 2, replicas))
+        topics.append(NewTopic(self.real(FORWARDED), 1, replicas))
+        topics.append(NewTopic(self.real(COMPACTED), 1, replicas, config={"cleanup.policy": "compact"}))
+        self.create(*topics)
+        self._plain = Producer({**quiet(servers), "enable.idempotence": True, "linger.ms": 0})
+        self._writer = self.transactional()
+
+    def create(self, *topics: NewTopic) -> None:
+        for future in self.admin.create_topics(list(topics)).values():
+            future.result()
+        # The broker that answers may hear of them a moment later.
+        wanted = {topic.topic for topic in topics}
+        eventually(lambda: wanted <= self.admin.list_topics(timeout=120).topics.keys())
+
+    def delete(self, *topics: str) -> None:
+        for future in self.admin.delete_topics(list(topics)).values():
+            future.result()
+        eventually(lambda: not set(topics) & self.admin.list_topics(timeout=120).topics.keys())
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """What retention does: removes the beginning."""
+        for future in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            future.result()
+
+    def transactional(self) -> Producer:
+        name = f"{self.names.namespace}-{secrets.token_hex(3)}"
+        producer = Producer({**quiet(self.servers), "transactional.id": name, "linger.ms": 0})
+        producer.init_transactions()
+        return producer
+
+    def real(self, topic: str) -> str:
+        return f"{self.names.namespace}-{topic}" if topic in {ORDERS, COMPACTED, ABSENT, FORWARDED} else topic
+
+    def write(self, record: Record) -> None:
+        self._send(self._plain, record)
+        self._plain.flush()
+
+    def transaction(self, *records: Record) -> None:
+        self._writer.begin_transaction()
+        for record in records:
+            self._send(self._writer, record)
+        self._writer.commit_transaction()
+
+    def aborted(self, *records: Record) -> None:
+        self._writer.begin_transaction()
+        for record in records:
+            self._send(self._writer, record)
+        self._writer.flush()
+        self._writer.abort_transaction()
+
+    def left_open(self, *records: Record) -> Producer:
+        """A Kafka transaction of somebody else that stays open."""
+        producer = self.transactional()
+        producer.begin_transaction()
+        for record in records:
+            self._send(producer, record)
+        producer.flush()
+        return producer
+
+    @staticmethod
+    def _send(producer: Producer, record: Record) -> None:
+        def written(_: object, message: Message) -> None:
+            offset = message.offset()
+            assert offset is not None
+            record.at.append(offset)
+
+        producer.produce(
+            record.topic,
+            value=record.value,
+            key=record.key,
+            partition=record.partition,
+            headers=record.headers,
+            on_delivery=written,
+        )
+
+
+def transactions() -> list[str]:
+    """The fate of every planted transaction; one case has two of them."""
+    return [case.fate for case in (*CASES.values(), *TAIL.values()) if case.fate] + ["rolled_back"]
