@@ -26,12 +26,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from txbridge.embedded import BrokenCacheError, EmbeddedKafka, KafkaStartError
-from txbridge.embedded.artifacts import ARTIFACTS
+from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 ROOT = Path(__file__).parents[2]
+ARTIFACTS = kafka_jars(KAFKA_VERSION)
 
 
 def processes(folder: Path) -> list[int]:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from txbridge.embedded.artifacts import Artifact, _parse
+from txbridge.embedded.artifacts import Artifact, parse_lock
 from txbridge.embedded.fetch import fetch_jars
 from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
 
 ROCKETMQ_VERSION = "5.5.0"
 _LOCK = Path(__file__).with_name("jars.lock")
-JARS: tuple[Artifact, ...] = tuple(_parse(_LOCK.read_text()))
+JARS: tuple[Artifact, ...] = tuple(parse_lock(_LOCK.read_text()))
 #: Where a server is on the class path, the client logs as that server does, and to its standard output.
 _SERVERS = ("rocketmq-namesrv", "rocketmq-broker")
 

@@ -360,7 +360,7 @@ class Bridge:
         topic = self.names.check(group)
         if topic not in self.admin.list_topics(timeout=120).topics:
             config = {"message.timestamp.type": "LogAppendTime", **config}
-            self.admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(120)
+            self.admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(120)
         return CheckMember(self.bootstrap_servers, self.names, group)
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -369,7 +369,8 @@ class Bridge:
         """A real topic; returns its name made unique for this test."""
         name = f"{self.namespace}.{topic}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(120)
+        # As many copies as the cluster makes by default.
+        self.admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(120)
         eventually(lambda: self._is_readable(name), 20, f"{name} got no leader")
         return name
 

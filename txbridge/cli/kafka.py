@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from txbridge.embedded.artifacts import KAFKA_VERSION
+from txbridge.embedded.artifacts import KAFKA_VERSION, KAFKA_VERSIONS, locked_version
 from txbridge.embedded.config import JvmProfile
 from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.diagnose import describe_failure, read_tail
 from txbridge.embedded.jars import JarCache
+from txbridge.embedded.layout import node_folders
+from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S
 from txbridge.embedded.paths import default_data_dir
 from txbridge.embedded.ready import answering_cluster
-from txbridge.embedded.server import START_TIMEOUT_S, STOP_TIMEOUT_S, EmbeddedKafka
-from txbridge.embedded.state import BrokerState, read_state, remove_state, running_broker, stop_broker
+from txbridge.embedded.server import EmbeddedKafka
+from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker, stop_broker
+from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 app = typer.Typer(
-    help=f"A real Apache Kafka {KAFKA_VERSION} on this machine, one node, for development and demos.",
+    help="A real Apache Kafka on this machine, one node or several, for development, tests and demos.",
     no_args_is_help=True,
 )
 
@@ -41,12 +45,18 @@ DataDirOption = Annotated[
 def start(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 finds a free one.")] = DEFAULT_PORT,
     data_dir: DataDirOption = None,
+    brokers: Annotated[
+        int, typer.Option(help="1, or 3 and more: a cluster with replication factor 3 and min.insync.replicas 2.")
+    ] = 1,
+    kafka_version: Annotated[str, typer.Option(help=f"Release of Kafka: {', '.join(KAFKA_VERSIONS)}.")] = KAFKA_VERSION,
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is ready; it runs until `stop`.")] = False,
     refetch: Annotated[bool, typer.Option("--refetch", help="Fetch Kafka's jars again, for a damaged cache.")] = False,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A broker setting; may be repeated.")
     ] = None,
-    heap: Annotated[str, typer.Option(help="Largest heap of the JVM.")] = "512m",
+    heap: Annotated[
+        str | None, typer.Option(help="Largest heap of each JVM. Default: 512m, and 256m with several brokers.")
+    ] = None,
     jvm_profile: Annotated[
         JvmProfile, typer.Option(help="fast-start for tests, throughput for measurements.")
     ] = "fast-start",
@@ -58,10 +68,12 @@ def start(
         data_dir=data_dir or default_data_dir(),
         config=parse_settings(config or []),
         heap=heap,
+        brokers=brokers,
+        kafka_version=kafka_version,
         jvm_profile=jvm_profile,
     )
     if refetch:
-        JarCache().ensure(refetch=True)
+        JarCache(version=locked_version(kafka_version)).ensure(refetch=True)
     # A closed terminal and `kill` are to stop the broker as cleanly as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -85,8 +97,11 @@ def stop(
     data_dir: DataDirOption = None,
     timeout: Annotated[float, typer.Option(help="Seconds for a clean end; then it is killed.")] = STOP_TIMEOUT_S,
 ) -> None:
-    """Stop the broker of a data folder, and return when its process is gone. Not running is no error."""
+    """Stop the brokers of a data folder, and return when their processes are gone. Not running is no error."""
     folder = _folder(data_dir)
+    if _is_cluster(folder):
+        _stop_cluster(folder, timeout)
+        return
     state = running_broker(folder)
     if state is None:
         remove_state(folder)
@@ -103,8 +118,11 @@ def status(
         Literal["table", "json"], typer.Option("--format", help="For people or for programs.")
     ] = "table",
 ) -> None:
-    """Say whether the broker of a data folder runs. Exit code 0 if it does, 1 if not."""
+    """Say whether the brokers of a data folder run. Exit code 0 if all of them do, 1 if not."""
     folder = _folder(data_dir)
+    if _is_cluster(folder):
+        _cluster_status(folder, output_format)
+        return
     state = read_state(folder)
     running = state is not None and state.is_alive()
     report = describe(folder, state if running else None)
@@ -136,7 +154,7 @@ def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | b
         "running": state is not None,
         # A paused or hung broker runs and does not answer.
         "answers": state is not None and answering_cluster(state.port) == state.cluster_id,
-        "bootstrap_servers": state.bootstrap_servers if state else None,
+        "bootstrap_servers": state.bootstrap_servers if state and state.port else None,
         "pid": state.pid if state else None,
         "version": state.version if state else None,
         "cluster_id": state.cluster_id if state else None,
@@ -144,6 +162,44 @@ def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | b
         "data_dir": str(folder),
         "log_file": str(DataDir(folder).server_log),
     }
+
+
+def _is_cluster(folder: Path) -> bool:
+    return any(one != folder for one in node_folders(folder))
+
+
+def _stop_cluster(folder: Path, timeout: float) -> None:
+    running = {one: state for one in node_folders(folder) if (state := running_broker(one)) is not None}
+    stored = {one: StoredBroker(one, state) for one, state in running.items()}
+    # Brokers first: they hand over what they lead while there are controllers.
+    stop_together([broker for one, broker in stored.items() if running[one].port], timeout)
+    stop_together(list(stored.values()), timeout)
+    for one in node_folders(folder):
+        remove_state(one)
+    if not running:
+        typer.echo(f"No Kafka is running on {folder}.")
+        return
+    processes = ", ".join(str(state.pid) for state in running.values())
+    typer.echo(f"Stopped Kafka on {_addresses(running.values())} (processes {processes}).")
+
+
+def _cluster_status(folder: Path, output_format: str) -> None:
+    nodes = {one.name: describe(one, running_broker(one)) for one in node_folders(folder)}
+    running = all(node["running"] for node in nodes.values())
+    if output_format == "json":
+        typer.echo(json.dumps({"running": running, "data_dir": str(folder), "nodes": nodes}, indent=2))
+    else:
+        for name, node in nodes.items():
+            where = f"on {node['bootstrap_servers']}, " if node["bootstrap_servers"] else ""
+            answers = "answers" if node["answers"] else "does not answer"
+            how = f"{where}process {node['pid']}, {answers}" if node["running"] else "does not run"
+            typer.echo(f"{name:<14} {how}, log in {node['log_file']}")
+    if not running:
+        raise typer.Exit(1)
+
+
+def _addresses(states: Iterable[BrokerState]) -> str:
+    return ",".join(state.bootstrap_servers for state in states if state.port)
 
 
 def _in_words(value: str | int | bool | None) -> str:
@@ -157,8 +213,10 @@ def _folder(data_dir: Path | None) -> Path:
 
 
 def _say_ready(kafka: EmbeddedKafka, how_to_stop: str) -> None:
+    processes = [str(node.pid) for node in kafka.brokers]
+    which = f"process {processes[0]}" if len(processes) == 1 else f"processes {', '.join(processes)}"
     typer.echo(
-        f"Kafka {KAFKA_VERSION} is ready on {kafka.bootstrap_servers} (process {kafka.pid}, data in {kafka.data_dir}). "
+        f"Kafka {kafka.version} is ready on {kafka.bootstrap_servers} ({which}, data in {kafka.data_dir}). "
         f"{how_to_stop}."
     )
 

@@ -1,8 +1,9 @@
 """A real Apache Kafka on this machine, with nothing but Java and this package: for tests, demos and trying out."""
 
-from txbridge.embedded.artifacts import KAFKA_VERSION
+from txbridge.embedded.artifacts import KAFKA_VERSION, KAFKA_VERSIONS
 from txbridge.embedded.diagnose import KafkaStartError
 from txbridge.embedded.jars import BrokenCacheError
+from txbridge.embedded.node import Node
 from txbridge.embedded.server import EmbeddedKafka
 
-__all__ = ["KAFKA_VERSION", "BrokenCacheError", "EmbeddedKafka", "KafkaStartError"]
+__all__ = ["KAFKA_VERSION", "KAFKA_VERSIONS", "BrokenCacheError", "EmbeddedKafka", "KafkaStartError", "Node"]

@@ -1,9 +1,10 @@
-"""What the embedded broker is told: its properties, its logging, the flags of its JVM."""
+"""What embedded nodes are told: their properties, their logging, the flags of their JVMs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,24 +25,22 @@ _PROFILES: dict[str, tuple[str, ...]] = {
 #: The broker settings that the caller may not give, and what to use instead.
 RESERVED = {
     "listeners": "EmbeddedKafka(port=...) or --port",
-    "controller.quorum.voters": "nothing: the controller is inside the broker",
-    "controller.listener.names": "nothing: the controller is inside the broker",
-    "process.roles": "nothing: it is one node with both roles",
-    "node.id": "nothing: it is one node, with id 1",
+    "controller.quorum.voters": "EmbeddedKafka(brokers=...) or --brokers",
+    "controller.listener.names": "nothing: it is part of how the nodes reach each other",
+    "process.roles": "EmbeddedKafka(brokers=...) or --brokers",
+    "node.id": "nothing: brokers are numbered from 1 on",
     "log.dir": "EmbeddedKafka(data_dir=...) or --data-dir",
     "log.dirs": "EmbeddedKafka(data_dir=...) or --data-dir",
 }
+#: Each broker of a cluster has a value of its own.
+_ONE_PER_BROKER = {
+    "advertised.listeners": "one node (brokers=1)",
+    "broker.rack": "nothing: broker N is in the rack rack-N",
+}
 
+#: For one node and for several.
 _DEFAULTS = {
-    # One node: nothing can be replicated.
-    "default.replication.factor": "1",
-    "min.insync.replicas": "1",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    # Each partition costs files and start-up time; Kafka's 50 are for clusters.
+    # Each partition costs files and start-up time; Kafka's 50 are for large clusters.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "1",
@@ -50,16 +49,36 @@ _DEFAULTS = {
     # No second member to wait for, and tests want members that die to be noticed soon.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    # Transactions of a dead client are looked for once a second (Kafka: 10 s), so they end when their time-out says.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    # The log cleaner takes this at start; Kafka's 128 MB are for millions of keys. 2 MB hold 80,000.
+    "log.cleaner.dedupe.buffer.size": "2097152",
+}
+_ONE_NODE = {
+    # Nothing can be replicated.
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
     # A session of the only broker that times out, because the machine stalls or somebody pauses it, leaves every
     # partition without a leader for a moment, and Kafka 4.3.1 then loses transaction markers (see fencing.py). There is
     # no other broker that could take over, so it does not time out: 24 days, the longest that Kafka's type can hold.
     "broker.session.timeout.ms": "2147483647",
     # The same moment comes in a controlled shutdown, which hands leaderships to the brokers that stay.
     "controlled.shutdown.enable": "false",
-    # Transactions of a dead client are looked for once a second (Kafka: 10 s), so they end when their time-out says.
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # The log cleaner takes this at start; Kafka's 128 MB are for millions of keys. 2 MB hold 80,000.
-    "log.cleaner.dedupe.buffer.size": "2097152",
+}
+# As production has it: one broker may be away, and writes go on. Sessions and controlled shutdowns are Kafka's own.
+_SEVERAL_NODES = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
 }
 
 # A controller without a broker refuses these.
@@ -94,11 +113,12 @@ _LOG4J2 = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def check_overrides(config: Mapping[str, str]) -> dict[str, str]:
-    """The caller's broker settings, or UsageError for one that would break the node."""
+def check_overrides(config: Mapping[str, str], brokers: int = 1) -> dict[str, str]:
+    """The caller's broker settings, or UsageError for one that would break a node."""
+    reserved = RESERVED if brokers == 1 else RESERVED | _ONE_PER_BROKER
     for name, value in config.items():
-        if name in RESERVED:
-            raise UsageError(f"the broker setting {name!r} is set by txbridge; use {RESERVED[name]}")
+        if name in reserved:
+            raise UsageError(f"the broker setting {name!r} is set by txbridge; use {reserved[name]}")
         if not isinstance(value, str):
             raise UsageError(f"the broker setting {name!r} must be a text, as in server.properties, not {value!r}")
     return dict(config)
@@ -117,11 +137,10 @@ def check_profile(profile: str) -> str:
 
 
 def broker_properties(port: int, controller_port: int, log_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:
-    """All settings of the node; `overrides` win."""
-    if "," in str(log_dir):
-        raise UsageError(f"Kafka can not keep data in {log_dir}: it takes the comma for a list; use another folder")
+    """All settings of a node that is alone; `overrides` win."""
     return {
         **_DEFAULTS,
+        **_ONE_NODE,
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@{HOST}:{controller_port}",
@@ -133,6 +152,58 @@ def broker_properties(port: int, controller_port: int, log_dir: Path, overrides:
         "log.dirs": str(log_dir),
         **overrides,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of a cluster: what it is, and where it listens on the loopback address."""
+
+    node_id: int
+    is_broker: bool
+    is_controller: bool
+    #: For clients.
+    port: int
+    #: For the other brokers, and where these come in: the same, or a link in front of it.
+    internal: int
+    internal_link: int
+    #: The same for the quorum.
+    controller: int
+    controller_link: int
+
+
+def member_properties(
+    own: Member, members: Sequence[Member], log_dir: Path, overrides: Mapping[str, str]
+) -> dict[str, str]:
+    """All settings of one node of several; `overrides` win."""
+    roles, listeners, advertised = [], [], []
+    if own.is_broker:
+        roles.append("broker")
+        listeners += [f"PLAINTEXT://{HOST}:{own.port}", f"INTERNAL://{HOST}:{own.internal}"]
+        advertised += [f"PLAINTEXT://{HOST}:{own.port}", f"INTERNAL://{HOST}:{own.internal_link}"]
+    if own.is_controller:
+        roles.append("controller")
+        listeners.append(f"CONTROLLER://{HOST}:{own.controller}")
+        # The quorum tells its members where the leader is: they must not go past the link.
+        if own.controller_link != own.controller:
+            advertised.append(f"CONTROLLER://{HOST}:{own.controller_link}")
+    voters = ",".join(f"{one.node_id}@{HOST}:{one.controller_link}" for one in members if one.is_controller)
+    properties = {
+        **_DEFAULTS,
+        **_SEVERAL_NODES,
+        "process.roles": ",".join(roles),
+        "node.id": str(own.node_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join(listeners),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": str(log_dir),
+        **overrides,
+    }
+    if advertised:
+        properties["advertised.listeners"] = ",".join(advertised)
+    if own.is_broker:
+        properties |= {"inter.broker.listener.name": "INTERNAL", "broker.rack": f"rack-{own.node_id}"}
+    return properties
 
 
 def fencing_properties(controller_port: int, log_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The folder of one broker: its layout, whether it can be used, and Kafka's one-time formatting of it."""
+"""The folder of one node: its layout, whether it can be used, and Kafka's one-time formatting of it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,8 @@ class DataDir:
                     pass
         require_free_space(self.path, DATA_SPACE, "a broker", "use another data folder (--data-dir)")
 
-    def write_config(self, port: int, controller_port: int, overrides: Mapping[str, str]) -> None:
+    def write_config(self, properties: Mapping[str, str]) -> None:
         """Write what Kafka reads at start, anew each time: the ports may have changed."""
-        properties = config.broker_properties(port, controller_port, self.kafka, overrides)
         with self.os_errors():
             self.properties.write_text(config.render_properties(properties), encoding="ascii")
             self.log_config.write_text(config.log4j2_configuration(), encoding="ascii")
@@ -83,12 +82,10 @@ class DataDir:
             )
         return values["cluster.id"]
 
-    def ensure_formatted(self, java_command: Sequence[str | Path], env: Mapping[str, str]) -> str:
-        """Format the folder unless it is formatted. `java_command` ends with the class path. Returns the cluster id."""
-        known = self.cluster_id()
-        if known is not None:
-            return known
-        cluster_id = new_cluster_id()
+    def ensure_formatted(self, cluster_id: str, java_command: Sequence[str | Path], env: Mapping[str, str]) -> None:
+        """Format the folder for this cluster unless it is formatted. `java_command` ends with the class path."""
+        if self.cluster_id() is not None:
+            return
         # Kafka writes meta.properties last. A folder without it is one whose formatting was interrupted: go over it.
         arguments: list[str | Path] = [
             "kafka.tools.StorageTool",
@@ -110,7 +107,6 @@ class DataDir:
             output = read_tail(self.format_log)
             message = describe_failure(f"formatting the data folder {self.path} {how}", output, self.format_log)
             raise KafkaStartError(message, code, output)
-        return cluster_id
 
 
 def new_cluster_id() -> str:

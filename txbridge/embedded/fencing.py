@@ -9,6 +9,9 @@ On one node that is no rare case but nearly every restart under load: after a cr
 registration for its own, becomes coordinator, has markers to write and can not reach itself yet; then the controller
 ends the former session, for an instant no partition has a leader, and the markers are gone. If the session was ended
 before, the broker becomes leader of everything at once, when it is ready, and writes them.
+
+The controller of Kafka 3.9 ends no session before a first broker has spoken to it. There the sessions are Kafka's own,
+and a restart waits until the former one has ended.
 """
 
 from __future__ import annotations
@@ -37,6 +40,15 @@ _FENCED = {"true": True, "1": True, "false": False, "-1": False}
 # A record counts when it is on disk, 25 ms and more after the controller has acted on it: a controller that ends before
 # that loses it. Many looks at the sessions are under way then; only the one that wrote the record tells of it.
 _WRITTEN = re.compile(r"Read-write operation (maybeFenceStaleBroker\(\d+\)) will be completed")
+
+
+#: For a version that can not do this: what Kafka itself would have, instead of a session that never ends.
+OWN_SESSION = {"broker.session.timeout.ms": "9000"}
+
+
+def is_possible(version: str) -> bool:
+    """Whether the controller of this version of Kafka ends sessions by itself."""
+    return int(version.partition(".")[0]) >= 4
 
 
 def is_fenced(log: str) -> bool:

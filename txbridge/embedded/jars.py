@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from txbridge.embedded.artifacts import ARTIFACTS, KAFKA_VERSION
+from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
 from txbridge.embedded.fetch import fetch_jars, sha256_of
 from txbridge.embedded.paths import cache_root
 from txbridge.errors import EnvironmentProblemError
@@ -38,15 +38,17 @@ class JarCache:
     A folder with the final name was complete once: jars are fetched beside it and renamed in one step.
     """
 
-    def __init__(self, cache_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, cache_dir: str | os.PathLike[str] | None = None, version: str = KAFKA_VERSION) -> None:
         root = cache_root(cache_dir)
         self.root = root
-        self.folder = root / f"kafka-{KAFKA_VERSION}"
+        self.version = version
+        self.folder = root / f"kafka-{version}"
+        self._jars = kafka_jars(version)
 
     @property
     def class_path(self) -> str:
         """All jars in the order of the lock."""
-        return os.pathsep.join(str(self.folder / one.file_name) for one in ARTIFACTS)
+        return os.pathsep.join(str(self.folder / one.file_name) for one in self._jars)
 
     def ensure(self, *, refetch: bool = False, console: Console | None = None) -> None:
         """Make sure that all jars are there, fetching them when the cache is empty or `refetch` asks for it.
@@ -65,18 +67,22 @@ class JarCache:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise BrokenCacheError(
                 f"the Kafka jars in {self.folder} are damaged: {problems[0]}{more}. "
-                "Fetch them again with `txbridge kafka start --refetch`"
+                f"Fetch them again with `txbridge kafka start --refetch{self._choice}`"
             )
+
+    @property
+    def _choice(self) -> str:
+        return "" if self.version == KAFKA_VERSION else f" --kafka-version {self.version}"
 
     def problems(self) -> list[str]:
         """What is wrong with the cache; empty when every jar is as the lock says.
 
-        Costs a look at 46 files. Only a jar whose size or time is not that of the last check is read in full.
+        Costs a look at some 50 files. Only a jar whose size or time is not that of the last check is read in full.
         """
         known = self._read_manifest()
         checked: dict[str, dict[str, Any]] = {}
         problems = []
-        for one in ARTIFACTS:
+        for one in self._jars:
             path = self.folder / one.file_name
             try:
                 status = path.stat()
@@ -103,7 +109,7 @@ class JarCache:
                 shutil.rmtree(left_over, ignore_errors=True)
             fresh = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.new-", dir=self.root))
             try:
-                fetch_jars(fresh, ARTIFACTS, f"Kafka {KAFKA_VERSION}", console)
+                fetch_jars(fresh, self._jars, f"Kafka {self.version}", console)
                 fresh.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
                 if self.folder.is_dir():
                     # Running brokers keep reading the old jars through their open files.

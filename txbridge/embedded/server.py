@@ -1,4 +1,4 @@
-"""A real single-node Kafka as a child process."""
+"""A real Kafka as child processes: one node, or a cluster."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 
-from txbridge.embedded import cds
-from txbridge.embedded.artifacts import KAFKA_VERSION
-from txbridge.embedded.config import JvmProfile, check_heap, check_overrides, check_profile, jvm_flags
-from txbridge.embedded.datadir import DataDir, child_environment
-from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError, describe_failure, read_tail
-from txbridge.embedded.fencing import fence_former_broker
+from txbridge.embedded import cds, fencing, layout
+from txbridge.embedded.artifacts import KAFKA_VERSION, locked_version
+from txbridge.embedded.config import (
+    JvmProfile,
+    Member,
+    broker_properties,
+    check_heap,
+    check_overrides,
+    check_profile,
+    member_properties,
+)
+from txbridge.embedded.datadir import DataDir, child_environment, new_cluster_id
+from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java, find_java
+from txbridge.embedded.links import Links
+from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, Launch, Node, Runtime
 from txbridge.embedded.ports import HOST, free_port, require_free
-from txbridge.embedded.process import ChildProcess
-from txbridge.embedded.ready import wait_until_ready
-from txbridge.embedded.state import BrokerState, data_lock, process_identity, remove_state, write_state
-from txbridge.errors import UsageError
-
-#: Seconds. A start takes 1 s (2 s on the data of an earlier one) on two idle cores; the rest is for machines that have
-#: far more to do: with a load of 44 on two cores 60 s were too few.
-START_TIMEOUT_S = 180.0
-#: Seconds. A clean stop takes 0.3 s when idle; flushing many partitions on a slow disk takes longer.
-STOP_TIMEOUT_S = 15.0
+from txbridge.embedded.ready import out_of_sync
+from txbridge.embedded.state import BrokerState
+from txbridge.embedded.stopping import stop_together
+from txbridge.errors import EnvironmentProblemError, UsageError
 
 # Brokers started at the same moment can choose the same free port; three times in a row is no coincidence any more.
 _PORT_ATTEMPTS = 3
@@ -43,23 +47,39 @@ _PORT_ATTEMPTS = 3
 _TRAINING_TIMEOUT_S = 60.0
 # Exit codes of a JVM that crashed by itself: SIGABRT and SIGSEGV.
 _CRASHED = (134, 139)
+# The largest heap. Of several nodes each has a part of the partitions only.
+_HEAP, _HEAP_OF_SEVERAL = "512m", "256m"
+# A follower is in sync again within a second or two of a restart: this adds little.
+_IN_SYNC_POLL_S = 0.1
+# Partitions that an error names.
+_NAMED = 10
 
 
 class EmbeddedKafka:
-    """Apache Kafka 4.3.1, broker and controller in one process, on the loopback address.
+    """Apache Kafka on the loopback address: one node that is broker and controller, or a cluster.
 
         with EmbeddedKafka() as kafka:
             producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
-    Needs Java 17; the jars are fetched once into a cache. The broker ends with this process, however that ends.
+        with EmbeddedKafka(brokers=3) as kafka:
+            kafka.brokers[0].kill()
+            kafka.brokers[0].start()
+            kafka.wait_in_sync()
+
+    Needs Java 17; the jars are fetched once into a cache. Kafka ends with this process, however that ends.
     All methods may be called from any thread.
 
     Args:
-        port: where clients connect; None chooses a free port, which `restart` keeps.
-        data_dir: what the broker writes, kept for the next start; None makes a temporary folder that `stop` deletes.
-        config: broker settings by Kafka's names, which win over the defaults made for one node and tests.
-        heap: the largest heap of the JVM, as Java writes it.
+        port: where clients connect, of several brokers the first one's; None chooses free ports, which `restart` keeps.
+        data_dir: what Kafka writes, kept for the next start; None makes a temporary folder that `stop` deletes.
+        config: broker settings by Kafka's names, which win over the defaults made for tests.
+        heap: the largest heap of each JVM, as Java writes it (default: 512m for one node, 256m for each of several).
         cache_dir: the folder for the jars (default: TXBRIDGE_CACHE_DIR, XDG_CACHE_HOME/txbridge, ~/.cache/txbridge).
+        brokers: 1, or 3 and more. Several have replication factor 3 and `min.insync.replicas` 2 by default, also for
+            Kafka's own topics. The first three are controllers as well: any one of them may be lost.
+        separate_controllers: three further processes are the controllers, so that brokers can be lost without them.
+        can_cut_off: nodes reach each other through a process of ours, so that `cut_off` of a node works.
+        kafka_version: a release such as "4.0", or the locked version of it (`KAFKA_VERSIONS`).
         jvm_profile: "fast-start" for tests, "throughput" for demos and measurements.
         extra_jvm_flags: added to the profile's.
         class_data_archive: make (once per Java) and use an archive of parsed classes, which halves the start.
@@ -74,66 +94,91 @@ class EmbeddedKafka:
         port: int | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         config: Mapping[str, str] | None = None,
-        heap: str = "512m",
+        heap: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         *,
+        brokers: int = 1,
+        separate_controllers: bool = False,
+        can_cut_off: bool = False,
+        kafka_version: str = KAFKA_VERSION,
         jvm_profile: JvmProfile = "fast-start",
         extra_jvm_flags: Sequence[str] = (),
         class_data_archive: bool = True,
     ) -> None:
-        if port is not None and not 1 <= port <= 65_535:
-            raise UsageError(f"port must be between 1 and 65535, or None for a free one, not {port}")
-        self._wanted_port = port
+        self._size = layout.check_size(brokers)
+        if brokers == 1 and (separate_controllers or can_cut_off):
+            raise UsageError("separate_controllers and can_cut_off are for several brokers: give brokers=3 as well")
+        self._wanted_port = layout.check_port(port, brokers)
         self._port = port
         self._wanted_data_dir = Path(data_dir).expanduser().absolute() if data_dir is not None else None
-        self._data: DataDir | None = DataDir(self._wanted_data_dir) if self._wanted_data_dir else None
-        self._overrides = check_overrides(config or {})
-        self._heap = check_heap(heap)
+        self._data_dir = self._wanted_data_dir
+        self._overrides = check_overrides(config or {}, brokers)
+        self._heap = check_heap(heap if heap is not None else _HEAP if brokers == 1 else _HEAP_OF_SEVERAL)
         self._profile = check_profile(jvm_profile)
         self._extra_jvm_flags = list(extra_jvm_flags)
-        self._jars = JarCache(cache_dir)
+        #: As in "4.3.1".
+        self.version = locked_version(kafka_version)
+        self._fences = fencing.is_possible(self.version)
+        self._jars = JarCache(cache_dir, self.version)
         self._use_archive = class_data_archive
-        self._child: ChildProcess | None = None
-        self._state: BrokerState | None = None
+        self._separate_controllers = separate_controllers
+        self._can_cut_off = can_cut_off
+        self._nodes: dict[int, Node] = {}
+        self._members: list[Member] = []
+        self._controller_port = 0
+        self._links: Links | None = None
         self._owner = os.getpid()
         self._lock = threading.RLock()
 
     @property
     def port(self) -> int:
-        """Where clients connect. UsageError before the first start if a free port is to be chosen."""
+        """Where clients connect, of several brokers the first. UsageError before the first start if it is chosen."""
         if self._port is None:
             raise UsageError("this Kafka has no port before start() has chosen one")
         return self._port
 
     @property
     def bootstrap_servers(self) -> str:
-        """The value for `bootstrap.servers`: "127.0.0.1:port"."""
-        return f"{HOST}:{self.port}"
+        """The value for `bootstrap.servers`: "127.0.0.1:port", of several brokers each of them."""
+        if self._size == 1:
+            return f"{HOST}:{self.port}"
+        return ",".join(node.bootstrap_servers for node in self.brokers)
+
+    @property
+    def brokers(self) -> list[Node]:
+        """The brokers, in the order of their ids. UsageError before the first start."""
+        return [node for node in self._started() if node.node_id < layout.CONTROLLER_IDS]
+
+    @property
+    def controllers(self) -> list[Node]:
+        """The nodes that vote about the metadata. UsageError before the first start."""
+        if self._separate_controllers:
+            return [node for node in self._started() if node.node_id > layout.CONTROLLER_IDS]
+        return self.brokers[: layout.QUORUM]
 
     @property
     def pid(self) -> int:
-        """The process id of the JVM. UsageError while it does not run."""
-        return self._running().pid
+        """The process id of the JVM, of several that of the first broker. UsageError while it does not run."""
+        return self._first().pid
 
     @property
     def data_dir(self) -> Path:
-        """The folder of the broker. UsageError before the first start if it is to be a temporary one."""
-        if self._data is None:
+        """The folder of Kafka. UsageError before the first start if it is to be a temporary one."""
+        if self._data_dir is None:
             raise UsageError("this Kafka has no data folder before start() has made one")
-        return self._data.path
+        return self._data_dir
 
     @property
     def log_file(self) -> Path:
-        """Kafka's own log; the JVM's output is in console.log beside it."""
-        return self.data_dir / "logs" / "server.log"
+        """Kafka's own log, of several brokers the first one's; the JVM's output is in console.log beside it."""
+        return self._first().log_file if self._nodes else DataDir(self.data_dir).server_log
 
     def is_running(self) -> bool:
-        """Whether the process exists (a paused one does)."""
-        child = self._child
-        return child is not None and child.poll() is None
+        """Whether a process exists (a paused one does)."""
+        return any(node.is_running() for node in self._nodes.values())
 
     def start(self, timeout: float = START_TIMEOUT_S, *, may_detach: bool = False) -> Self:
-        """Start the broker and wait until it answers.
+        """Start Kafka and wait until it answers, of several brokers until all of them do.
 
         `timeout` is in seconds and begins when the jars are there: a first start fetches them before. `may_detach`
         keeps `detach` possible, at the price that kill -9 of the small process between us and Java leaves Java alive.
@@ -141,22 +186,26 @@ class EmbeddedKafka:
         Raises:
             UsageError: it runs already.
             EnvironmentProblemError: no Java, no jars, no space, a taken port, a data folder in use or not writable.
-            KafkaStartError: the broker ended or did not answer in time.
+            KafkaStartError: a node ended or did not answer in time.
 
         """
         with self._lock:
             if self.is_running():
                 raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
+            if may_detach and self._can_cut_off:
+                raise UsageError("a Kafka whose nodes can be cut off can not be detached: its links end with us")
             java = find_java()
             self._jars.ensure()
             archive = self._archive(java)
             self._owner = os.getpid()
             _live.add(self)
-            new_folder = self._data is None
-            if self._data is None:
-                self._data = DataDir(Path(tempfile.mkdtemp(prefix="txbridge-kafka-")))
+            new_folder = self._data_dir is None
+            if self._data_dir is None:
+                self._data_dir = Path(tempfile.mkdtemp(prefix="txbridge-kafka-"))
             try:
-                self._start_on(self._data, java, archive, time.monotonic() + timeout, may_detach=may_detach)
+                if not self._nodes:
+                    self._nodes = self._make_nodes(self._data_dir)
+                self._start_on(java, archive, time.monotonic() + timeout, may_detach=may_detach)
             except BaseException as error:
                 if new_folder:
                     self._forget_temporary(keep_logs=isinstance(error, KafkaStartError))
@@ -166,47 +215,84 @@ class EmbeddedKafka:
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM, up to `timeout` seconds of patience, SIGKILL; then delete a temporary data folder.
 
-        Returns when the process is gone. Does nothing if it does not run.
+        Several nodes whose data are deleted are killed at once. Returns when all are gone. Does nothing if none runs.
         """
         with self._lock:
             try:
-                self._end(lambda child: child.stop(timeout))
+                if self._size > 1 and self._wanted_data_dir is None:
+                    self.kill()
+                else:
+                    self._end(timeout)
             finally:
                 self._forget_temporary()
 
     def kill(self) -> None:
-        """SIGKILL; the data stay for `start` or `restart`."""
+        """SIGKILL, to all; the data stay for `start` or `restart`."""
         with self._lock:
-            self._end(ChildProcess.kill)
+            for node in self._nodes.values():
+                node.kill()
+            self._close_links()
 
     def restart(self, timeout: float = START_TIMEOUT_S) -> Self:
-        """Stop cleanly if it runs, then start on the same port with the same data."""
+        """Stop all cleanly if they run, then start on the same ports with the same data."""
         with self._lock:
-            self._end(lambda child: child.stop(STOP_TIMEOUT_S))
+            self._end(STOP_TIMEOUT_S)
             return self.start(timeout)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
-        self._running().pause()
+        """SIGSTOP, to all: connections stay open, nothing answers."""
+        for node in self._started():
+            node.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
-        self._running().resume()
+        """SIGCONT, to all."""
+        for node in self._started():
+            node.resume()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until the broker ends by itself. Its exit code (128 + n after signal n), None after `timeout` s."""
-        return self._child.wait(timeout) if self._child is not None else None
+        """Wait until all have ended by themselves. The exit code of the first broker (128 + n after signal n).
+
+        None after `timeout` s.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        codes = []
+        for node in self._nodes.values():
+            codes.append(node.wait(None if deadline is None else max(deadline - time.monotonic(), 0)))
+            if codes[-1] is None:
+                return None
+        return codes[0] if codes else None
+
+    def wait_in_sync(self, timeout: float = START_TIMEOUT_S) -> None:
+        """Wait until every partition has a leader and all of its replicas in sync: a rolling restart may go on.
+
+        Raises:
+            EnvironmentProblemError: that did not come true in `timeout` s.
+
+        """
+        deadline = time.monotonic() + timeout
+        ports = [port for node in self.brokers if (port := self._port_of(node)) is not None]
+        while missing := out_of_sync(ports):
+            if time.monotonic() > deadline:
+                what = ", ".join(missing[:_NAMED])
+                raise EnvironmentProblemError(f"not all replicas are in sync after {timeout:.0f} s: {what}")
+            time.sleep(_IN_SYNC_POLL_S)
 
     def detach(self) -> BrokerState:
-        """Let the broker outlive this process; only after `start(may_detach=True)`. This object then forgets it."""
+        """Let Kafka outlive this process; only after `start(may_detach=True)`. This object then forgets it.
+
+        Returns what is known of the first broker.
+        """
         with self._lock:
-            child = self._running()
-            if self._state is None or not self._state.detached:
+            first = self._first()
+            if not first.is_running():
+                raise UsageError("this Kafka does not run; call start() first")
+            if first.state is None or not first.state.detached:
                 raise UsageError("only a broker started with may_detach=True can be detached")
-            child.detach()
-            self._child = None
+            for node in self._nodes.values():
+                if node.is_running():
+                    node.detach()
             _live.discard(self)
-            return self._state
+            return first.state
 
     def __enter__(self) -> Self:
         return self if self.is_running() else self.start()
@@ -216,135 +302,171 @@ class EmbeddedKafka:
     ) -> None:
         self.stop()
 
-    def _running(self) -> ChildProcess:
-        if self._child is None or not self.is_running():
+    def _first(self) -> Node:
+        if not self._nodes:
             raise UsageError("this Kafka does not run; call start() first")
-        return self._child
+        return self._nodes[1]
+
+    def _started(self) -> list[Node]:
+        self._first()
+        return list(self._nodes.values())
+
+    def _make_nodes(self, data_dir: Path) -> dict[int, Node]:
+        found = layout.folders(data_dir, self._size, separate_controllers=self._separate_controllers)
+        return {number: Node(number, DataDir(path), self._lock) for number, path in found.items()}
 
     def _archive(self, java: Java) -> Path | None:
         if not self._use_archive or not cds.supports_archives(java):
             return None
         archive = cds.archive_path(self._jars.folder, java)
-        return archive if cds.ensure_archive(archive, lambda path: _train(path, self._jars.root)) else None
+        return archive if cds.ensure_archive(archive, self._train) else None
 
-    def _start_on(self, data: DataDir, java: Java, archive: Path | None, deadline: float, *, may_detach: bool) -> None:
+    def _train(self, archive: Path) -> None:
+        """Make a class-data archive: use a throw-away broker a little; its JVM writes the archive at its end."""
+        Console(stderr=True).print("Preparing Kafka's classes for faster starts, once for this Java.")
+        kafka = EmbeddedKafka(
+            cache_dir=self._jars.root,
+            kafka_version=self.version,
+            extra_jvm_flags=cds.dump_flags(archive),
+            class_data_archive=False,
+        )
+        try:
+            kafka.start(_TRAINING_TIMEOUT_S)
+            cds.exercise(kafka.bootstrap_servers, _TRAINING_TIMEOUT_S)
+        finally:
+            kafka.stop(_TRAINING_TIMEOUT_S)
+
+    def _start_on(self, java: Java, archive: Path | None, deadline: float, *, may_detach: bool) -> None:
         attempt = 1
         while True:
+            runtime = Runtime(java, archive, self._jars.class_path, self._heap, self._profile, self.version)
             try:
-                self._start_once(data, java, archive, deadline, may_detach=may_detach)
+                self._start_once(runtime, deadline, may_detach=may_detach)
             except KafkaStartError as error:
                 if archive is not None and error.exit_code in _CRASHED:
                     cds.give_up(archive, str(error))
                     archive = None
                 elif PORT_LOST in error.output and attempt < _PORT_ATTEMPTS:
                     self._port = self._wanted_port
+                    self._members = []
                 else:
                     raise
                 attempt += 1
             else:
                 return
 
-    def _start_once(
-        self, data: DataDir, java: Java, archive: Path | None, deadline: float, *, may_detach: bool
-    ) -> None:
-        data.prepare()
-        with data_lock(data.path) as lock:
+    def _start_once(self, runtime: Runtime, deadline: float, *, may_detach: bool) -> None:
+        nodes = self._started()
+        try:
+            with contextlib.ExitStack() as claims:
+                locks = [claims.enter_context(node.claim()) for node in nodes]
+                properties = self._choose_properties(nodes)
+                cluster_id = self._prepare(nodes, runtime, properties)
+                for node, lock in zip(nodes, locks, strict=True):
+                    launch = Launch(
+                        runtime=runtime,
+                        port=self._port_of(node),
+                        cluster_id=cluster_id,
+                        extra_flags=self._extra_jvm_flags,
+                        may_detach=may_detach,
+                        scratch=None if self._wanted_data_dir else self._data_dir,
+                        links=self._links,
+                    )
+                    node.launch(launch, lock)
+            self._wait_ready(deadline)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_ready(self, deadline: float) -> None:
+        nodes, brokers = self._started(), self.brokers
+        expected = {node.node_id for node in brokers}
+        for broker in brokers:
+            if not broker.answers(deadline, expected, lambda: not all(node.is_running() for node in nodes)):
+                # One that has ended says why; otherwise the one that does not answer.
+                raise next((node for node in nodes if not node.is_running()), broker).start_error()
+
+    def _choose_properties(self, nodes: Sequence[Node]) -> dict[int, dict[str, str]]:
+        """Ports, unless they are chosen, and what each node is told."""
+        if self._size == 1:
             self._port = self._port or free_port()
             require_free(self._port)
-            controller_port = free_port()
-            while controller_port == self._port:
-                controller_port = free_port()
-            data.write_config(self._port, controller_port, self._overrides)
-
-            def java_command(logs: Path, log_config: Path, *more: str) -> list[str | Path]:
-                flags = [*(cds.use_flags(archive) if archive else ())]
-                flags += jvm_flags(self._profile, self._heap, logs, log_config)
-                return [java.executable, *flags, *more, "-cp", self._jars.class_path]
-
-            env = child_environment()
-            if data.cluster_id() is not None:
-                fence_former_broker(data, controller_port, self._overrides, java_command, env)
-            cluster_id = data.ensure_formatted(java_command(data.logs, data.log_config), env)
-
-            log_start = data.server_log.stat().st_size if data.server_log.exists() else 0
-            data.console_log.unlink(missing_ok=True)
-            child = ChildProcess.launch(
-                [*java_command(data.logs, data.log_config, *self._extra_jvm_flags), "kafka.Kafka", data.properties],
-                output=data.console_log,
-                may_detach=may_detach,
-                scratch=None if self._wanted_data_dir else data.path,
-                kept_file=lock,
-                env=env,
+            controller = free_port()
+            while controller == self._port:
+                controller = free_port()
+            self._controller_port = controller
+            overrides = self._overrides if self._fences else fencing.OWN_SESSION | self._overrides
+            return {1: broker_properties(self._port, controller, nodes[0].data.kafka, overrides)}
+        if not self._members:
+            ids = [node.node_id for node in nodes]
+            self._members = layout.choose_members(
+                ids, self._port, separate_controllers=self._separate_controllers, with_links=self._can_cut_off
             )
+            self._port = self._members[0].port
+        for member in self._members[: self._size]:
+            require_free(member.port)
+        if self._can_cut_off:
+            ways = {one.node_id: layout.ways(one) for one in self._members}
+            self._links = Links(ways, self.data_dir, child_environment()).wait()
+        return {
+            one.node_id: member_properties(one, self._members, node.data.kafka, self._overrides)
+            for one, node in zip(self._members, nodes, strict=True)
+        }
+
+    def _port_of(self, node: Node) -> int | None:
+        if self._size == 1:
+            return self._port
+        return next(one.port for one in self._members if one.node_id == node.node_id) or None
+
+    def _prepare(self, nodes: Sequence[Node], runtime: Runtime, properties: Mapping[int, Mapping[str, str]]) -> str:
+        """Write the configuration and format what is new; returns the cluster id."""
+        for node in nodes:
+            node.data.write_config(properties[node.node_id])
+        known = {found for node in nodes if (found := node.data.cluster_id()) is not None}
+        if len(known) > 1:
+            raise EnvironmentProblemError(
+                f"the nodes in {self.data_dir} belong to different clusters: use another folder (--data-dir, in Python "
+                "data_dir=...)"
+            )
+        if known and self._size == 1 and self._fences:
+            fencing.fence_former_broker(
+                nodes[0].data, self._controller_port, self._overrides, runtime.command, child_environment()
+            )
+        cluster_id = known.pop() if known else new_cluster_id()
+        # At the same time: each is half a second of processor time, and half of it is waiting.
+        with ThreadPoolExecutor(len(nodes)) as threads:
+            list(threads.map(lambda node: node.format(cluster_id, runtime), nodes))
+        return cluster_id
+
+    def _end(self, timeout: float) -> None:
+        """Brokers first: they hand over what they lead while there are controllers."""
+        with self._lock:
             try:
-                self._state = BrokerState(
-                    pid=child.pid,
-                    identity=process_identity(child.pid) or "gone",
-                    port=self._port,
-                    version=KAFKA_VERSION,
-                    cluster_id=cluster_id,
-                    detached=may_detach,
-                )
-                with data.os_errors():
-                    write_state(data.path, self._state)
-                remaining = deadline - time.monotonic()
-                ready = wait_until_ready(self._port, cluster_id, lambda: child.poll() is not None, remaining)
-                code = child.poll()
-            except BaseException:
-                child.kill()
-                remove_state(data.path)
-                raise
-            if ready:
-                self._child = child
-                return
-            child.kill()
-            remove_state(data.path)
-            raise self._start_error(data, code, log_start)
+                if self._nodes:
+                    stop_together(self.brokers, timeout)
+                    stop_together(self._started(), timeout)
+            finally:
+                self._close_links()
 
-    @staticmethod
-    def _start_error(data: DataDir, code: int | None, log_start: int) -> KafkaStartError:
-        said = read_tail(data.server_log, log_start)
-        output = read_tail(data.console_log) + said
-        what = (
-            "Kafka did not answer in time (on a machine that is just slow, allow it more: --timeout, in Python "
-            "start(timeout=...))"
-            if code is None
-            else f"Kafka ended with exit code {code} while it was starting"
-        )
-        message = describe_failure(what, output, data.server_log if said else data.console_log)
-        return KafkaStartError(message, code, output)
-
-    def _end(self, how: Callable[[ChildProcess], None]) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        try:
-            how(child)
-        finally:
-            if self._data is not None:
-                remove_state(self._data.path)
+    def _close_links(self) -> None:
+        if self._links is not None:
+            self._links.close()
+            self._links = None
 
     def _forget_temporary(self, *, keep_logs: bool = False) -> None:
         """Delete the folder if it is a temporary one; a failed start keeps the logs, which its message names."""
         _live.discard(self)
-        if self._wanted_data_dir is None and self._data is not None:
-            shutil.rmtree(self._data.kafka if keep_logs else self._data.path, ignore_errors=True)
-            self._data = None
+        if self._wanted_data_dir is None and self._data_dir is not None:
+            gone = [node.data.kafka for node in self._nodes.values()] if keep_logs else [self._data_dir]
+            for folder in gone:
+                shutil.rmtree(folder, ignore_errors=True)
+            self._data_dir = None
+            self._nodes = {}
         self._port = self._wanted_port
+        self._members = []
 
 
-def _train(archive: Path, cache_dir: Path) -> None:
-    """Make a class-data archive: use a throw-away broker a little; its JVM writes the archive at its end."""
-    Console(stderr=True).print("Preparing Kafka's classes for faster starts, once for this Java.")
-    kafka = EmbeddedKafka(cache_dir=cache_dir, extra_jvm_flags=cds.dump_flags(archive), class_data_archive=False)
-    try:
-        kafka.start(_TRAINING_TIMEOUT_S)
-        cds.exercise(kafka.bootstrap_servers, _TRAINING_TIMEOUT_S)
-    finally:
-        kafka.stop(_TRAINING_TIMEOUT_S)
-
-
-# Brokers (or temporary folders) that this process still has to end.
+# Kafkas (or temporary folders) that this process still has to end.
 _live: set[EmbeddedKafka] = set()
 
 

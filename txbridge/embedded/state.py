@@ -91,6 +91,16 @@ def remove_state(data_dir: Path) -> None:
     (data_dir / _STATE_FILE).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def _may_signal(data_dir: Path, state: BrokerState) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise EnvironmentProblemError(
+            f"may not stop process {state.pid}, which runs Kafka on {data_dir}: do it as the user who started it"
+        ) from error
+
+
 def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
     """SIGTERM, up to `timeout` seconds of patience, then SIGKILL; returns when the process is gone.
 
@@ -98,7 +108,8 @@ def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
         EnvironmentProblemError: the process belongs to somebody else, or survives SIGKILL.
 
     """
-    try:
+    # What is gone between the look and the signal is gone.
+    with contextlib.suppress(ProcessLookupError), _may_signal(data_dir, state):
         for order, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILL_GRACE_S)):
             if state.is_alive():
                 os.kill(state.pid, signal.SIGCONT)  # a paused process can not obey SIGTERM
@@ -106,16 +117,31 @@ def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
             deadline = time.monotonic() + patience
             while state.is_alive() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-    except ProcessLookupError:
-        pass  # gone between the look and the signal
-    except PermissionError as error:
-        raise EnvironmentProblemError(
-            f"may not stop process {state.pid}, which runs Kafka on {data_dir}: do it as the user who started it"
-        ) from error
     if state.is_alive():
         raise EnvironmentProblemError(f"process {state.pid}, which runs Kafka on {data_dir}, does not end")
     if read_state(data_dir) == state:  # and not that of a broker that was started meanwhile
         remove_state(data_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBroker:
+    """A broker that another process has started, to be ended with others (stopping.py)."""
+
+    data_dir: Path
+    state: BrokerState
+
+    def is_running(self) -> bool:
+        return self.state.is_alive()
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError), _may_signal(self.data_dir, self.state):
+            if self.state.is_alive():
+                os.kill(self.state.pid, signal.SIGCONT)  # a paused process can not obey SIGTERM
+                os.kill(self.state.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Does nothing if it has ended."""
+        stop_broker(self.data_dir, self.state, 0.0)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
         Artifact("org.example", name.split("-")[0], name[-5], len(content), sha256)
         for name, (content, sha256) in CONTENTS.items()
     ]
-    monkeypatch.setattr(jars, "ARTIFACTS", small)
+    monkeypatch.setattr(jars, "kafka_jars", lambda _: small)
     cache = jars.JarCache(tmp_path)
     cache.folder.mkdir()
     for name, (content, _) in CONTENTS.items():
@@ -34,12 +34,31 @@ def cache(tmp_path, monkeypatch):
     return cache
 
 
-def test_lock_is_complete():
-    assert len(artifacts.ARTIFACTS) == 46
-    names = [one.file_name for one in artifacts.ARTIFACTS]
-    assert len(set(names)) == 46
-    assert {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"} < set(names)
-    assert all(len(one.sha256) == 64 and one.size > 0 and one.organisation for one in artifacts.ARTIFACTS)
+@pytest.mark.parametrize(
+    ("version", "number", "some"),
+    [
+        ("4.3.1", 46, {"kafka_2.13-4.3.1.jar", "kafka-clients-4.3.1.jar", "log4j-slf4j-impl-2.25.4.jar"}),
+        ("4.2.2", 46, {"kafka_2.13-4.2.2.jar", "kafka-clients-4.2.2.jar", "log4j-slf4j-impl-2.25.4.jar"}),
+        ("4.1.2", 46, {"kafka_2.13-4.1.2.jar", "kafka-clients-4.1.2.jar", "log4j-slf4j-impl-2.25.4.jar"}),
+        ("4.0.2", 44, {"kafka_2.13-4.0.2.jar", "kafka-clients-4.0.2.jar", "log4j-slf4j-impl-2.25.4.jar"}),
+        ("3.9.2", 58, {"kafka_2.13-3.9.2.jar", "zookeeper-3.8.4.jar", "log4j-slf4j-impl-2.25.4.jar"}),
+    ],
+)
+def test_locks_are_complete(version, number, some):
+    locked = artifacts.kafka_jars(version)
+    names = [one.file_name for one in locked]
+    assert len(set(names)) == len(names) == number
+    assert some < set(names)
+    assert all(len(one.sha256) == 64 and one.size > 0 and one.organisation for one in locked)
+
+
+def test_releases_and_their_locked_versions():
+    assert artifacts.locked_version("4.3") == artifacts.locked_version("4.3.1") == artifacts.KAFKA_VERSION == "4.3.1"
+    assert artifacts.locked_version("3.9") == "3.9.2"
+    with pytest.raises(
+        UsageError, match=r"Kafka 2\.8 is not among the versions that can be started: 3\.9 \(3\.9\.2\), "
+    ):
+        artifacts.locked_version("2.8")
 
 
 def test_class_path_is_in_the_order_of_the_lock(cache):

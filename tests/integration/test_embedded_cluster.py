@@ -1,0 +1,173 @@
+"""A real cluster of three brokers: what it survives, and that each node can be killed, paused and cut off by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ElectionType, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from tests.integration.test_embedded_kafka import create, processes, produce, run_cli, values
+from tests.support.harness import eventually, quiet
+from txbridge.embedded import KAFKA_VERSIONS, EmbeddedKafka
+from txbridge.embedded.metadata import Metadata, ask
+from txbridge.errors import UsageError
+
+TOPIC = "orders"
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    # So that a broker that does not answer is replaced soon.
+    with EmbeddedKafka(brokers=3, can_cut_off=True, config={"broker.session.timeout.ms": "3000"}) as cluster:
+        topic = NewTopic(TOPIC, 1, replica_assignment=[[1, 2, 3]])
+        admin = AdminClient(quiet(cluster.bootstrap_servers))
+        admin.create_topics([topic])[TOPIC].result(120)
+        cluster.wait_in_sync()
+        yield cluster
+
+
+def known_to(kafka: EmbeddedKafka, broker: int) -> Metadata:
+    """As this broker alone tells it."""
+    return eventually(lambda: ask(int(kafka.brokers[broker - 1].bootstrap_servers.rpartition(":")[2])))
+
+
+def leader(kafka: EmbeddedKafka, of: str = f"{TOPIC}/0", asked: int = 2) -> int:
+    return known_to(kafka, asked).partitions[of].leader
+
+
+def back_to_the_first(kafka: EmbeddedKafka) -> None:
+    kafka.wait_in_sync()
+    admin = AdminClient(quiet(kafka.bootstrap_servers))
+    admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)]).result(120)
+    eventually(lambda: leader(kafka) == 1)
+
+
+def transaction(kafka: EmbeddedKafka, value: bytes) -> None:
+    producer = Producer({**quiet(kafka.bootstrap_servers), "transactional.id": "t"})
+    producer.init_transactions(120)
+    producer.begin_transaction()
+    producer.produce(TOPIC, value)
+    producer.commit_transaction(120)
+
+
+def test_everything_is_on_three_brokers(kafka):
+    transaction(kafka, b"one")
+    admin = AdminClient(quiet(kafka.bootstrap_servers))
+    told = known_to(kafka, 1)
+    assert told.brokers == {1, 2, 3}
+    for name in (TOPIC, "__transaction_state"):
+        assert set(told.partitions[f"{name}/0"].replicas) == {1, 2, 3}
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        assert admin.describe_configs([resource])[resource].result(120)["min.insync.replicas"].value == "2"
+    assert len({node.pid for node in kafka.brokers}) == 3
+    assert kafka.bootstrap_servers.split(",") == [node.bootstrap_servers for node in kafka.brokers]
+
+
+def test_one_broker_is_killed_and_comes_back(kafka):
+    first = kafka.brokers[0]
+    first.kill()
+    assert not first.is_running()
+    assert kafka.is_running()
+    produce(kafka, TOPIC, b"without the first")
+    transaction(kafka, b"without the first")
+    assert leader(kafka) in {2, 3}
+    first.start()
+    back_to_the_first(kafka)
+
+
+def test_one_broker_is_paused_and_resumed(kafka):
+    first = kafka.brokers[0]
+    first.pause()
+    eventually(lambda: leader(kafka) in {2, 3})
+    first.resume()
+    back_to_the_first(kafka)
+
+
+def test_one_broker_is_cut_off_from_the_others_and_not_from_clients(kafka):
+    first = kafka.brokers[0]
+    first.cut_off()
+    eventually(lambda: leader(kafka) in {2, 3})
+    assert known_to(kafka, 2).brokers == {2, 3}
+    assert leader(kafka, asked=1) == 1, "it goes on telling what was true before"
+    first.join_again()
+    kafka.wait_in_sync()
+    assert leader(kafka, asked=1) in {2, 3}
+    back_to_the_first(kafka)
+
+
+def test_one_broker_ends_cleanly_and_its_partitions_move_first(kafka):
+    first = kafka.brokers[0]
+    first.stop()
+    assert leader(kafka) in {2, 3}
+    with pytest.raises(UsageError, match="this Kafka does not run"):
+        _ = first.pid
+    first.start()
+    back_to_the_first(kafka)
+
+
+def test_what_is_not_for_one_node():
+    with pytest.raises(UsageError, match="are for several brokers: give brokers=3 as well"):
+        EmbeddedKafka(can_cut_off=True)
+    with pytest.raises(UsageError, match="call start"):
+        _ = EmbeddedKafka(brokers=3).brokers
+
+
+@pytest.mark.long
+def test_separate_controllers_outlive_two_of_three_brokers(tmp_path):
+    with EmbeddedKafka(brokers=3, separate_controllers=True, data_dir=tmp_path) as kafka:
+        assert [node.node_id for node in kafka.controllers] == [101, 102, 103]
+        create(kafka, "kept")
+        kafka.wait_in_sync()
+        produce(kafka, "kept", b"value")
+        for broker in kafka.brokers[:2]:
+            broker.kill()
+        eventually(lambda: known_to(kafka, 3).brokers == {3})
+        for broker in kafka.brokers[:2]:
+            broker.begin()
+        for broker in kafka.brokers[:2]:
+            broker.wait_ready()
+        kafka.wait_in_sync()
+        kafka.controllers[0].kill()
+        kafka.restart()
+        assert values(kafka, "kept", 1) == [b"value"]
+    assert processes(tmp_path) == []
+
+
+@pytest.mark.long
+def test_a_detached_cluster(tmp_path):
+    folder = str(tmp_path)
+    started = run_cli("start", "--brokers", "3", "--detach", "--port", "0", "--data-dir", folder)
+    assert started.returncode == 0, started.stderr
+    try:
+        assert started.stdout.startswith("Kafka 4.3.1 is ready on 127.0.0.1:")
+        status = run_cli("status", "--data-dir", folder, "--format", "json")
+        nodes = json.loads(status.stdout)["nodes"]
+        assert list(nodes) == ["broker-1", "broker-2", "broker-3"]
+        assert all(node["answers"] for node in nodes.values())
+        assert sorted(processes(tmp_path)) == sorted(node["pid"] for node in nodes.values())
+        again = run_cli("start", "--detach", "--port", "0", "--data-dir", folder)
+        assert again.returncode == 2
+        assert "belongs to a Kafka of 3 brokers: start it with as many (--brokers" in again.stderr
+    finally:
+        stopped = run_cli("stop", "--data-dir", folder)
+    addresses = ",".join(node["bootstrap_servers"] for node in nodes.values())
+    assert stopped.stdout.startswith(f"Stopped Kafka on {addresses} (processes ")
+    assert processes(tmp_path) == []
+    assert run_cli("status", "--data-dir", folder).returncode == 1
+    assert run_cli("stop", "--data-dir", folder).stdout == f"No Kafka is running on {folder}.\n"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("release", [name for name in KAFKA_VERSIONS if name != "4.3"])
+def test_each_version_starts_and_starts_again_on_its_data(tmp_path, release):
+    with EmbeddedKafka(kafka_version=release, data_dir=tmp_path) as kafka:
+        assert f"kafka_2.13-{KAFKA_VERSIONS[release]}.jar" in Path(f"/proc/{kafka.pid}/cmdline").read_text()
+        create(kafka, TOPIC)
+        transaction(kafka, b"before")
+        kafka.kill()
+        kafka.start()
+        transaction(kafka, b"after")
+        assert values(kafka, TOPIC, 2) == [b"before", b"after"]

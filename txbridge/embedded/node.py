@@ -1,0 +1,280 @@
+"""One node of Kafka as a child process: its folder, its life and its deaths."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txbridge.embedded import cds
+from txbridge.embedded.config import jvm_flags
+from txbridge.embedded.datadir import DataDir, child_environment
+from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
+from txbridge.embedded.java import Java
+from txbridge.embedded.links import Links
+from txbridge.embedded.ports import HOST
+from txbridge.embedded.process import ChildProcess
+from txbridge.embedded.ready import wait_until_ready
+from txbridge.embedded.state import BrokerState, data_lock, process_identity, remove_state, write_state
+from txbridge.errors import UsageError
+
+#: Seconds. A start takes 1 s (2 s on the data of an earlier one) on two idle cores; the rest is for machines that have
+#: far more to do: with a load of 44 on two cores 60 s were too few.
+START_TIMEOUT_S = 180.0
+#: Seconds. A clean stop takes 0.3 s when idle; flushing many partitions on a slow disk takes longer.
+STOP_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How Java is started."""
+
+    java: Java
+    #: Of parsed classes; None to do without.
+    archive: Path | None
+    class_path: str
+    heap: str
+    profile: str
+    version: str
+
+    def command(self, logs: Path, log_config: Path, *more: str) -> list[str | Path]:
+        """Up to the class path."""
+        flags = [*(cds.use_flags(self.archive) if self.archive else ())]
+        flags += jvm_flags(self.profile, self.heap, logs, log_config)
+        return [self.java.executable, *flags, *more, "-cp", self.class_path]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a node is started with, the first time and again."""
+
+    runtime: Runtime
+    #: For clients; None for a controller that is no broker.
+    port: int | None
+    cluster_id: str
+    extra_flags: Sequence[str] = ()
+    may_detach: bool = False
+    #: To delete when this process is gone before it could do so itself.
+    scratch: Path | None = None
+    #: What the others come through; None when it can not be cut off.
+    links: Links | None = None
+
+
+class Node:
+    """A broker, a controller, or both. All methods may be called from any thread."""
+
+    def __init__(self, node_id: int, data: DataDir, lock: threading.RLock) -> None:
+        #: Kafka's `node.id`.
+        self.node_id = node_id
+        self.data = data
+        self._lock = lock
+        self._launch: Launch | None = None
+        self._child: ChildProcess | None = None
+        self._log_start = 0
+        #: Of the process that runs or ran last.
+        self.state: BrokerState | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Its own address for clients: "127.0.0.1:port"."""
+        launch = self._known()
+        if launch.port is None:
+            raise UsageError(f"node {self.node_id} is a controller: clients do not connect to it")
+        return f"{HOST}:{launch.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the JVM. UsageError while it does not run."""
+        return self._running().pid
+
+    @property
+    def log_file(self) -> Path:
+        """Kafka's own log; the JVM's output is in console.log beside it."""
+        return self.data.server_log
+
+    def is_running(self) -> bool:
+        """Whether the process exists (a paused one does)."""
+        child = self._child
+        return child is not None and child.poll() is None
+
+    def start(self, timeout: float = START_TIMEOUT_S) -> None:
+        """Start it again, on the same ports and with its data, and wait until the cluster counts it as alive.
+
+        Raises:
+            UsageError: it runs, or the cluster was never started.
+            KafkaStartError: it ended or did not answer in time.
+
+        """
+        with self._lock:
+            self.begin()
+            self.wait_ready(timeout)
+
+    def begin(self) -> None:
+        """The first half of `start`: several nodes that only together can answer are begun one after the other."""
+        with self._lock, self.claim() as claimed:
+            self.launch(self._known(), claimed)
+
+    def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
+        """The second half of `start`. What controllers do shows in the brokers: they are not waited for.
+
+        Raises:
+            KafkaStartError: it ended or did not answer in time.
+
+        """
+        child = self._child
+        ended = lambda: child is None or child.poll() is not None  # noqa: E731
+        try:
+            ready = self.answers(time.monotonic() + timeout, {self.node_id}, ended)
+        except BaseException:
+            self.kill()
+            raise
+        if not ready:
+            error = self.start_error()
+            self.kill()
+            raise error
+
+    def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, up to `timeout` seconds of patience, SIGKILL. Does nothing if it does not run."""
+        self._end(lambda child: child.stop(timeout))
+
+    def kill(self) -> None:
+        """SIGKILL; the data stay for `start`."""
+        self._end(ChildProcess.kill)
+
+    def restart(self, timeout: float = START_TIMEOUT_S) -> None:
+        """Stop cleanly if it runs, then start."""
+        with self._lock:
+            self.stop()
+            self.start(timeout)
+
+    def terminate(self) -> None:
+        """SIGTERM; does not wait."""
+        if self._child is not None:
+            self._child.terminate()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        self._running().pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._running().resume()
+
+    def cut_off(self) -> None:
+        """From now on it and the other nodes do not hear each other; clients reach it all the same.
+
+        Raises:
+            UsageError: the cluster was not made with `can_cut_off=True`.
+
+        """
+        self._links().cut(self.node_id)
+
+    def join_again(self) -> None:
+        """The end of `cut_off`: all that was said meanwhile arrives, as after an interruption of a network."""
+        self._links().join(self.node_id)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until it ends by itself. Its exit code (128 + n after signal n), None after `timeout` s."""
+        return self._child.wait(timeout) if self._child is not None else None
+
+    # --- for the cluster
+
+    @contextlib.contextmanager
+    def claim(self) -> Iterator[int]:
+        """Own the folder; the open file that holds the lock is to be inherited by the process."""
+        if self.is_running():
+            raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
+        self.data.prepare()
+        with data_lock(self.data.path) as lock:
+            yield lock
+
+    def format(self, cluster_id: str, runtime: Runtime) -> None:
+        command = runtime.command(self.data.logs, self.data.log_config)
+        self.data.ensure_formatted(cluster_id, command, child_environment())
+
+    def launch(self, launch: Launch, lock: int) -> None:
+        """Start the process; the folder is claimed and formatted."""
+        self._launch = launch
+        data = self.data
+        self._log_start = data.server_log.stat().st_size if data.server_log.exists() else 0
+        data.console_log.unlink(missing_ok=True)
+        command = launch.runtime.command(data.logs, data.log_config, *launch.extra_flags)
+        child = ChildProcess.launch(
+            [*command, "kafka.Kafka", data.properties],
+            output=data.console_log,
+            may_detach=launch.may_detach,
+            scratch=launch.scratch,
+            kept_file=lock,
+            env=child_environment(),
+        )
+        self._child = child
+        self.state = BrokerState(
+            pid=child.pid,
+            identity=process_identity(child.pid) or "gone",
+            port=launch.port or 0,
+            version=launch.runtime.version,
+            cluster_id=launch.cluster_id,
+            detached=launch.may_detach,
+        )
+        try:
+            with data.os_errors():
+                write_state(data.path, self.state)
+        except BaseException:
+            self.kill()
+            raise
+
+    def answers(self, deadline: float, expected: Collection[int], has_ended: Callable[[], bool]) -> bool:
+        """Wait until the broker answers and knows these brokers as alive; False after the deadline or an end."""
+        launch = self._known()
+        if launch.port is None:
+            return True
+        remaining = deadline - time.monotonic()
+        return wait_until_ready(launch.port, launch.cluster_id, has_ended, remaining, expected)
+
+    def detach(self) -> None:
+        """Let the process outlive this one."""
+        self._running().detach()
+        self._child = None
+
+    def start_error(self) -> KafkaStartError:
+        """Why it is not up, as far as it has said."""
+        code = self._child.poll() if self._child is not None else None
+        said = read_tail(self.data.server_log, self._log_start)
+        output = read_tail(self.data.console_log) + said
+        what = (
+            "Kafka did not answer in time (on a machine that is just slow, allow it more: --timeout, in Python "
+            "start(timeout=...))"
+            if code is None
+            else f"Kafka ended with exit code {code} while it was starting"
+        )
+        message = describe_failure(what, output, self.data.server_log if said else self.data.console_log)
+        return KafkaStartError(message, code, output)
+
+    def _end(self, how: Callable[[ChildProcess], None]) -> None:
+        with self._lock:
+            child, self._child = self._child, None
+            if child is None:
+                return
+            try:
+                how(child)
+            finally:
+                remove_state(self.data.path)
+
+    def _known(self) -> Launch:
+        if self._launch is None:
+            raise UsageError("this Kafka was never started; call start() first")
+        return self._launch
+
+    def _running(self) -> ChildProcess:
+        if self._child is None or not self.is_running():
+            raise UsageError("this Kafka does not run; call start() first")
+        return self._child
+
+    def _links(self) -> Links:
+        links = self._known().links
+        if links is None:
+            raise UsageError("a node can only be cut off when the cluster is made with can_cut_off=True")
+        return links
