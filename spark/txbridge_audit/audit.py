@@ -142,8 +142,7 @@ def _audit(source: Source, plan: Plan, ledger_path: str | None, *, with_overview
         frames, plain = gathered.frames, None
         if ledger_path is None and not with_overview:
             # Only the ledger and the page need a row of each.
-            topics = [fact.topic for fact in gathered.facts.topics]
-            plain = split(cache, source.names, frames, topics, plan.selection)
+            plain = split(cache, source.names, frames, gathered.facts, plan.selection)
             frames = plain.rest
         rows = cache.keep(ledger.build(source.spark, source.names, frames, gathered.facts))
         anchors = [*loss_evidence.anchors(rows), *(plain.anchors if plain else ())]

@@ -254,13 +254,63 @@ def test_retention_and_deleted_records_raise_no_false_alarm(kafka: EmbeddedKafka
     log.transaction(log.copy(expired), log.copy(Half(PLAIN, removed.offset, "E" * 32, "billing", log.real(ORDERS))))
     report = audit(log, spark)
     assert (report.transactions, report.delivered, report.fates["LOST"]) == (2, 1, 1)
-    assert dict(report.findings.by_kind) == {"HALF_GONE": 2, "HALF_RANGE_GONE": 1}
+    assert dict(report.findings.by_kind) == {"HALF_GONE": 2, "HALF_RANGE_GONE": 1, "BLIND": 3}
     # The real topic is deleted and created again: what it held was not lost by anybody here.
     log.delete(log.real(ORDERS))
     log.create(NewTopic(log.real(ORDERS), 2, 1))
     report = audit(log, spark)
     assert (report.clean, report.unverifiable) == (True, 2)
-    assert dict(report.findings.by_kind) == {"NOT_IN_TOPIC": 2, "HALF_RANGE_GONE": 1}
+    assert dict(report.findings.by_kind) == {"NOT_IN_TOPIC": 2, "HALF_RANGE_GONE": 1, "BLIND": 2}
+
+
+def test_a_discard_topic_that_retention_has_emptied_blinds_no_rule(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    """A healthy system whose last discard is 30 days old: all but what was discarded is judged as before."""
+    log = KafkaLog(kafka.bootstrap_servers)
+    old, leaked, undecided, first, lost, fine = (log.half() for _ in range(6))
+    discard = log.discard(old)
+    log.transaction(discard, log.op("discard", old), log.parked(old, "discarded"))
+    log.end(leaked, ROLLBACK)
+    log.transaction(log.copy(leaked))
+    log.transaction(log.copy(undecided))
+    for half in (first, lost, fine):
+        log.end(half, COMMIT)
+    log.deliver(first)
+    log.transaction(log.op("commit", lost))
+    log.deliver(fine)
+    log.transaction(log.progress(PLAIN, half=6), log.progress(PASSED, half=0))
+    before = audit(log, spark)
+    # The last offset is that of the marker: nothing is left.
+    log.delete_records(log.names.discard, 0, -1)
+    report = audit(log, spark)
+    assert (report.fates, dict(report.violations.by_kind)) == (before.fates, dict(before.violations.by_kind))
+    assert (report.fates["LEAKED"], report.fates["LOST"], report.discarded) == (2, 1, 1)
+    assert before.unjudged == {}
+    # The one that was discarded: what came after its discard can not be told.
+    assert report.unjudged == {"LOST": {"DISCARD_GONE": 1}, "WRONG_WINNER": {"DISCARD_GONE": 1}}
+    assert report.to_dict()["unjudged"] == report.unjudged
+    assert "BLIND" not in report.findings.by_kind
+
+
+def test_a_rule_that_judges_nothing_is_a_finding_and_strict_fails(kafka: EmbeddedKafka, spark: SparkSession) -> None:
+    log = KafkaLog(kafka.bootstrap_servers)
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    log.transaction(log.progress(PLAIN, half=1))
+    assert (audit(log, spark).unjudged, audit(log, spark).strict_exit_code) == ({}, 0)
+    log.delete_records(log.names.end, PLAIN, -1)
+    report = audit(log, spark)
+    gone = {"END_GONE": 1}
+    assert report.unjudged == {"CHECKED_AFTER_DECISION": gone, "LEAKED": gone, "WRONG_WINNER": gone}
+    assert (report.clean, report.exit_code, report.strict_exit_code) == (True, 0, 1)
+    assert report.findings.by_kind["BLIND"] == 3
+    says = "LEAKED could judge none of 1: END no longer holds all decisions of their time"
+    assert says in [entry.says for entry in report.findings.listed]
+    # Nothing is left of HALF: "clean" would be said of nothing.
+    log.delete_records(log.names.half, PLAIN, -1)
+    report = audit(log, spark)
+    assert (report.transactions, report.strict_exit_code) == (0, 1)
+    assert "retention has left nothing in" in report.findings.listed[-1].says
 
 
 def test_range_of_time_and_chosen_topics(

@@ -583,7 +583,7 @@ def optional_headers_without_a_value(log: Log) -> Half:
 @case("pending", state="undecided", strays=("MALFORMED",))
 def end_that_only_the_worker_finds_malformed(log: Log) -> Half:
     half = log.half()
-    at = log.end(half, COMMIT, rest=",,%zz")
+    at = log.end(half, COMMIT, rest=",,one,field,more")
     log.transaction(log.set_aside(log.names.end, half.partition, at))
     return half
 

@@ -66,11 +66,11 @@ class Memory(Log):
         ]
         return literals.frame(spark, rows, RAW_FIELDS)
 
-    def frames(self, spark: SparkSession) -> Frames:
+    def frames(self, spark: SparkSession, *, exactly: bool = False) -> Frames:
         names = self.names
         internal = {names.half, names.end, names.op, names.offset, names.discard}
         real = {record.topic for record in self.records} - internal - {names.check("billing")}
-        ends = decode.end_records(self.frame(spark, names.end))
+        ends = decode.end_records(self.frame(spark, names.end), exactly=exactly)
         return Frames(
             halves=decode.halves(self.frame(spark, names.half)),
             entries=decode.entries(ends),

@@ -2,7 +2,7 @@
 
 A continued audit forgets closed transactions (working_set.py) and fetches one again when a record names it. So its
 report is right whatever a rule here says. A rule that closes too early costs the time to fetch the transaction again,
-no more. A transaction stays open if the next step is likely to name it, or if progress or time alone changes its
+no more. A transaction stays open if the next step is likely to name it, or if the checkpoint or time alone changes its
 verdict.
 """
 

@@ -14,13 +14,13 @@ from typing import Any
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts, Key, Listed
-from txbridge_audit.read.context import Progress
+from txbridge_audit.read.context import Checkpoint
 from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.gather import Seen
+from txbridge_audit.read.gather import Edges, Seen
 from txbridge_audit.report.model import Entry, Place
 
 #: Version of the form: raised when an older audit could misread it.
-FORMAT = 1
+FORMAT = 2
 #: Anchors kept of one half partition in one partition of a real topic. Retention of the real topic removes the oldest;
 #: one of 64 that are spread over its whole length is soon left behind, and costs 100 bytes.
 ANCHORS = 64
@@ -48,9 +48,10 @@ class State:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: Kafka's id of each topic that was read.
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    progress: Mapping[int, Progress] = field(default_factory=dict)
-    #: By half partition, see context.PartitionFacts: as it was at the first step. What came since was read.
-    known_since: Mapping[int, int] = field(default_factory=dict)
+    checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
+    #: See gather.Seen.
+    edges: Mapping[int, Edges] = field(default_factory=dict)
+    checks_since: Mapping[str, int] = field(default_factory=dict)
     #: Real topics that half messages name.
     named: frozenset[str] = frozenset()
     #: Sums over the closed transactions.
@@ -72,7 +73,7 @@ class State:
     @property
     def seen(self) -> Seen:
         """What a step needs to know to read what came since."""
-        return Seen(self.positions, self.progress, self.known_since, self.named)
+        return Seen(self.positions, self.checkpoints, self.edges, self.checks_since, self.named)
 
     def to_json(self) -> str:
         """One line."""
@@ -84,8 +85,9 @@ class State:
                 "step": self.step,
                 "positions": _nested(self.positions),
                 "topic_ids": dict(self.topic_ids),
-                "progress": {p: [seen.applied_to, seen.low, seen.applied_entry] for p, seen in self.progress.items()},
-                "known_since": dict(self.known_since),
+                "checkpoints": {p: dataclasses.astuple(seen) for p, seen in self.checkpoints.items()},
+                "edges": dict(self.edges),
+                "checks_since": dict(self.checks_since),
                 "named": sorted(self.named),
                 "closed": dataclasses.asdict(self.closed),
                 "strays": dict(self.strays),
@@ -114,8 +116,9 @@ class State:
             step=told["step"],
             positions=_flat(told["positions"]),
             topic_ids=told["topic_ids"],
-            progress={int(p): Progress(*seen) for p, seen in told["progress"].items()},
-            known_since=_by_partition(told["known_since"]),
+            checkpoints={int(p): Checkpoint(*seen) for p, seen in told["checkpoints"].items()},
+            edges={int(p): tuple(edges) for p, edges in told["edges"].items()},
+            checks_since=told["checks_since"],
             named=frozenset(told["named"]),
             closed=Counts(**told["closed"]),
             strays=told["strays"],

@@ -34,7 +34,7 @@ from txbridge_audit.read.context import check_partitions
 from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames, pack, unpack
-from txbridge_audit.read.gather import Gathered, Plan, gather
+from txbridge_audit.read.gather import Gathered, Plan, edges_of, gather
 from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.report import parquet
 from txbridge_audit.report.model import AuditReport, Entry
@@ -265,8 +265,9 @@ class Increments:
             step=number,
             positions=dict(state.positions) | positions,
             topic_ids=cluster.topic_ids({topic for topic, _ in gathered.spans}),
-            progress=gathered.progress,
-            known_since={fact.partition: fact.known_since for fact in gathered.facts.partitions},
+            checkpoints=gathered.checkpoints,
+            edges={fact.partition: edges_of(fact) for fact in gathered.facts.partitions},
+            checks_since=gathered.facts.checks_since or {},
             named=gathered.named,
             closed=state.closed - reopened.counted if reopened else state.closed,
             strays=_sum(state.strays, judgement.strays),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge.core.names import Names
-from txbridge_audit.judge import fates, findings, loss_evidence, mentions, notes, orphans, summary
+from txbridge_audit.judge import fates, findings, loss_evidence, mentions, notes, orphans, reach, summary
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts, Listed
 from txbridge_audit.read import context, decode
@@ -103,6 +103,9 @@ def report_of(
 ) -> AuditReport:
     """The report; when it began and how long it took is left open."""
     wrong = {kind: kinds.get(kind, 0) or counted.fates.get(kind, 0) for kind in summary.VIOLATIONS}
+    told = reach.with_records(counted.reach, kinds.get(findings.HALF_GONE, 0), gathered.facts)
+    blind = notes.blind(told, notes.emptied(names, gathered.starts, gathered.spans))
+    kinds, entries = dict(kinds) | ({findings.BLIND: len(blind)} if blind else {}), [*entries, *blind]
     return AuditReport(
         namespace=names.namespace,
         transactions=counted.transactions,
@@ -116,6 +119,7 @@ def report_of(
         delivered_more_than_once=counted.delivered_more_than_once,
         rolled_back_but_visible=counted.rolled_back_but_visible,
         answered_by_check=counted.answered_by_check,
+        unjudged=reach.by_rule(told),
         cuts=_cuts(gathered),
         selection=selection,
         started_at=0,

@@ -3,8 +3,9 @@
 A plain transaction has a well-formed half message, one decision, and one outcome in OP that agrees with it. If it is
 committed, it has one visible copy with the same content in its real topic. Nothing else mentions it. That is enough to
 say `delivered` or `rolled_back`: whatever the facts, the cuts and the limits are, no earlier rule of fates.py and no
-rule of violations.py or findings.py holds for such a row. So plain transactions are counted here, from a few numbers
-each. Only the others go through the ledger and all of its rules, which costs twenty times as much.
+rule of violations.py or findings.py holds for such a row. What is gone of it says only which rules could not judge it.
+So plain transactions are counted here, from a few numbers each. Only the others go through the ledger and all of its
+rules, which costs twenty times as much.
 
 Id, group and topic are compared as text elsewhere, and here by a hash of 64 bits, as contents are everywhere.
 """
@@ -12,17 +13,19 @@ Id, group and topic are compared as text elsewhere, and here by a hash of 64 bit
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit.judge import fates, mentions
+from txbridge_audit.judge import fates, mentions, reach
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts
+from txbridge_audit.read.context import Facts
 from txbridge_audit.read.decode import COMMIT, ROLLBACK
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames, pack, unpack
@@ -35,6 +38,9 @@ _HALF, _COMMIT, _ROLLBACK, _OP_COMMIT, _OP_ROLLBACK, _COPY = (1 << place for pla
 _ODD = 1 << 6
 #: Beside them: the decision answered a check; the transaction is one that was asked for.
 _BY_CHECK, _TAKEN = 1 << 7, 1 << 8
+#: And above these what is gone of it (reach.py).
+_LACKING = 16
+_BESIDE = _BY_CHECK | _TAKEN
 
 _DELIVERED = _HALF | _COMMIT | _OP_COMMIT | _COPY
 _ROLLED_BACK = _HALF | _ROLLBACK | _OP_ROLLBACK
@@ -54,15 +60,16 @@ class Split:
     rest: Frames
 
 
-def split(cache: FrameCache, names: Names, frames: Frames, topics: Sequence[str], selection: Selection) -> Split:
-    """Tell the plain ones from the rest, unless that is most of them; `topics` are the real ones that were read."""
+def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selection: Selection) -> Split:
+    """Tell the plain ones from the rest, unless that is most of them."""
+    topics = [fact.topic for fact in facts.topics]
     frames = dataclasses.replace(
         frames,
         # Each is looked at twice: for the plain story, and for what belongs to another one.
         copies=cache.keep(frames.copies),
         checks=cache.keep(frames.checks),
     )
-    groups = cache.keep(_grouped(_summed(_told(names, frames, selection))))
+    groups = cache.keep(_grouped(_summed(_told(names, frames, facts, selection))))
     sums = (
         groups.groupBy("at_partition", "story", "topic", "place")
         .agg(
@@ -89,6 +96,7 @@ def split(cache: FrameCache, names: Names, frames: Frames, topics: Sequence[str]
             Counts(),
             fates={**Counts().fates, **by_fate},
             answered_by_check=sum(row.n for row in taken if row.story & _BY_CHECK),
+            reach=_reach(taken),
         ),
         anchors=[
             Anchor(row.at_partition, row.name, row.place, row.oldest.op_at, row.oldest.copy_at)
@@ -99,7 +107,30 @@ def split(cache: FrameCache, names: Names, frames: Frames, topics: Sequence[str]
     )
 
 
-def _told(names: Names, frames: Frames, selection: Selection) -> DataFrame:
+def _reach(rows: Sequence[Row]) -> dict[str, int]:
+    """What the rules could judge of the plain ones."""
+    told: Counter[str] = Counter()
+    for row in rows:
+        commit = bool(row.story & _COMMIT)
+        fate = fates.DELIVERED if commit else fates.ROLLED_BACK
+        alike = reach.Group(
+            fate,
+            None,
+            visible=commit,
+            committed=commit,
+            recorded=True,
+            decided=True,
+            commit=commit,
+            given_up=False,
+            parked=False,
+            stuck=False,
+            lacking=row.story >> _LACKING,
+        )
+        told.update(reach.tell(alike, row.n))
+    return dict(told)
+
+
+def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> DataFrame:
     """What each record says of its coordinates: `bits`, hashes that must agree (`end`: of half message and decision,
     `delivered`: of half message and copy), and where OP names it and its copy is.
     """
@@ -109,17 +140,18 @@ def _told(names: Names, frames: Frames, selection: Selection) -> DataFrame:
     by_check = F.when(source == "check", _BY_CHECK).otherwise(0)
     recorded = F.when(outcome == "commit", _OP_COMMIT).when(outcome == "rollback", _OP_ROLLBACK)
     odd = F.lit(_ODD)
+    here, asked = reach.lacking_of_birth(facts), reach.lacking_of_decision(facts, F.col("group"), F.col("stamp"))
     discards = frames.discards.withColumnRenamed("source_offset", "half")
     tables = (
         _row(
             frames.halves,
-            F.when(F.col("fault").isNull(), F.lit(_HALF).bitwiseOR(taken)).otherwise(_ODD),
+            _with_lacking(F.when(F.col("fault").isNull(), F.lit(_HALF).bitwiseOR(taken)).otherwise(_ODD), here),
             end=F.xxhash64("id", "group"),
             delivered=F.xxhash64("id", "real_topic", "content"),
         ),
         _row(
             mentions.decisions(names, frames),
-            decided.otherwise(_ODD).bitwiseOR(by_check),
+            _with_lacking(decided.otherwise(_ODD).bitwiseOR(by_check), asked),
             end=F.xxhash64("id", "group"),
         ),
         _row(frames.outcomes, F.when(F.col("half").isNotNull(), recorded).otherwise(_ODD), op_at=F.col("op_at")),
@@ -138,6 +170,10 @@ def _told(names: Names, frames: Frames, selection: Selection) -> DataFrame:
         _row(discards.where(F.col("first").isNotNull()).drop("half").withColumnRenamed("first", "half"), odd),
     )
     return reduce(DataFrame.unionByName, tables)
+
+
+def _with_lacking(bits: Column, lacking: Column | None) -> Column:
+    return bits if lacking is None else bits.bitwiseOR(F.shiftleft(F.coalesce(lacking, F.lit(0)), _LACKING))
 
 
 def _row(rows: DataFrame, bits: Column, **given: Column) -> DataFrame:
@@ -176,7 +212,7 @@ def _summed(told: DataFrame) -> DataFrame:
             *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
         )
     )
-    story = F.col("bits").bitwiseAND(~(_BY_CHECK | _TAKEN))
+    story = F.col("bits").bitwiseAND((1 << _LACKING) - 1).bitwiseAND(~_BESIDE)
     # As many records as bits: each of them occurs once.
     delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & (F.col("delivered") == 0)
     rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count())

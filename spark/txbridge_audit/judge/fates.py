@@ -49,6 +49,11 @@ def _decided(decision: int) -> Column:
     return _col("winner.decision").eqNullSafe(decision)
 
 
+def _winner_known() -> Column:
+    """No decision is missing, and none is counted that came after a discard."""
+    return _col("ends_known") & _col("discards_known")
+
+
 def _undecided() -> Column:
     return _col("winner").isNull()
 
@@ -79,29 +84,31 @@ RULES: tuple[Rule, ...] = (
         WRONG_WINNER,
         "a later decision prevailed over the first valid one",
         lambda: (
-            _col("history_known")
+            _col("ends_known")
+            & _col("discards_known")
             & _col("contrary").isNotNull()
             & ((_decided(COMMIT) & _named("rollback")) | (_decided(ROLLBACK) & _named("commit")))
         ),
     ),
-    # Sound at any cut of the real topics for an outcome in OP, and for a first decision "rollback" below the progress:
-    # it never changes (above), and a discard that came before it is in the discard cut. Not applied yet, it is sound
-    # only below the earlier cut: a discard and a resume that we do not see may have come between.
+    # Sound at any cut of the real topics for an outcome in OP, and for a first decision "rollback" that the checkpoint
+    # has passed: it never changes (above), and a discard that came before it is in the discard cut. Not applied yet, it
+    # is sound only below the earlier cut: a discard and a resume that we do not see may have come between.
     Rule(
         LEAKED,
         "rolled back, yet visible",
         lambda: (
-            (_col("history_known") & _decided(ROLLBACK) & (_col("copies") > 0) & _col("applied"))
-            | (_col("history_known") & _decided(ROLLBACK) & (_col("copies_before") > 0))
+            (_winner_known() & _decided(ROLLBACK) & (_col("copies") > 0) & _col("applied"))
+            | (_winner_known() & _decided(ROLLBACK) & (_col("copies_before") > 0))
             | ((_col("copies") > 0) & _named("rollback") & ~_named("commit"))
         ),
     ),
     # Sound only below the earlier cut of the real topics: a record visible there had its END in the log already, and
-    # discard and END were cut later. Above that cut the decision may simply not be in what we read of END.
+    # discard and END were cut later. Above that cut the decision may simply not be in what we read of END. A discard
+    # that is not known could only take decisions away.
     Rule(
         LEAKED,
         "visible without a decision to commit",
-        lambda: (_col("copies_before") > 0) & _col("history_known") & _undecided(),
+        lambda: (_col("copies_before") > 0) & _col("ends_known") & _undecided(),
     ),
     # Sound at any cut: a worker that has abandoned a message never offers it to its topic again.
     Rule(
@@ -113,12 +120,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         WRONG_WINNER,
         "rolled back by the first valid decision, and recorded as abandoned",
-        lambda: _named("abandon") & _col("history_known") & _decided(ROLLBACK),
+        lambda: _named("abandon") & _winner_known() & _decided(ROLLBACK),
     ),
     Rule(
         LOST,
         "recorded as abandoned, though no operator has abandoned a committed message",
-        lambda: _named("abandon") & _col("history_known") & ~_given_up(),
+        lambda: _named("abandon") & _winner_known() & ~_given_up(),
     ),
     Rule(
         ABANDONED,
@@ -135,8 +142,9 @@ RULES: tuple[Rule, ...] = (
         "recorded as committed, but not visible",
         lambda: (_col("copies") == 0) & _named("commit") & _col("settled") & _provable(),
     ),
-    # Sound because progress (OFFSET) is cut before OP and OP is settled: the Kafka transaction that moved progress past
-    # this END also named the outcome in OP or parked the message as held, and both are below our cuts.
+    # Sound because the checkpoint (OFFSET) is cut before OP and OP is settled: the Kafka transaction that moved it past
+    # this END also named the outcome in OP or parked the message as held, and both are below our cuts. So all three
+    # must be whole.
     Rule(
         LOST,
         "decided to commit and applied, but neither delivered nor held",
@@ -148,6 +156,7 @@ RULES: tuple[Rule, ...] = (
             & ~_is_held()
             & _col("op_settled")
             & _col("history_known")
+            & _col("parked_known")
         ),
     ),
     Rule(
@@ -155,11 +164,16 @@ RULES: tuple[Rule, ...] = (
         "recorded as committed and not visible; compaction, retention or deletion of the real topic may be why",
         lambda: (_col("copies") == 0) & _named("commit") & _col("settled"),
     ),
-    # A single copy; whoever may not be told from the log any more (history gone) is not accused.
     Rule(
         DELIVERED,
         "committed and delivered once",
-        lambda: (_col("copies") == 1) & (_named("commit") | _decided(COMMIT) | ~_col("history_known")),
+        lambda: (_col("copies") == 1) & (_named("commit") | _decided(COMMIT)),
+    ),
+    # Nobody is accused because of what is gone.
+    Rule(
+        UNVERIFIABLE,
+        "visible once; whether it was committed can not be told any more",
+        lambda: (_col("copies") == 1) & ~_winner_known(),
     ),
     Rule(
         ROLLED_BACK,
@@ -177,7 +191,7 @@ RULES: tuple[Rule, ...] = (
         "finished so long ago that retention has removed how",
         lambda: (
             (_col("copies") == 0)
-            & ~_col("history_known")
+            & ~(_col("history_known") & _col("parked_known"))
             & _undecided()
             & ~_named("commit")
             & (_col("half") < _col("low"))

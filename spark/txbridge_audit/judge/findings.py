@@ -12,7 +12,7 @@ from txbridge_audit.read.decode import COMMIT
 #: Findings that do not come from a row of the ledger.
 MALFORMED, COPY, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "COPY", "OTHER_NAMESPACE", "HALF_GONE"
 UNREADABLE_OP, OPEN_TRANSACTION, HALF_RANGE_GONE = "UNREADABLE_OP", "OPEN_TRANSACTION", "HALF_RANGE_GONE"
-RIGHT_MISSING = "RIGHT_MISSING"
+RIGHT_MISSING, BLIND = "RIGHT_MISSING", "BLIND"
 
 
 def _col(name: str) -> Column:
@@ -28,7 +28,8 @@ def _unrecorded() -> Column:
     # The cuts: OP came after the earlier cut of the real topics, and is settled.
     visible = (_col("copies_before") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
     untold = ~violations.recorded() & _col("parked").isNull() & ~violations.progress_ahead()
-    return _col("valid") & _col("op_settled") & _col("history_known") & untold & visible
+    whole = _col("op_settled") & _col("history_known") & _col("parked_known")
+    return _col("valid") & whole & untold & visible
 
 
 RULES: tuple[Rule, ...] = (
@@ -62,12 +63,12 @@ RULES: tuple[Rule, ...] = (
         "OP names an outcome that nobody decided",
         lambda: (
             _col("valid")
-            & _col("history_known")
+            & _col("ends_known")
             & _col("winner").isNull()
             & F.coalesce("op_commit", "op_rollback", "op_abandon").isNotNull()
         ),
     ),
-    Rule("UNRECORDED", "visible, but OP does not name it, and the progress has not passed its decision", _unrecorded),
+    Rule("UNRECORDED", "visible, but OP does not name it, and the checkpoint has not passed its decision", _unrecorded),
     Rule(
         "DISCARDED_TWICE",
         "more than one discard record, with no resume between",
@@ -99,8 +100,9 @@ SAYS = {rule.kind: rule.says for rule in RULES} | {
     HALF_GONE: "a visible record whose half message retention has removed",
     UNREADABLE_OP: "a record of OP that can not be read",
     OPEN_TRANSACTION: "a Kafka transaction stayed open; what it may hide is not judged",
-    HALF_RANGE_GONE: "retention removed half messages that the progress had not passed; their fates can not be told",
+    HALF_RANGE_GONE: "retention removed half messages that the checkpoint had not passed; their fates can not be told",
     RIGHT_MISSING: "a right on a real topic is missing, so that no loss can be proved there",
+    BLIND: "a rule could judge nothing at all: what it rests on is gone",
 }
 
 

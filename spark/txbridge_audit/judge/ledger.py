@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
+from txbridge_audit.judge import reach
 from txbridge_audit.judge.mentions import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, all_mentions
 from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
@@ -41,7 +42,26 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
         .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")
         .join(F.broadcast(_topic_facts(spark, facts.topics)), "real_topic", "left")
     )
+    known = known.withColumn("twin", F.lit(False)) if not facts.discards_cut else _with_twins(known, frames)
     return _derive(known, facts)
+
+
+def _with_twins(known: DataFrame, frames: Frames) -> DataFrame:
+    """The ledger with `twin`: it has the id of another half message whose discard record is gone.
+
+    That one may be a copy of it, and ENDs that name the copy decide the first. Only the record said so.
+    """
+    discarded = frames.outcomes.where(F.col("outcome") == "discard").select(*KEY).distinct()
+    told = frames.discards.select("partition", F.col("source_offset").alias("half"))
+    unexplained = discarded.join(told, KEY, "left_anti")
+    ids = frames.halves.join(F.broadcast(unexplained), KEY, "left_semi").select(
+        "partition", "id", F.col("half").alias("other")
+    )
+    known = known.join(F.broadcast(ids), ["partition", "id"], "left")
+    # A message that is discarded itself is no twin of its own.
+    others = F.coalesce(F.col("other") != F.col("half"), F.lit(False))
+    # An id has one copy, hardly ever two: none may make two rows of one transaction.
+    return known.withColumn("twin", others).drop("other").dropDuplicates(KEY)
 
 
 def _discarded(discards: DataFrame) -> DataFrame:
@@ -219,19 +239,27 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
     # Its age counts from a resume; greatest() passes over nulls.
     expires = F.greatest("born", "last_parked.resumed") + limits.transaction_max_age
     checked_out = (F.col("last_parked.checks") >= limits.transaction_check_max) & (F.col("last_parked.due") < now)
-    discard_known = F.col("op_discard").isNull() | (F.size("discard_ends") > 0)
     resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
     # A record may be applied in part. (Not as structs: null would be less than anything there.)
     decided_at, line = F.col("winner.end_at"), F.col("winner.line")
     applied = (decided_at < F.col("applied_to")) | (
         (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
     )
+    known = known.withColumn("lacking", _lacking(facts))
+
+    def nothing_of(*bits: int) -> Column:
+        return F.col("lacking").bitwiseAND(sum(bits)) == 0
+
     return known.withColumns(
         {
-            # END, OP and discard still hold everything about the transaction. Not so for those born before retention's
-            # edge, and when OP names a discard whose record is gone: only its END position tells what came before it.
-            "history_known": F.coalesce((F.col("born") > F.col("known_since")) & discard_known, F.lit(False)),
-            # The worker's progress is past the END entry that decided. Unread ENDs make nothing wrong.
+            # What is still there of the transaction, or was never written: its ENDs, and which half message they name;
+            # its outcomes in OP; its discards, which tell the decisions that came too late; its parked entries.
+            "ends_known": nothing_of(reach.END, reach.COPY),
+            "outcomes_known": nothing_of(reach.OP),
+            "discards_known": nothing_of(reach.DISCARD),
+            "parked_known": nothing_of(reach.PARKED),
+            "history_known": nothing_of(reach.END, reach.COPY, reach.OP, reach.DISCARD),
+            # The worker's checkpoint is past the END entry that decided. Unread ENDs make nothing wrong.
             "applied": F.coalesce(applied, F.lit(False)),
             # Resumed after its last discard, and the worker has applied the resume.
             "reopened": F.coalesce(resume_seen, F.lit(False)),
@@ -244,9 +272,24 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
     )
 
 
+def _lacking(facts: Facts) -> Column:
+    """What is gone of the transaction (see reach.py)."""
+    # Each discard is named in OP: where OP is whole, only those are missing whose record is gone. Its END position
+    # alone tells which decisions came before it.
+    unexplained = F.col("op_discard").isNotNull() & (F.coalesce(F.size("discard_ends"), F.lit(0)) <= 0)
+    bits = F.when(unexplained, reach.DISCARD).otherwise(0).bitwiseOR(F.when(F.col("twin"), reach.COPY).otherwise(0))
+    of_birth = reach.lacking_of_birth(facts)
+    if of_birth is not None:
+        bits = bits.bitwiseOR(F.coalesce(of_birth, F.lit(0)))
+    of_decision = reach.lacking_of_decision(facts, F.col("group"), F.col("winner.stamp"))
+    if of_decision is not None:
+        bits = bits.bitwiseOR(F.when(F.col("winner").isNull(), 0).otherwise(of_decision))
+    return bits
+
+
 def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:
     fields = (
-        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, known_since: bigint, "
+        "partition: int, half_start: bigint, applied_to: bigint, low: bigint, "
         "op_settled: boolean, log_start: bigint, applied_entry: bigint"
     )
     return frame(spark, map(dataclasses.asdict, facts), fields)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from txbridge.core.names import Names
-from txbridge_audit.judge import findings
+from txbridge_audit.judge import findings, reach
 from txbridge_audit.read.context import Facts
-from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.cuts import Ends, Range, TopicPartition
 from txbridge_audit.report.model import Entry, Place
 
 
@@ -49,3 +49,27 @@ def missing_rights(known: Facts) -> list[Entry]:
         for fact in known.topics
         if not fact.policy_known
     ]
+
+
+def emptied(names: Names, starts: Ends, spans: Mapping[TopicPartition, Range]) -> list[TopicPartition]:
+    """The partitions of HALF that have held half messages, if it holds none any more. `starts` are log starts."""
+    ends = {key: span.end for key, span in spans.items() if key[0] == names.half}
+    gone = [key for key, end in ends.items() if end > 0]
+    return sorted(gone) if all(starts[key] >= end for key, end in ends.items()) else []
+
+
+def blind(told: Mapping[str, int], empty: Collection[TopicPartition]) -> list[Entry]:
+    """Rules that judged nothing (reach.tell), or all of them, because HALF holds nothing any more."""
+    reasons = reach.by_rule(told)
+    entries = [
+        Entry(
+            findings.BLIND,
+            f"{rule} could judge none of {sum(reasons[rule].values()):,}: "
+            + "; ".join(reach.SAYS[reason] for reason in reasons[rule]),
+        )
+        for rule in reach.blind(told)
+    ]
+    if empty:
+        where = ", ".join(f"{topic}/{partition}" for topic, partition in empty)
+        entries.append(Entry(findings.BLIND, f"no rule could judge anything: retention has left nothing in {where}"))
+    return entries

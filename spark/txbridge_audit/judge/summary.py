@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
-from txbridge_audit.judge import fates, findings, violations
+from txbridge_audit.judge import fates, findings, reach, violations
 from txbridge_audit.read.decode import ROLLBACK
 from txbridge_audit.report.model import Entry, Place
 
@@ -27,7 +28,8 @@ Key = tuple[int, int | None]
 
 #: What `counts` needs to know of a row.
 COUNTED = (
-    *("fate", "pending_state", "valid", "present", "copies", "winner", "op_commit", "op_rollback"),
+    *("fate", "pending_state", "valid", "present", "copies", "winner", "lacking", "parked", "abandoned_at"),
+    *("op_commit", "op_rollback", "op_discard", "op_abandon"),
     *("strays", "bad_ends", "bad_ops", "breaches", "findings"),
 )
 
@@ -51,6 +53,8 @@ class Counts:
     #: Half messages, ENDs and OP records that can not be read.
     malformed: int = 0
     bad_ops: int = 0
+    #: What each rule judged and did not (reach.tell).
+    reach: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def transactions(self) -> int:
@@ -77,6 +81,7 @@ class Counts:
             self.strays + sign * other.strays,
             self.malformed + sign * other.malformed,
             self.bad_ops + sign * other.bad_ops,
+            each(self.reach, other.reach),
         )
 
 
@@ -96,8 +101,10 @@ def counts(judged: DataFrame) -> Counts:
         F.col("op_rollback").isNotNull() & F.col("op_commit").isNull()
     )
     valid = F.col("valid")
+    alike = reach.group_columns()
     rows = (
-        judged.groupBy("fate", "pending_state")
+        judged.withColumns(alike)
+        .groupBy("fate", "pending_state", "lacking", *alike)
         .agg(
             F.count("*").alias("n"),
             F.count_if(valid & (F.col("copies") > 1)).alias("doubled"),
@@ -112,10 +119,12 @@ def counts(judged: DataFrame) -> Counts:
         .collect()
     )
     by_fate = dict.fromkeys(fates.FATES, 0)
+    told: Counter[str] = Counter()
     states = dict.fromkeys(fates.PENDING_STATES, 0)
     for row in rows:
         if row.fate is not None:
             by_fate[row.fate] += row.n
+            told.update(reach.tell(reach.Group(*(row[name] for name in reach.ALIKE)), row.n))
         if row.pending_state is not None:
             states[row.pending_state] += row.n
 
@@ -132,6 +141,7 @@ def counts(judged: DataFrame) -> Counts:
         strays=total("strays"),
         malformed=total("malformed"),
         bad_ops=total("bad_ops"),
+        reach=dict(told),
     )
 
 

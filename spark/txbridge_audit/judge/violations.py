@@ -39,7 +39,8 @@ def progress_ahead() -> Column:
     """See the rule PROGRESS_AHEAD."""
     finished = _col("applied") | (_col("half") < _col("low"))
     untold = ~recorded() & _col("parked").isNull()
-    return _col("valid") & _col("op_settled") & _col("history_known") & untold & finished
+    whole = _col("op_settled") & _col("outcomes_known") & _col("parked_known")
+    return _col("valid") & whole & untold & finished
 
 
 RULES: tuple[Rule, ...] = (
@@ -54,7 +55,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         STUCK,
         "undecided beyond its greatest age, or an interval after its last check and not discarded",
-        lambda: _col("pending_state").isin(fates.UNDECIDED, fates.RESUMED) & _col("overdue"),
+        lambda: (
+            _col("pending_state").isin(fates.UNDECIDED, fates.RESUMED)
+            & _col("overdue")
+            # An entry that stands open says that it waits. Without one all must be there that could say otherwise.
+            & (_col("parked").isNotNull() | (_col("history_known") & _col("parked_known")))
+        ),
     ),
     # Sound because the log start of HALF is asked before OFFSET is cut, where the entry still stands open, and OP,
     # which would name its end, is cut after it. Resumed ones are left out: OP has an outcome of theirs.
@@ -75,13 +81,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         CHECKED_AFTER_DECISION,
         "a check was sent although the decision had been applied",
-        lambda: _col("valid") & _col("history_known") & (_col("checked.end_position") > _col("winner.end_at")),
+        lambda: (
+            _col("valid")
+            & _col("ends_known")
+            & _col("discards_known")
+            & (_col("checked.end_position") > _col("winner.end_at"))
+        ),
     ),
-    # Sound because OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the progress past a
-    # message also names it in OP or parks it.
+    # Sound because OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the checkpoint past
+    # a message also names it in OP or parks it.
     Rule(
         PROGRESS_AHEAD,
-        "the progress has passed it, but OP names no outcome and it is not parked",
+        "the checkpoint has passed it, but OP names no outcome and it is not parked",
         lambda: progress_ahead() & (_col("fate") != fates.LOST),
     ),
 )

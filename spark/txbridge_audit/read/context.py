@@ -1,4 +1,4 @@
-"""The facts that no record states: log starts, progress, policies, and the clock."""
+"""The facts that no record states: log starts, checkpoints, policies, and the clock."""
 
 from __future__ import annotations
 
@@ -29,16 +29,22 @@ class PartitionFacts:
     partition: int
     #: Where HALF is read from: nothing is said of coordinates below it.
     half_start: int
-    #: `end` and `half` of the last progress record; None when no worker ever wrote one.
+    #: `end` and `half` of the last checkpoint; None when there is none.
     applied_to: int | None = None
     low: int | None = None
-    #: ms; END, OP and discard records of half messages born after this are all still there.
-    known_since: int = -1
+    #: ms; of half messages born after this END still holds all entries, OP all outcomes, the discard topic all of its
+    #: records, OFFSET all parked entries. -1: none was ever removed.
+    ends_since: int = -1
+    outcomes_since: int = -1
+    discards_since: int = -1
+    parked_since: int = -1
+    #: OFFSET names no checkpoint, although workers have written here.
+    checkpoint_gone: bool = False
     #: Whether every Kafka transaction in the OFFSET cut is decided in the OP cut.
     op_settled: bool = True
     #: Log start of HALF: what lay below it is gone.
     log_start: int = 0
-    #: `entry` of the last progress record: so many entries of the END record at `applied_to` are applied, too.
+    #: `entry` of the last checkpoint: so many entries of the END record at `applied_to` are applied, too.
     applied_entry: int = 0
 
 
@@ -78,6 +84,11 @@ class Facts:
     #: When the audit began, ms. Broker clocks may differ from ours by CLOCK_MARGIN_MS.
     now: int = 0
     limits: Limits = dataclasses.field(default_factory=Limits)
+    #: By group that has a check topic: ms, check requests that were sent after this are all still there; -1: none was
+    #: removed. None: check topics were not looked for.
+    checks_since: Mapping[str, int] | None = None
+    #: The discard topic has lost its beginning.
+    discards_cut: bool = False
 
 
 def internal_topics(cluster: Cluster, names: Names) -> dict[str, list[TopicPartition]]:
@@ -121,8 +132,8 @@ def refuse_unknown_versions(raw: DataFrame) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """The last progress record of a partition: END is applied up to `applied_to`; `low` is the half watermark.
+class Checkpoint:
+    """The last checkpoint of a partition: END is applied up to `applied_to`; `low` is the half watermark.
 
     Of the END record at `applied_to` the first `applied_entry` entries are applied, too.
     """
@@ -130,6 +141,8 @@ class Progress:
     applied_to: int | None = None
     low: int | None = None
     applied_entry: int = 0
+    #: When Kafka took it, ms.
+    stamp: int | None = None
 
     @property
     def least_end(self) -> int | None:
@@ -137,15 +150,15 @@ class Progress:
         return None if self.applied_to is None else self.applied_to + (self.applied_entry > 0)
 
 
-def progress(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int, Progress]:
-    """The progress of each partition, from the records of OFFSET.
+def checkpoints(offsets: DataFrame, names: Names, cluster: Cluster) -> dict[int, Checkpoint]:
+    """The checkpoint of each partition, from the records of OFFSET.
 
     Raises CouldNotAuditError when it speaks of topics that were deleted and created again since.
     """
-    rows = decode.progress(offsets, names).collect()
+    rows = decode.checkpoints(offsets, names).collect()
     for row in rows:
         _check_ids(names, cluster, row.topics or {})
-    return {row.partition: Progress(row.applied_to, row.low, row.applied_entry) for row in rows}
+    return {row.partition: Checkpoint(row.applied_to, row.low, row.applied_entry, row.stamp) for row in rows}
 
 
 def _check_ids(names: Names, cluster: Cluster, stored: Mapping[str, str]) -> None:
@@ -155,23 +168,23 @@ def _check_ids(names: Names, cluster: Cluster, stored: Mapping[str, str]) -> Non
     changed = [name for short, name in known.items() if ids[name] != stored[short]]
     if changed:
         raise CouldNotAuditError(
-            f"{', '.join(changed)} was deleted and created again since the worker wrote its progress: the offsets "
+            f"{', '.join(changed)} was deleted and created again since the worker wrote its checkpoint: the offsets "
             "in the other internal topics mean nothing any more; use a new namespace",
         )
 
 
 def check_ends(
     names: Names,
-    known: Mapping[int, Progress],
+    known: Mapping[int, Checkpoint],
     end: Mapping[TopicPartition, int],
     half: Mapping[TopicPartition, int],
 ) -> None:
-    """END and HALF were cut after OFFSET: they can not end below what the progress has seen (CouldNotAuditError)."""
+    """END and HALF were cut after OFFSET: they can not end below what the checkpoint has seen (CouldNotAuditError)."""
     for partition, seen in known.items():
         for topic, ends, position in ((names.end, end, seen.least_end), (names.half, half, seen.low)):
             if position is not None and position > ends.get((topic, partition), 0):
                 raise CouldNotAuditError(
-                    f"{topic}/{partition} ends at {ends.get((topic, partition), 0)}, below the worker's progress "
+                    f"{topic}/{partition} ends at {ends.get((topic, partition), 0)}, below the worker's checkpoint "
                     f"({position}): its records were lost or the topic was created again; no verdict is possible",
                 )
 
@@ -181,7 +194,7 @@ def partition_facts(
     cluster: Cluster,
     partitions: Mapping[str, Sequence[TopicPartition]],
     starts: Mapping[TopicPartition, int],
-    known: Mapping[int, Progress],
+    known: Mapping[int, Checkpoint],
     op: Cut,
     begin: Mapping[TopicPartition, int],
 ) -> list[PartitionFacts]:
@@ -189,28 +202,53 @@ def partition_facts(
 
     HALF is read from `begin`.
     """
-    shortened = [key for name in (names.end, names.op, names.discard) for key in partitions[name] if starts[key] > 0]
-    oldest = cluster.first_timestamps(shortened)
+    cut = [key for name in (names.end, names.op, names.offset, names.discard) for key in partitions[name]]
+    oldest = cluster.first_timestamps([key for key in cut if starts[key] > 0])
 
-    def known_since(keys: Collection[TopicPartition]) -> int:
-        """ms; see PartitionFacts. Append times, so a record born later than the oldest one left is whole."""
-        edges = [oldest[key] for key in keys if key in oldest]
-        # A partition that retention has emptied tells nothing about anybody.
-        return max((_FOREVER if edge is None else edge + CLOCK_MARGIN_MS for edge in edges), default=-1)
+    def since(key: TopicPartition, last: int | None = None) -> int:
+        """ms: what was removed there is not later. Append times rise; `last` is a time that is known to be no earlier.
 
-    return [
-        PartitionFacts(
+        An emptied partition tells nothing about anybody, but for that time.
+        """
+        if key not in oldest:
+            return -1
+        edge = last if oldest[key] is None else oldest[key]
+        return _FOREVER if edge is None else edge + CLOCK_MARGIN_MS
+
+    def facts(topic: str, partition: int) -> PartitionFacts:
+        end, outcomes, offset = (names.end, partition), (names.op, partition), (names.offset, partition)
+        seen = known.get(partition, Checkpoint())
+        # Each record of OP is written together with a checkpoint. Of END the worker had read what lies below it.
+        applied = seen.applied_to is not None and seen.applied_to >= starts[end]
+        return PartitionFacts(
             partition=partition,
             half_start=begin[topic, partition],
             log_start=starts[topic, partition],
-            applied_to=known.get(partition, Progress()).applied_to,
-            applied_entry=known.get(partition, Progress()).applied_entry,
-            low=known.get(partition, Progress()).low,
-            known_since=known_since([(names.end, partition), (names.op, partition), *partitions[names.discard]]),
-            op_settled=(names.op, partition) not in op.unsettled,
+            applied_to=seen.applied_to,
+            applied_entry=seen.applied_entry,
+            low=seen.low,
+            ends_since=since(end, seen.stamp if applied else None),
+            outcomes_since=since(outcomes, seen.stamp),
+            discards_since=max(map(since, partitions[names.discard])),
+            parked_since=since(offset),
+            checkpoint_gone=seen.applied_to is None and (op.ends[outcomes] > 0 or starts[offset] > 0),
+            op_settled=outcomes not in op.unsettled,
         )
-        for topic, partition in partitions[names.half]
-    ]
+
+    return [facts(topic, partition) for topic, partition in partitions[names.half]]
+
+
+def checks_since(names: Names, cluster: Cluster, checks: Mapping[TopicPartition, int]) -> dict[str, int]:
+    """See Facts.checks_since; `checks` are the log starts of the check topics."""
+    oldest = cluster.first_timestamps([key for key, start in checks.items() if start > 0])
+    prefix = names.check("")
+    found: dict[str, int] = {}
+    for topic, partition in checks:
+        edge = oldest.get((topic, partition), -1)
+        group = topic.removeprefix(prefix)
+        # No margin: what is compared was decided by a client, and the rule itself compares no clock.
+        found[group] = max(_FOREVER if edge is None else edge, found.get(group, -1))
+    return found
 
 
 def topic_facts(

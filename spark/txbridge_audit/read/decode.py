@@ -24,6 +24,7 @@ _ID = r"\A[0-9A-F]{32}\z"
 _DIGITS = r"\A[0-9]+\z"
 _ENTRY = r"\A[0-9]+,[0-9A-F]{32},(0|8|12)(,[0-9]*(,.*)?)?\z"
 _COMMAND_ENTRY = r"\A[0-9]+,[0-9A-F]{32},0(,[0-9]*(,.*)?)?\z"
+_EXACT_ENTRY = r"\A[^,]*,[^,]*,[^,]*(,[^,]*(,[^,]{0,2048})?)?\z"
 _COORDINATES = r"\A([0-9]{1,9}):([0-9]{1,18})\z"
 _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
 
@@ -62,10 +63,11 @@ def halves(raw: DataFrame) -> DataFrame:
     )
 
 
-def end_records(raw: DataFrame) -> DataFrame:
+def end_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
     """END, a row per record: partition, end_at (offset), stamp, source, group, client, lines, fault.
 
-    `stamp` is the append time (ms), `client` who sent it as far as he says so, `fault` null when it can be read.
+    `stamp` is the append time (ms), `client` who sent it as far as he says so, `fault` null when it can be read. With
+    `exactly` so are breaches a fault that only the worker looks for: the discard topic no longer tells all of them.
     """
     named = raw.select(
         "partition",
@@ -76,6 +78,7 @@ def end_records(raw: DataFrame) -> DataFrame:
         _text(headers.SOURCE).alias("source"),
         _text(headers.PGROUP).alias("group"),
         _text(headers.CLIENT_ID).alias("client"),
+        *([F.col("value").cast("string").alias("value"), F.col("headers.key").alias("names")] if exactly else []),
     )
     source, lines = F.col("source"), F.col("lines")
     shape = F.when(
@@ -89,8 +92,29 @@ def end_records(raw: DataFrame) -> DataFrame:
         (source.isin("client", "check", "operator", "resume", "abandon"), "SOURCE is unknown"),
         (F.size(lines).between(1, MAX_ENTRIES), "not 1 to 1,000 entries"),
         (shape, "an entry can not be read"),
+        *(_exact_rules() if exactly else ()),
     )
     return named.select("partition", "end_at", "stamp", "source", "group", "client", "lines", fault.alias("fault"))
+
+
+def _exact_rules() -> tuple[tuple[Column, str], ...]:
+    """The rest of the protocol's rules for END, on the columns value, names (of headers), client and lines."""
+    ours = F.filter("names", lambda name: name.isin(headers.VERSION, headers.PGROUP, headers.SOURCE, headers.CLIENT_ID))
+
+    def numbers(line: Column) -> Column:
+        fields = F.split(line, ",")
+        half, times = F.get(fields, F.lit(0)), F.coalesce(F.nullif(F.get(fields, F.lit(3)), F.lit("")), F.lit("0"))
+        # A number has 19 digits at most; more, or a larger one, is none.
+        short = (F.length(half) <= 19) & (F.length(times) <= 19)
+        return short & half.try_cast("bigint").isNotNull() & times.try_cast("bigint").isNotNull()
+
+    return (
+        (F.is_valid_utf8("value"), "the value is not UTF-8"),
+        (F.col("client").isNull() | F.is_valid_utf8("client"), "CLIENT_ID is not UTF-8"),
+        (F.size(ours) == F.size(F.array_distinct(ours)), "a header of ours is there twice"),
+        (F.forall("lines", lambda line: line.rlike(_EXACT_ENTRY)), "an entry has too many fields or a remark too long"),
+        (F.forall("lines", numbers), "a number is too large"),
+    )
 
 
 def unreadable(records: DataFrame) -> DataFrame:
@@ -180,20 +204,21 @@ def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
     ).where((F.col("partition") == F.col("stored_in")) & (F.col("version") == "1"))
 
 
-def progress(raw: DataFrame, names: Names) -> DataFrame:
-    """OFFSET, the last progress of each partition: partition, low (half watermark), applied_to (next END),
-    applied_entry (index of the next entry there), topics.
+def checkpoints(raw: DataFrame, names: Names) -> DataFrame:
+    """OFFSET, the last checkpoint of each partition: partition, low (half watermark), applied_to (next END),
+    applied_entry (index of the next entry there), topics, stamp (append time, ms).
     """
     parsed = F.from_json("value", "half bigint, end bigint, entry bigint, topics map<string, string>")
-    rows = _offset_rows(raw, names).where(F.col("half").isNull()).select("partition", "at", parsed.alias("p"))
+    rows = _offset_rows(raw, names).where(F.col("half").isNull()).select("partition", "at", "stamp", parsed.alias("p"))
     readable = rows.where(F.col("p.half").isNotNull() & F.col("p.end").isNotNull())
-    last = readable.groupBy("partition").agg(F.max_by("p", "at").alias("p"))
+    last = readable.groupBy("partition").agg(F.max_by("p", "at").alias("p"), F.max_by("stamp", "at").alias("stamp"))
     return last.select(
         "partition",
         F.col("p.half").alias("low"),
         F.col("p.end").alias("applied_to"),
         F.coalesce("p.entry", F.lit(0)).alias("applied_entry"),
         F.col("p.topics").alias("topics"),
+        "stamp",
     )
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.read import context, decode
-from txbridge_audit.read.context import Facts, Limits, Progress
+from txbridge_audit.read.context import Checkpoint, Facts, Limits
 from txbridge_audit.read.cuts import Cut, Ends, Range, TopicPartition, ranges, settle
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
@@ -37,15 +37,22 @@ class Plan:
     settle_timeout: float
 
 
+#: Facts of a half partition that a continued audit knows from its first step.
+EDGES = ("ends_since", "outcomes_since", "discards_since", "parked_since")
+Edges = tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the steps of a continued audit have read so far."""
 
     #: Up to where each partition was read.
     positions: Ends
-    progress: Mapping[int, Progress]
-    #: By half partition, see context.PartitionFacts: as it was at the first step. What came since was read.
-    known_since: Mapping[int, int]
+    checkpoints: Mapping[int, Checkpoint]
+    #: By half partition, what was gone at the first step (`edges_of`). What came since was read.
+    edges: Mapping[int, Edges]
+    #: Of check topics, at the last step (context.Facts).
+    checks_since: Mapping[str, int]
     #: Real topics that half messages name.
     named: frozenset[str]
 
@@ -80,7 +87,7 @@ class Gathered:
     truncated: Sequence[TopicPartition]
     #: Real topics that half messages name.
     named: frozenset[str]
-    progress: Mapping[int, Progress]
+    checkpoints: Mapping[int, Checkpoint]
     #: What was read of each partition.
     spans: Mapping[TopicPartition, Range]
     #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
@@ -120,17 +127,19 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     before = cluster.stable_offsets(real)
 
     # Step 3: OFFSET.
-    source.say("reading progress")
+    source.say("reading checkpoints")
     offset, offset_records = _read_offset(source, cache, first)
     parked = cache.keep(decode.parked(offset_records, names))
     ours = F.col("key").cast("string").startswith(f"{names.half}@")
     context.refuse_unknown_versions(offset_records.where(ours))
-    progress = dict(() if seen is None else seen.progress) | context.progress(offset_records, names, cluster)
+    checkpoints = dict(() if seen is None else seen.checkpoints) | context.checkpoints(offset_records, names, cluster)
 
     # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
     # They keep an hour, so some may vanish while we read: what is not there accuses nobody.
     check_keys = context.check_partitions(names, cluster)
-    check_first = _resumed(seen, check_keys, cluster.log_starts(check_keys))
+    check_starts = cluster.log_starts(check_keys)
+    check_first = _resumed(seen, check_keys, check_starts)
+    checks_since = _checks_since(source, check_starts, seen)
     check = cluster.stable_offsets(check_keys)
 
     # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
@@ -139,7 +148,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # As the worker reads it: what was aborted there decides nothing, and behind what is open nothing is applied.
     end = settle(cluster, partitions[names.end], timeout=plan.settle_timeout)
     half = cluster.high_watermarks(half_keys)
-    context.check_ends(names, progress, end.ends, half)
+    context.check_ends(names, checkpoints, end.ends, half)
 
     # Step 9: the real topics again, those named meanwhile included.
     if half != first_look:
@@ -161,11 +170,12 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
     discards.count()
     suit(spark, _size(first, watermarks))
+    discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
     raw_op = source.read(first, op.ends, READ_COMMITTED)
     # Kept: each is looked at more than once, and every record names many half messages.
-    end_records = cache.keep(decode.end_records(source.read(first, end.ends, READ_COMMITTED)))
+    end_records = cache.keep(decode.end_records(source.read(first, end.ends, READ_COMMITTED), exactly=discards_cut))
     op_records = cache.keep(decode.op_records(raw_op))
-    known = context.partition_facts(names, cluster, partitions, starts, progress, op, first)
+    known = context.partition_facts(names, cluster, partitions, starts, checkpoints, op, first)
     return Gathered(
         frames=Frames(
             halves=halves,
@@ -183,12 +193,14 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
             before=before,
             now=plan.now,
             limits=plan.limits,
+            checks_since=checks_since,
+            discards_cut=discards_cut,
         ),
         raw_op=raw_op,
         starts=starts | real_starts,
         truncated=[key for key, start in real_starts.items() if start > 0],
         named=frozenset(named),
-        progress=progress,
+        checkpoints=checkpoints,
         spans={
             **ranges(first, {**offset, **half, **discard.ends, **op.ends, **end.ends}),
             **ranges(real_first, after.ends),
@@ -257,10 +269,24 @@ def _since_the_first_step(known: Collection[context.PartitionFacts], seen: Seen)
         dataclasses.replace(
             fact,
             half_start=fact.log_start,
-            known_since=seen.known_since.get(fact.partition, fact.known_since),
+            **dict(zip(EDGES, seen.edges.get(fact.partition, edges_of(fact)), strict=True)),  # type: ignore[arg-type]
         )
         for fact in known
     ]
+
+
+def edges_of(fact: context.PartitionFacts) -> Edges:
+    """What was gone, in the order of EDGES."""
+    return tuple(getattr(fact, name) for name in EDGES)
+
+
+def _checks_since(source: Source, starts: Ends, seen: Seen | None) -> dict[str, int]:
+    """See context.Facts. A step has read what was there before; only what no step has read is missing."""
+    if seen is None:
+        return context.checks_since(source.names, source.cluster, starts)
+    unread = {key: start if start > seen.positions.get(key, 0) else 0 for key, start in starts.items()}
+    found = context.checks_since(source.names, source.cluster, unread)
+    return {group: max(edge, seen.checks_since.get(group, -1)) for group, edge in found.items()}
 
 
 def _hidden(*cuts: Cut) -> dict[TopicPartition, tuple[int, int]]:

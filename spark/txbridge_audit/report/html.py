@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-from txbridge_audit.judge import fates
+from txbridge_audit.judge import fates, reach
 from txbridge_audit.judge.findings import SAYS
 from txbridge_audit.report import plots
 from txbridge_audit.report.model import AuditReport, Entry
@@ -41,6 +41,7 @@ def html(report: AuditReport, overview: Overview) -> str:
         latencies=Markup(plots.latencies(overview)),  # noqa: S704
         quantiles=QUANTILES,
         meaning=SAYS,
+        reasons=reach.SAYS,
         count=lambda number: f"{number:,}",
         duration=plots.duration,
         time=_time,
@@ -76,6 +77,10 @@ def write_prometheus(report: AuditReport, path: Path) -> None:
     found = gauge("findings", "Findings by kind; those that do not occur are left out.", "kind")
     for kind, number in report.findings.by_kind.items():
         found.labels(ours, kind).set(number)
+    blind = gauge("unjudged", "Transactions that a rule could not judge, as evidence is gone.", "kind", "reason")
+    for kind, reasons in report.unjudged.items():
+        for reason, number in reasons.items():
+            blind.labels(ours, kind, reason).set(number)
     gauge("clean", "1 when there are no violations.").labels(ours).set(int(report.clean))
     gauge("started_seconds", "When the audit began, seconds since 1970.").labels(ours).set(report.started_at / 1000)
     gauge("duration_seconds", "How long the audit took.").labels(ours).set(report.seconds)

@@ -79,6 +79,9 @@ class AuditReport:
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
     seconds: float
+    #: Violation, then reason (judge/reach.py): transactions (of PHANTOM and ALTERED: visible records) whose evidence is
+    #: gone, so that nobody can tell.
+    unjudged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     #: Summaries for the page; None unless they were asked for. Not in the JSON form.
     overview: Overview | None = None
@@ -157,6 +160,7 @@ class AuditReport:
             "violations": _tally(self.violations),
             "findings": _tally(self.findings),
             "findings_to_act_on": self.to_act_on,
+            "unjudged": {rule: dict(reasons) for rule, reasons in self.unjudged.items()},
             "selection": self.selection.to_dict(),
             "cuts": {topic: {p: dict(span) for p, span in spans.items()} for topic, spans in self.cuts.items()},
             "started_at": self.started_at,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from txbridge.text import counted
-from txbridge_audit.judge import fates, violations
+from txbridge_audit.judge import fates, reach, violations
 from txbridge_audit.judge.findings import SAYS
 from txbridge_audit.judge.summary import VIOLATIONS
 from txbridge_audit.report.model import AuditReport, Entry, Tally
@@ -30,7 +32,7 @@ _MEANING = {
     violations.STUCK: "undecided for too long",
     violations.EXPIRED: "open, and its half message is gone",
     violations.CHECKED_AFTER_DECISION: "checked although decided",
-    violations.PROGRESS_AHEAD: "passed by the progress without a trace",
+    violations.PROGRESS_AHEAD: "passed by the checkpoint without a trace",
     fates.WRONG_WINNER: "a later decision prevailed over the first",
 }
 
@@ -48,6 +50,8 @@ def print_report(report: AuditReport, console: Console) -> None:
         if report.violations.total > ROWS:
             more = f"the first {ROWS} of {report.violations.total:,}; --format json or --report shows more"
             console.print(more, highlight=False)
+    if report.unjudged:
+        console.print(_unjudged(report.unjudged))
     if report.findings.total:
         console.print(_findings(report.findings))
 
@@ -93,6 +97,17 @@ def _findings(tally: Tally) -> Table:
         first.setdefault(entry.kind, entry)
     for kind, count in tally.by_kind.items():
         table.add_row(kind, f"{count:,}", SAYS[kind], _evidence(first[kind]) if kind in first else "-")
+    return table
+
+
+def _unjudged(unjudged: Mapping[str, Mapping[str, int]]) -> Table:
+    table = Table(title="Not judged: the evidence is gone", title_justify="left")
+    table.add_column("rule", no_wrap=True)
+    table.add_column("count", justify="right")
+    table.add_column("because")
+    for rule, reasons in unjudged.items():
+        for reason, number in reasons.items():
+            table.add_row(rule, f"{number:,}", reach.SAYS[reason])
     return table
 
 

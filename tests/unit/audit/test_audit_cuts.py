@@ -25,7 +25,7 @@ from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts, Listed
 from txbridge_audit.read import kafka_admin
-from txbridge_audit.read.context import Progress
+from txbridge_audit.read.context import Checkpoint
 from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
@@ -298,10 +298,11 @@ def test_state_is_what_was_written() -> None:
         step=3,
         positions={A: 10, ("HALF", 0): 4},
         topic_ids={"orders": "x"},
-        progress={0: Progress(5, 4, 2), 1: Progress(None, None)},
-        known_since={0: -1},
+        checkpoints={0: Checkpoint(5, 4, 2, 7), 1: Checkpoint(None, None)},
+        edges={0: (-1, 3, -1, 2**62)},
+        checks_since={"billing": -1},
         named=frozenset({"orders"}),
-        closed=Counts(kinds={"ALTERED": 1}, answered_by_check=2),
+        closed=Counts(kinds={"ALTERED": 1}, answered_by_check=2, reach={"LOST ": 3}),
         strays={"PHANTOM": 1},
         stray_entries=(Entry("PHANTOM", "x", evidence=(place,)),),
         listed=(Listed((0, 7), closed=True, entry=LOST),),
@@ -312,8 +313,8 @@ def test_state_is_what_was_written() -> None:
         ledger_at=99,
     )
     assert State.from_json(state.to_json()) == state
-    newer = state.to_json().replace('"format": 1', '"format": 2')
-    with pytest.raises(CouldNotAuditError, match="has the form 2, which this audit does not know"):
+    newer = state.to_json().replace('"format": 2', '"format": 3')
+    with pytest.raises(CouldNotAuditError, match="has the form 3, which this audit does not know"):
         State.from_json(newer)
 
 

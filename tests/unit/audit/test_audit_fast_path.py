@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from txbridge_audit.judge import fast_path, findings, ledger, loss_evidence
+from txbridge_audit.judge import fast_path, findings, ledger, loss_evidence, reach, summary
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge.fast_path import Split, split
 from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.read.context import Facts, PartitionFacts
+from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.selection import Selection
@@ -26,7 +26,8 @@ pytestmark = [
 
 
 def told(spark: SparkSession, log: Memory, selection: Selection | None = None) -> Split:
-    return split(FrameCache(spark), log.names, log.frames(spark), [ORDERS, FORWARDED], selection or Selection())
+    facts = log.facts(topics=[TopicFacts(ORDERS), TopicFacts(FORWARDED)])
+    return split(FrameCache(spark), log.names, log.frames(spark), facts, selection or Selection())
 
 
 def judged(spark: SparkSession, log: Memory, frames: Frames, facts: Facts) -> tuple[DataFrame, list[Anchor]]:
@@ -185,7 +186,7 @@ def test_facts_do_not_matter(spark: SparkSession) -> None:
     log.transaction(log.op("rollback", refused))
     for fact in (
         PartitionFacts(PLAIN, 0),
-        PartitionFacts(PLAIN, 0, applied_to=0, low=9, known_since=BORN + 9, op_settled=False),
+        PartitionFacts(PLAIN, 0, applied_to=0, low=9, ends_since=BORN + 9, outcomes_since=BORN + 9, op_settled=False),
         PartitionFacts(PLAIN, 0, applied_to=9, low=9),
     ):
         rows, _ = judged(spark, log, log.frames(spark), log.facts(partitions=[fact], topics=[], before={}))
@@ -194,3 +195,34 @@ def test_facts_do_not_matter(spark: SparkSession) -> None:
             ("delivered", [], []),
             ("rolled_back", [], []),
         ]
+
+
+def test_what_is_gone_of_plain_ones_is_told_as_by_all_rules(spark: SparkSession) -> None:
+    """Both ways count the same transactions as not judged, for the same reasons."""
+    log = Memory()
+    for partition, decision in ((PLAIN, COMMIT), (PLAIN, ROLLBACK), (PASSED, COMMIT)):
+        half = log.half(partition=partition)
+        log.end(half, decision)
+        if decision == COMMIT:
+            log.deliver(half)
+        else:
+            log.transaction(log.op("rollback", half))
+    facts = log.facts(
+        partitions=[
+            PartitionFacts(PLAIN, 0, applied_to=2, low=2, ends_since=BORN, parked_since=BORN),
+            PartitionFacts(PASSED, 0, checkpoint_gone=True),
+        ],
+        checks_since={"billing": BORN},
+    )
+    found = split(FrameCache(spark), log.names, log.frames(spark), facts, Selection()).counted
+    rows, anchors = judged(spark, log, log.frames(spark), facts)
+    told = summary.counts(findings.find(verdicts.assign(loss_evidence.add(spark, rows, (), anchors))))
+    assert found.transactions == told.transactions == 3
+    assert found.reach == told.reach
+    assert reach.by_rule(found.reach) == {
+        "CHECKED_AFTER_DECISION": {"CHECKS_AGED": 1, "END_GONE": 2},
+        "LEAKED": {"END_GONE": 1},
+        "LOST": {"END_GONE": 1},
+        "PROGRESS_AHEAD": {"CHECKPOINT_GONE": 1},
+        "WRONG_WINNER": {"END_GONE": 2},
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from random import Random
 
@@ -9,7 +10,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.judge import fates as verdicts
-from txbridge_audit.judge import findings, ledger, loss_evidence, mentions, orphans
+from txbridge_audit.judge import findings, ledger, loss_evidence, mentions, orphans, reach, summary
 from txbridge_audit.read import decode
 from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.cuts import TopicPartition
@@ -60,7 +61,7 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
     for frame in (frames.halves, frames.entries, frames.bad_ends, frames.outcomes):
         assert frame.collect()
     assert frames.discards.collect()
-    [progress] = decode.progress(log.frame(spark, names.offset), names).collect()
+    [progress] = decode.checkpoints(log.frame(spark, names.offset), names).collect()
     assert (progress.low, progress.partition) == (4, PLAIN)
     assert [(row.half, row.state) for row in frames.parked.collect()] == [(half.offset, "pending")]
 
@@ -76,9 +77,10 @@ class Judged:
         truncated: tuple[TopicPartition, ...] = (),
         others: orphans.OtherNamespaces | None = None,
     ) -> None:
-        frames, names = log.frames(spark), log.names
+        frames, names = log.frames(spark, exactly=facts.discards_cut), log.names
         rows = ledger.build(spark, names, frames, facts).persist()
         judged = findings.find(verdicts.assign(loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))))
+        self.counted = summary.counts(judged)
         self.rows = with_closed(judged).collect()
         starts = {fact.partition: fact.log_start for fact in facts.partitions}
         read_from = {fact.partition: fact.half_start for fact in facts.partitions}
@@ -102,7 +104,9 @@ class Judged:
 def planted(spark: SparkSession) -> tuple[dict[str, Half | None], Judged]:
     log = Memory()
     halves = plant(log)
-    progress = {row.partition: row for row in decode.progress(log.frame(spark, log.names.offset), log.names).collect()}
+    progress = {
+        row.partition: row for row in decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
+    }
     facts = log.facts(partitions=[PartitionFacts(p, 0, row.applied_to, row.low) for p, row in progress.items()])
     return halves, Judged(spark, log, facts)
 
@@ -230,10 +234,11 @@ def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> N
     log.transaction(log.op("rollback", finished))
     log.transaction(log.op("rollback", leaked), log.copy(leaked))
     log.transaction(log.parked(open_still, "pending"))
-    old = [PartitionFacts(PLAIN, 0, applied_to=1, low=6, known_since=BORN)]
+    old = [PartitionFacts(PLAIN, 0, applied_to=1, low=6, ends_since=BORN, outcomes_since=BORN)]
     judged = Judged(spark, log, log.facts(partitions=old))
     assert judged.fate(winner_gone) == "delivered"
-    assert judged.fate(all_gone) == "delivered"
+    # Visible, and nothing says whether it was committed.
+    assert judged.fate(all_gone) == "unverifiable"
     assert judged.fate(finished) == "rolled_back"
     assert judged.fate(forgotten) == "unverifiable"
     assert judged.fate(open_still) == "pending"
@@ -247,7 +252,9 @@ def test_history_is_known_for_those_born_later(spark: SparkSession) -> None:
     half = log.half()
     log.end(half, ROLLBACK)
     log.deliver(half)
-    judged = Judged(spark, log, log.facts(partitions=[PartitionFacts(PLAIN, 0, 1, 0, known_since=BORN - 1)]))
+    judged = Judged(
+        spark, log, log.facts(partitions=[PartitionFacts(PLAIN, 0, 1, 0, ends_since=BORN - 1, outcomes_since=BORN - 1)])
+    )
     assert judged.fate(half) == "LEAKED"
 
 
@@ -332,7 +339,7 @@ def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
     log.end_record("\n".join(half.entry(COMMIT) for half in (first, second, third)).encode())
     progress = log.progress(PLAIN, half=0, end=0, entry=2)
     log.transaction(log.copy(first), log.op("commit", first), progress)
-    (row,) = decode.progress(log.frame(spark, log.names.offset), log.names).collect()
+    (row,) = decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
     assert (row.applied_to, row.applied_entry) == (0, 2)
     facts = log.facts(partitions=[PartitionFacts(PLAIN, 0, applied_to=0, applied_entry=2, low=0)])
     judged = Judged(spark, log, facts)
@@ -379,3 +386,126 @@ def test_empty_topics(spark: SparkSession) -> None:
     log = Memory()
     judged = Judged(spark, log, log.facts())
     assert (judged.rows, judged.strays, judged.malformed, judged.unreadable) == ([], [], [], 0)
+
+
+# Reach: what can not be judged is told
+
+FOREVER = 2**62
+BOTH = (PLAIN, PASSED)
+
+
+def without(log: Memory, name: str, **gone: object) -> tuple[Memory, Facts]:
+    """The log when retention has emptied a topic, and what is known then of each half partition."""
+    left = Memory()
+    left.records = [record for record in log.records if record.topic != name]
+    left.end_position = log.end_position
+    written = {
+        record.partition: json.loads(record.value or b"") for record in log.records if record.key in keys_of(log)
+    }
+    facts = log.facts(
+        partitions=[
+            PartitionFacts(p, 0, **({"applied_to": end, "low": low} | gone))  # type: ignore[arg-type]
+            for p in BOTH
+            for end, low in [(written[p]["end"], written[p]["half"]) if p in written else (log.end_position[p], 0)]
+        ],
+        discards_cut=name == log.names.discard,
+        checks_since={"billing": FOREVER if name == log.names.check("billing") else -1, "shipping": -1},
+    )
+    return left, facts
+
+
+def keys_of(log: Memory) -> set[bytes]:
+    return {log.names.checkpoint_key(p) for p in BOTH}
+
+
+TAKEN_AWAY = {
+    "end": {"ends_since": FOREVER},
+    "op": {"outcomes_since": FOREVER},
+    "discard": {"discards_since": FOREVER},
+    "offset": {"parked_since": FOREVER, "checkpoint_gone": True, "applied_to": None, "low": None},
+    "check": {},
+}
+
+
+@pytest.mark.parametrize("name", TAKEN_AWAY)
+def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
+    spark: SparkSession, planted: tuple[dict[str, Half | None], Judged], name: str
+) -> None:
+    """Each violation that was planted is found, or its rule says of as many transactions that it can not judge them."""
+    log = Memory()
+    plant(log)
+    topic = {"check": log.names.check("billing")}.get(name) or getattr(log.names, name)
+    found = violations_of(planted[1])
+    left, facts = without(log, topic, **TAKEN_AWAY[name])
+    judged = Judged(spark, left, facts)
+    told = reach.with_records(judged.counted.reach, 0, facts)
+    unjudged = {rule: sum(reasons.values()) for rule, reasons in reach.by_rule(told).items()}
+    now = violations_of(judged)
+    assert unjudged, "it says nothing at all"
+    for kind, halves in found.items():
+        missed = halves - now.get(kind, set())
+        assert len(missed) <= unjudged.get(kind, 0), f"{kind}: {len(missed)} are passed over without a word"
+    for kind, halves in now.items():
+        if kind not in {"LOST", "LEAKED", "WRONG_WINNER", "DUPLICATED"}:
+            assert halves <= found.get(kind, set()), f"{kind} was not planted"
+        # What was one kind of wrong may be another now: a delivered copy is a phantom where it is known as a copy.
+        first = planted[0]["both_copies_delivered"]
+        assert first is not None
+        assert halves <= set().union(*found.values(), {(PLAIN, first.offset + 1)}), f"{kind} was not planted"
+
+
+def violations_of(judged: Judged) -> dict[str, set[tuple[int, int]]]:
+    found: dict[str, set[tuple[int, int]]] = {}
+    for row in judged.rows:
+        if row.valid:
+            for kind in {row.fate} & set(verdicts.WRONG_FATES) | set(row.breaches):
+                found.setdefault(kind, set()).add((row.partition, row.half))
+    return found
+
+
+def test_an_emptied_discard_topic_hides_only_what_was_discarded(spark: SparkSession) -> None:
+    log = Memory()
+    leaked, undecided, forgotten, discarded, delivered = (log.half() for _ in range(5))
+    log.end(leaked, ROLLBACK)
+    log.transaction(log.copy(leaked))
+    log.transaction(log.copy(undecided))
+    log.end(forgotten, COMMIT)
+    log.transaction(log.op("discard", discarded))
+    log.end(discarded, COMMIT)
+    log.end(delivered, COMMIT)
+    log.deliver(delivered)
+    _, facts = without(log, log.names.discard, discards_since=FOREVER)
+    judged = Judged(spark, log, facts)
+    assert [judged.fate(half) for half in (leaked, undecided, forgotten)] == ["LEAKED", "LEAKED", "LOST"]
+    assert (judged.fate(discarded), judged.fate(delivered)) == ("discarded", "delivered")
+    assert reach.by_rule(judged.counted.reach) == {
+        "CHECKED_AFTER_DECISION": {"DISCARD_GONE": 1},
+        "LOST": {"DISCARD_GONE": 1},
+        "WRONG_WINNER": {"DISCARD_GONE": 1},
+    }
+    assert reach.blind(judged.counted.reach) == []
+
+
+def test_a_copy_that_the_discard_topic_no_longer_tells_of_accuses_nobody(spark: SparkSession) -> None:
+    """The END names the copy, and decides the first; nothing but the discard record says which is which."""
+    log = Memory()
+    first = log.half()
+    again = log.half(UNIQ_KEY=first.id)
+    log.end_record(f"{again.offset},{first.id},8".encode(), first.partition)
+    log.deliver(first, log.op("discard", again))
+    _, facts = without(log, log.names.discard, discards_since=FOREVER)
+    judged = Judged(spark, log, facts)
+    assert judged.fate(first) == "delivered"
+    assert not any(row.breaches or row.findings for row in judged.rows)
+    assert reach.by_rule(judged.counted.reach)["LEAKED"] == {"COPY_GONE": 1}
+
+
+def test_a_rule_that_judges_nothing_is_blind(spark: SparkSession) -> None:
+    log = Memory()
+    visible = log.half()
+    log.deliver(visible)
+    _, facts = without(log, "none", ends_since=FOREVER)
+    judged = Judged(spark, log, facts)
+    assert reach.blind(judged.counted.reach) == ["CHECKED_AFTER_DECISION", "LEAKED", "WRONG_WINNER"]
+    _, whole = without(log, "none")
+    assert reach.blind(Judged(spark, log, whole).counted.reach) == []

@@ -1,0 +1,269 @@
+"""Reach: which transactions each rule could not judge, and why. An audit that sees nothing must not say "clean".
+
+A violation can be told where the records that prove it, or disprove it, are still there. What is gone is known by half
+partition and by time: a record lies behind the birth of its transaction, so of those born after the oldest record that
+is left of a topic everything is left. Each transaction has a set of bits, `lacking`, for what is gone of it; the rules
+need some of them each. Transactions of which nothing is lacking, nearly all, are not looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.judge import fates, violations
+from txbridge_audit.read.context import Facts, PartitionFacts
+from txbridge_audit.read.decode import COMMIT
+
+#: What may be gone of a transaction, a bit each.
+END, OP, DISCARD, COPY, PARKED, CHECKPOINT, CHECKS, CHECKS_AGED, CHECK_TOPIC, OPEN = (1 << place for place in range(10))
+#: Which decisions there were; which of them counted.
+_DECISIONS = END | COPY
+_WINNER = _DECISIONS | DISCARD
+
+REASONS: Mapping[int, str] = {
+    END: "END_GONE",
+    OP: "OP_GONE",
+    DISCARD: "DISCARD_GONE",
+    COPY: "COPY_GONE",
+    CHECKPOINT: "CHECKPOINT_GONE",
+    PARKED: "PARKED_GONE",
+    CHECKS: "CHECKS_GONE",
+    CHECK_TOPIC: "NO_CHECK_TOPIC",
+    CHECKS_AGED: "CHECKS_AGED",
+    OPEN: "OPEN_TRANSACTION",
+}
+REAL_TOPIC, HALF_GONE = "REAL_TOPIC", "HALF_GONE"
+
+SAYS: Mapping[str, str] = {
+    "END_GONE": "END no longer holds all decisions of their time",
+    "OP_GONE": "OP no longer holds all outcomes of their time",
+    "DISCARD_GONE": "OP names a discard, and the discard topic no longer holds its record",
+    "COPY_GONE": "the discard topic no longer says which of two half messages with the same id is the copy",
+    "CHECKPOINT_GONE": "OFFSET holds no checkpoint of the half partition, and workers have written there",
+    "PARKED_GONE": "OFFSET has lost its beginning, and parked entries with it",
+    "CHECKS_GONE": "the check topic of the group has lost requests that are less than an hour old",
+    "NO_CHECK_TOPIC": "the group has no check topic",
+    "CHECKS_AGED": "decided more than an hour ago, which is how long check topics keep requests",
+    "OPEN_TRANSACTION": "a Kafka transaction that stayed open hides what became of them",
+    REAL_TOPIC: "compaction, retention or the deletion of the real topic may have removed the record",
+    HALF_GONE: "HALF no longer holds the half message of a visible record",
+}
+
+#: What check topics keep by the protocol, ms. Requests that are older are not missing.
+CHECKS_KEPT = 3_600_000
+
+#: Where the protocol, or the policy of a real topic, lets a rule's evidence go, that it judges nothing is no finding.
+_BY_DESIGN = frozenset({"CHECKS_AGED", REAL_TOPIC})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Transactions of which the same is known."""
+
+    fate: str
+    pending_state: str | None
+    #: A copy is visible in the real topic; OP names it as committed; OP names any outcome.
+    visible: bool
+    committed: bool
+    recorded: bool
+    #: It has a decision that counts; a commit.
+    decided: bool
+    commit: bool
+    #: Its group has asked to abandon it.
+    given_up: bool
+    #: An open parked entry is in OFFSET.
+    parked: bool
+    stuck: bool
+    lacking: int
+
+
+#: Names of the columns, in the order of Group's fields.
+ALIKE = (
+    *("fate", "pending_state", "visible", "committed", "recorded", "decided", "commit"),
+    *("given_up", "is_parked", "stuck", "lacking"),
+)
+
+
+def group_columns() -> dict[str, Column]:
+    """What the judged ledger does not have of ALIKE."""
+    return {
+        "visible": F.col("copies") > 0,
+        "committed": F.col("op_commit").isNotNull(),
+        "recorded": violations.recorded(),
+        "decided": F.col("winner").isNotNull(),
+        "commit": F.col("winner.decision").eqNullSafe(COMMIT),
+        "given_up": F.col("abandoned_at").isNotNull(),
+        "is_parked": F.coalesce(F.col("parked").isin("pending", "held", "discarded"), F.lit(False)),
+        "stuck": F.array_contains("breaches", violations.STUCK),
+    }
+
+
+def _lost(one: Group) -> int | str | None:
+    if one.visible or one.fate == fates.ABANDONED:
+        return None
+    if one.fate == fates.LOST:
+        return 0
+    if one.fate == fates.UNVERIFIABLE and one.committed:
+        return REAL_TOPIC
+    if one.pending_state == fates.IN_COMMIT:
+        return REASONS[OPEN]
+    # Without a commit nothing can be lost, and a held one is waiting.
+    if one.pending_state == fates.HELD:
+        return 0
+    return _WINNER | ((OP | PARKED | CHECKPOINT | OPEN) if one.commit else 0)
+
+
+def _leaked(one: Group) -> int | None:
+    if not one.visible:
+        return None
+    if one.fate == fates.LEAKED:
+        return 0
+    return (_WINNER if one.decided else _DECISIONS) | (OP if one.given_up else 0)
+
+
+def _wrong_winner(one: Group) -> int | None:
+    if one.fate == fates.WRONG_WINNER:
+        return 0
+    return _WINNER | (OP if one.decided and not one.recorded else 0)
+
+
+def _stuck(one: Group) -> int | None:
+    if one.stuck:
+        return 0
+    waits = one.pending_state in {fates.UNDECIDED, fates.RESUMED}
+    gone = one.fate == fates.UNVERIFIABLE and not one.committed
+    if not (waits or gone):
+        return None
+    return PARKED if one.parked else _DECISIONS | OP | PARKED
+
+
+def _checked(one: Group) -> int | None:
+    return _WINNER | CHECKS | CHECK_TOPIC | CHECKS_AGED if one.decided else _DECISIONS
+
+
+def _ahead(one: Group) -> int | None:
+    return CHECKPOINT | (0 if one.recorded else _DECISIONS | OP | PARKED | OPEN)
+
+
+#: Of each rule that can lack evidence: what it needs for a transaction (bits), or why it can not judge it whatever is
+#: there (text). None: the transaction can not break it.
+_NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
+    fates.LOST: _lost,
+    fates.LEAKED: _leaked,
+    fates.WRONG_WINNER: _wrong_winner,
+    violations.STUCK: _stuck,
+    violations.CHECKED_AFTER_DECISION: _checked,
+    violations.PROGRESS_AHEAD: _ahead,
+}
+
+
+def tell(one: Group, number: int) -> dict[str, int]:
+    """Of `number` transactions how many each rule judged and did not: by `key_of` rule and reason ("" is judged)."""
+    told: dict[str, int] = {}
+    for rule, needs in _NEEDS.items():
+        needed = needs(one)
+        if needed is None:
+            continue
+        if isinstance(needed, str):
+            reason = needed
+        else:
+            bits = needed & one.lacking
+            reason = next((text for bit, text in REASONS.items() if bits & bit), "")
+        told[key_of(rule, reason)] = number
+    return told
+
+
+def with_records(told: Mapping[str, int], half_gone: int, facts: Facts) -> dict[str, int]:
+    """And what belongs to no transaction: visible records, and parked entries, whose half message is gone."""
+    records = dict(told)
+    for rule in (fates.PHANTOM, violations.ALTERED):
+        # Each visible transaction is one whose records were judged; there are hardly more of the one than of the other.
+        records[key_of(rule, "")] = sum(number for key, number in told.items() if key.startswith(f"{fates.LEAKED} "))
+        records[key_of(rule, HALF_GONE)] = half_gone
+    for fact in facts.partitions:
+        gone = "CHECKPOINT_GONE" if fact.checkpoint_gone else "PARKED_GONE" if fact.parked_since >= 0 else ""
+        key = key_of(violations.EXPIRED, gone)
+        records[key] = records.get(key, 0) + fact.log_start
+    return records
+
+
+def key_of(rule: str, reason: str) -> str:
+    """In the sums; as text, for the state of a continued audit is JSON."""
+    return f"{rule} {reason}"
+
+
+def by_rule(told: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Rule, then reason: transactions that were not judged."""
+    found: dict[str, dict[str, int]] = {}
+    for key, number in sorted(told.items()):
+        rule, reason = key.split(" ")
+        if reason and number:
+            found.setdefault(rule, {})[reason] = number
+    return found
+
+
+def blind(told: Mapping[str, int]) -> list[str]:
+    """Rules that judged nothing of what they should have judged."""
+    found = []
+    for rule, reasons in by_rule(told).items():
+        if not told.get(key_of(rule, "")) and reasons.keys() - _BY_DESIGN:
+            found.append(rule)
+    return found
+
+
+# What is lacking, from the facts
+
+
+def lacking_of_birth(facts: Facts) -> Column | None:
+    """The bits that follow from half partition and time of birth (columns partition, born); None: nothing is gone."""
+    partitions = list(facts.partitions)
+    bits = [
+        _since(partitions, lambda fact: fact.ends_since, END),
+        _since(partitions, lambda fact: fact.outcomes_since, OP),
+        _since(partitions, lambda fact: min(fact.outcomes_since, fact.discards_since), DISCARD),
+        _since(partitions, lambda fact: fact.parked_since, PARKED),
+        _of(partitions, lambda fact: fact.checkpoint_gone, CHECKPOINT),
+        _of(partitions, lambda fact: not fact.op_settled, OPEN),
+    ]
+    return _together([bit for bit in bits if bit is not None])
+
+
+def lacking_of_decision(facts: Facts, group: Column, decided_at: Column) -> Column | None:
+    """The bits that follow from the group and the time of the decision; None: no check request can be gone."""
+    if facts.checks_since is None:
+        return None
+    cut = [name for name, edge in facts.checks_since.items() if edge >= 0]
+    missing = F.when(~group.isin(sorted(facts.checks_since)), CHECK_TOPIC) if facts.checks_since else F.lit(CHECK_TOPIC)
+    if not cut:
+        return F.coalesce(missing, F.lit(0))
+    edges = F.create_map(*(F.lit(part) for name in cut for part in (name, facts.checks_since[name])))
+    aged = F.when(decided_at <= facts.now - CHECKS_KEPT, CHECKS_AGED).otherwise(CHECKS)
+    return F.coalesce(missing, F.when(decided_at <= F.element_at(edges, group), aged), F.lit(0))
+
+
+def _since(partitions: Collection[PartitionFacts], edge: Callable[[PartitionFacts], int], bit: int) -> Column | None:
+    """Set for those born at or before the edge of their half partition."""
+    edges = {fact.partition: edge(fact) for fact in partitions}
+    if all(at < 0 for at in edges.values()):
+        return None
+    by_number = F.array(*(F.lit(edges.get(number, -1)).cast("bigint") for number in range(max(edges) + 1)))
+    return F.when(F.col("born") <= F.get(by_number, F.col("partition")), bit).otherwise(0)
+
+
+def _of(partitions: Collection[PartitionFacts], holds: Callable[[PartitionFacts], bool], bit: int) -> Column | None:
+    """Set for all of some half partitions."""
+    numbers = [fact.partition for fact in partitions if holds(fact)]
+    return F.when(F.col("partition").isin(numbers), bit).otherwise(0) if numbers else None
+
+
+def _together(bits: Collection[Column]) -> Column | None:
+    if not bits:
+        return None
+    first, *others = bits
+    for bit in others:
+        first = first.bitwiseOR(bit)
+    return first
