@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -24,6 +25,9 @@ from txbridge.operations import Answer, Connection, Selection, resolve_all
 from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action
 from txbridge.operations.causes import cause_of
 from txbridge.text import plain
+
+#: Characters of a cause: an error of Kafka's may be in it.
+_LONGEST = 500
 
 
 @ends_at_once
@@ -83,13 +87,16 @@ def resolve_all_command(
     def summary(answers: list[Answer], now: int) -> list[str]:
         if not answers:
             return ["nothing fits"]
-        causes = Counter(cause_of(one.message, now) for one in answers)
-        lines = [f"{count:,}  {plain(text, 500)}" for text, count in causes.most_common()]
-        if dry_run:
-            lines.append(f"nothing was written; with --expect {len(answers)} and --reason it is done")
-        return lines
+        if not dry_run:
+            return _counted(one.result.value for one in answers)
+        causes = _counted(cause_of(one.message, now) for one in answers)
+        return [*causes, f"nothing was written; with --expect {len(answers)} and --reason it is done"]
 
     answer(work, settings, output_format, summary)
+
+
+def _counted(texts: Iterable[str]) -> list[str]:
+    return [f"{count:,}  {plain(text, _LONGEST)}" for text, count in Counter(texts).most_common()]
 
 
 def register(app: typer.Typer) -> None:
