@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 from faust.types import TP
 from yarl import URL
 
+from txbridge.backoff import Backoff
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.end_record import EndEvent
 from txbridge.core.names import Names
@@ -224,7 +225,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
 
 def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings) -> Layout:
     """Wait until Kafka answers, then check the topics. Raises LayoutError, EnvironmentProblemError."""
-    pause, told = _FIRST_RETRY_S, False
+    backoff, told = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S), False
     while True:
         try:
             admin.list_topics(timeout=_PROBE_TIMEOUT_S)
@@ -235,8 +236,7 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings)
                 servers = settings.bootstrap_servers
                 _log.warning("kafka_unreachable", servers=servers, error=text, note="will keep trying")
                 told = True
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_RETRY_S)
+            time.sleep(backoff.next())
         else:
             if told:
                 _log.info("kafka_reachable", servers=settings.bootstrap_servers)
@@ -264,7 +264,7 @@ def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
     monitor = Monitor(settings)
     # Before Kafka is waited for: until then it is not ready, and says so.
     monitor.start()
-    pause = _FIRST_RETRY_S
+    backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
     while True:
         _end_when_told()
         asyncio.set_event_loop(asyncio.new_event_loop())
@@ -286,12 +286,11 @@ def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
             if worker.told_to_end or worker.crash_reason is None:
                 raise
         if time.monotonic() - started > _RAN_WELL_S:
-            pause = _FIRST_RETRY_S
+            backoff.reset()
         monitor.metrics.failed("faust_crashed")
-        _log.error("faust_crashed", error=repr(worker.crash_reason), retry_seconds=pause)
+        _log.error("faust_crashed", error=repr(worker.crash_reason), retry_seconds=backoff.pause)
         _end_when_told()
-        time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_RETRY_S)
+        time.sleep(backoff.next())
 
 
 def _end_when_told() -> None:

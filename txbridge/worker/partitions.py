@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -11,7 +10,9 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupState, KafkaException
 
+from txbridge.backoff import Backoff
 from txbridge.core.end_record import EndEvent
+from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.failures import (
     FencedError,
@@ -66,7 +67,7 @@ class PartitionOwner(threading.Thread):
         self._outside = context.outside
         self._confirm = confirm
         self._stopping = threading.Event()
-        self._retry = _FIRST_RETRY_S
+        self._backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
         self._must_confirm = False
         self._serving = False
         self._error: str | None = None
@@ -125,7 +126,7 @@ class PartitionOwner(threading.Thread):
                 self._own()
             except Exception as error:  # noqa: BLE001 - nothing may end the partition silently, a defect of ours included
                 if self._outside.monotonic() - started > _SERVED_WELL_S:
-                    self._retry = _FIRST_RETRY_S
+                    self._backoff.reset()
                 pause = self._explain(error)
                 # The state goes before the pause, and with it all that the traceback holds.
                 error.__traceback__ = None
@@ -138,8 +139,7 @@ class PartitionOwner(threading.Thread):
 
     def _explain(self, error: Exception) -> float:
         """Log what went wrong, once; returns the seconds until the next attempt."""
-        pause = self._retry
-        self._retry = min(pause * 2, _LONGEST_RETRY_S)
+        pause = self._backoff.next()
         match error:
             case StoppedError():
                 return 0.0
@@ -331,6 +331,6 @@ class Worker:
             owners = list(self._owners.values())
         for owner in owners:
             owner.stop()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = Deadline(STOP_TIMEOUT_S)
         for owner in owners:
-            owner.join(max(0.0, deadline - time.monotonic()))
+            owner.join(deadline.left)

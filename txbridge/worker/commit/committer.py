@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from txbridge.backoff import Backoff
 from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
@@ -63,7 +64,7 @@ class Committer:
         self._size = size
         self._outside = context.outside
         self._metrics = context.metrics
-        self._pause = _FIRST_PAUSE_S
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._paused_until = 0.0
         self._failures = 0
         # Records that the discard topic takes without key and value only.
@@ -205,7 +206,8 @@ class Committer:
         self._topics.abandoned(one.entry for one in draft.abandoned)
         if draft.discards or draft.abandoned or contents.malformed:
             self._topics.worked([self._context.names.discard])
-        self._pause, self._failures, self._named = _FIRST_PAUSE_S, 0, False
+        self._backoff.reset()
+        self._failures, self._named = 0, False
         log_effects(contents, state.partition)
         self._context.no_longer_held.note(state.partition, draft.deliver, self._outside.monotonic())
         fault_point("commit.applied")
@@ -329,9 +331,9 @@ class Committer:
 
     def _back_off(self, event: str, error: Exception) -> None:
         self._metrics.failed(event)
-        _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=self._pause)
-        self._paused_until = self._outside.monotonic() + self._pause
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
+        pause = self._backoff.next()
+        _log.warning(event, partition=self._state.partition, error=str(error), retry_seconds=pause)
+        self._paused_until = self._outside.monotonic() + pause
 
 
 def _load(contents: Contents) -> tuple[int, int]:

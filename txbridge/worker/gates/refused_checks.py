@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from txbridge.backoff import Backoff
 from txbridge.core.effects import InTurn
 from txbridge.core.half_entry import HalfEntry
 from txbridge.kafka.environment import OUTSIDE, Outside
@@ -30,7 +31,7 @@ class _Refusing:
     #: Size of the smallest message that was too large for it, if one was.
     size: int | None
     next_probe: float
-    pause: float
+    backoff: Backoff
     rests_until: float = 0.0
 
 
@@ -64,8 +65,7 @@ class RefusedChecks:
             return None if entry.error is None or now >= refusing.rests_until else InTurn(refusing.reason)
         if now < refusing.next_probe:
             return InTurn(refusing.reason)
-        refusing.next_probe = now + refusing.pause
-        refusing.pause = min(2 * refusing.pause, _LONGEST_PAUSE_S)
+        refusing.next_probe = now + refusing.backoff.next()
         return None
 
     def refuse(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool | None) -> None:
@@ -73,7 +73,9 @@ class RefusedChecks:
         self._refused[entry.offset] = reason
         known, now = self._topics.get(topic), self._outside.monotonic()
         if known is None:
-            known = self._topics[topic] = _Refusing(reason, None, now + _FIRST_PAUSE_S, _FIRST_PAUSE_S)
+            known = self._topics[topic] = _Refusing(
+                reason, None, now + _FIRST_PAUSE_S, Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            )
         known.reason, known.rests_until = reason, now + _REST_S
         if too_large is not None:
             self._proven.add(entry.offset)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
+from txbridge.backoff import Backoff
 from txbridge.core.batch import Room
 from txbridge.core.effects import InTurn
 from txbridge.core.half_entry import HalfEntry
@@ -62,7 +63,7 @@ class _Wall:
     until: float
     #: Of the held messages that are as large one is tried again then: the limit may have been raised.
     next_probe: float
-    pause: float
+    backoff: Backoff
 
 
 class TopicHealth:
@@ -75,7 +76,7 @@ class TopicHealth:
         self._topics: dict[str, tuple[float, str | None]] = {}
         #: Last problem of a check topic that was logged.
         self._told = ""
-        self._blocks: Counter[str] = Counter()
+        self._blocks: dict[str, Backoff] = {}
         #: Messages that their topic refused, until they are held.
         self._refused: dict[int, str] = {}
         self._refusals: Counter[str] = Counter()
@@ -191,8 +192,7 @@ class TopicHealth:
             if now < wall.next_probe:
                 why = wall.reason
             else:
-                wall.next_probe = now + wall.pause
-                wall.pause = min(wall.pause * 2, _LONGEST_BLOCK_S)
+                wall.next_probe = now + wall.backoff.next()
         return why
 
     # --- what became of it ------------------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ class TopicHealth:
         if too_large:
             wall = self._walls.get(topic)
             if wall is None or entry.size < wall.size or wall.until < now:
-                pause = _FIRST_BLOCK_S if wall is None else wall.pause
-                self._walls[topic] = _Wall(entry.size, reason, now + _WALL_S, now + pause, pause)
+                backoff = _backoff() if wall is None else wall.backoff
+                self._walls[topic] = _Wall(entry.size, reason, now + _WALL_S, now + backoff.pause, backoff)
 
     def held(self, entry: HalfEntry) -> None:
         """It is held now, in Kafka too."""
@@ -253,10 +253,8 @@ class TopicHealth:
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
-        pause = min(_FIRST_BLOCK_S * 2 ** min(self._blocks[topic], 10), _LONGEST_BLOCK_S)
         # Not all at the same time again, if several were blocked because one of them is at fault.
-        pause *= self._outside.uniform(0.5, 1.5)
-        self._blocks[topic] += 1
+        pause = self._blocks.setdefault(topic, _backoff()).next() * self._outside.uniform(0.5, 1.5)
         self._probes[topic] = 1
         self._topics[topic] = (self._outside.monotonic() + pause, reason)
 
@@ -273,6 +271,10 @@ class TopicHealth:
     def forget(self) -> None:
         """A write was refused for a reason that names no record: believe nothing."""
         self._topics.clear()
+
+
+def _backoff() -> Backoff:
+    return Backoff(_FIRST_BLOCK_S, _LONGEST_BLOCK_S)
 
 
 def _problem(topic: str, error: KafkaError) -> str | None:
