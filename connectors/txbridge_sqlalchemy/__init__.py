@@ -1,14 +1,57 @@
-"""Local transactions in SQL: the user's rows and the answer to every check, in one database transaction."""
+"""SQL with SQLAlchemy: local transactions that answer their checks, and consumers whose effects happen once."""
 
-from txbridge_sqlalchemy.listener import Rollback, SqlTransactionListener
-from txbridge_sqlalchemy.table import create_table, ddl, metadata, purge, transactions
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from txbridge.errors import LocalProblemError
+from txbridge_sqlalchemy.decisions import Rollback
+from txbridge_sqlalchemy.inbox import Inbox
+from txbridge_sqlalchemy.inbox_table import (
+    async_purge_inbox,
+    create_inbox_table,
+    inbox_ddl,
+    inbox_metadata,
+    purge_inbox,
+)
+from txbridge_sqlalchemy.listener import SqlTransactionListener
+from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
+from txbridge_sqlalchemy.work import LostTransactionError
+
+if TYPE_CHECKING:
+    from txbridge_sqlalchemy.async_inbox import AsyncInbox
+    from txbridge_sqlalchemy.async_listener import AsyncSqlTransactionListener
+
+#: What needs SQLAlchemy's asyncio part, and so greenlet: loaded when it is asked for, as others do without.
+_ASYNC = {"AsyncInbox": "async_inbox", "AsyncSqlTransactionListener": "async_listener"}
 
 __all__ = [
+    "AsyncInbox",
+    "AsyncSqlTransactionListener",
+    "Inbox",
+    "LostTransactionError",
     "Rollback",
     "SqlTransactionListener",
+    "async_purge",
+    "async_purge_inbox",
+    "create_inbox_table",
     "create_table",
     "ddl",
+    "inbox_ddl",
+    "inbox_metadata",
     "metadata",
     "purge",
+    "purge_inbox",
     "transactions",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ASYNC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(f"{__name__}.{_ASYNC[name]}")
+    except ImportError as error:
+        if "greenlet" not in str(error):
+            raise
+        raise LocalProblemError(f"{name} needs greenlet: pip install 'sqlalchemy[asyncio]'") from error
+    return getattr(module, name)

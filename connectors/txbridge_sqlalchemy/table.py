@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, delete, select
+from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, insert, literal, select
 from sqlalchemy.engine import Dialect
-from sqlalchemy.schema import CreateIndex, CreateTable
 
-from txbridge.errors import UsageError
+from txbridge_sqlalchemy.row import Row, now_ms
+from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 COMMITTED = "committed"
 ROLLED_BACK = "rolled back"
@@ -27,16 +30,22 @@ transactions = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 # For purge, which would read the whole table at every batch without it.
-_created_at_index = Index("txbridge_transactions_created_at", transactions.c.created_at)
+Index("txbridge_transactions_created_at", transactions.c.created_at)
 
 #: `transaction_max_age` (72 h) twice, because a discarded message that is resumed has that time again, and the 30 days
 #: for which it can be resumed.
 PURGE_AFTER = timedelta(days=36)
 
 
-def now_ms() -> int:
-    """As in `created_at`."""
-    return time.time_ns() // 1_000_000
+def row_of(transaction_id: str, state: str) -> Row:
+    """The row of a transaction in this state."""
+    the_id = transactions.c.id == transaction_id
+    return Row(
+        transactions,
+        insert(transactions).values(id=transaction_id, state=state, created_at=now_ms()),
+        select(literal(1)).where(the_id, transactions.c.state == state),
+        transactions.delete().where(the_id),
+    )
 
 
 def create_table(engine: Engine) -> None:
@@ -46,8 +55,7 @@ def create_table(engine: Engine) -> None:
 
 def ddl(dialect: Dialect) -> str:
     """The statements that create the table, as text for a migration by hand: `ddl(engine.dialect)`."""
-    statements = (CreateTable(transactions), CreateIndex(_created_at_index))
-    return "".join(f"{str(statement.compile(dialect=dialect)).strip()};\n" for statement in statements)
+    return ddl_of(transactions, dialect)
 
 
 def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1_000) -> int:
@@ -66,17 +74,9 @@ def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1
         UsageError: `older_than` or `batch` is not positive.
 
     """
-    if older_than <= timedelta(0) or batch < 1:
-        raise UsageError(f"older_than and batch must be positive, not {older_than} and {batch}")
-    before = now_ms() - older_than // timedelta(milliseconds=1)
-    oldest = select(transactions.c.id).where(transactions.c.created_at < before).order_by(transactions.c.created_at)
-    deleted = 0
-    while True:
-        # Read and deleted in two transactions, so that SQLite never has to turn a reader into a writer. A row that
-        # another purge has deleted in between is no harm; nobody changes a row.
-        with engine.connect() as connection:
-            ids = connection.execute(oldest.limit(batch)).scalars().all()
-        if not ids:
-            return deleted
-        with engine.begin() as connection:
-            deleted += connection.execute(delete(transactions).where(transactions.c.id.in_(ids))).rowcount
+    return purge_table(engine, transactions, older_than, batch)
+
+
+async def async_purge(engine: AsyncEngine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1_000) -> int:
+    """`purge` for an AsyncEngine."""
+    return await async_purge_table(engine, transactions, older_than, batch)

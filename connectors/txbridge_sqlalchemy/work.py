@@ -1,4 +1,4 @@
-"""One database transaction of the listener, and the proof that its COMMIT commits the transaction's row.
+"""One database transaction of ours, and the proof that its COMMIT commits our row.
 
 A database may have rolled a transaction back before COMMIT is sent, and COMMIT need not say so. PostgreSQL answers it
 with ROLLBACK, and no error, after any error outside a savepoint. SQLite's `OR ROLLBACK` and a deadlock on MySQL end the
@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Executable, Result, RootTransaction, event, func, insert, select
-from sqlalchemy.exc import DBAPIError, StatementError
+from sqlalchemy import Connection, Engine, RootTransaction, Table, event, func, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.table import now_ms, transactions
+from txbridge_sqlalchemy.row import Row, ask
 
-#: What the listener is made of: where it gets its transactions.
+#: What listener and inbox are made of: where they get their transactions.
 Database = Engine | sessionmaker[Any]
 
-_BIND_IT = (
+BIND_IT = (
     "the sessionmaker is bound to a Connection, whose transactions may be parts of another one: bind it to an Engine"
 )
-_TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome can stay open for days: leave it out"
+TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome can stay open for days: leave it out"
 
 
 class LostTransactionError(Exception):
@@ -37,15 +37,16 @@ class Work:
 
     Attributes:
         given: what the application's function is given, the connection or the session around it.
-        connection: where the row is written.
+        connection: where our row is written.
         transaction: what ends it.
 
     """
 
-    def __init__(self, given: Connection | Session, connection: Connection, transaction: Any) -> None:
+    def __init__(self, given: Connection | Session, connection: Connection, transaction: Any, table: Table) -> None:
         self.given = given
         self.connection = connection
         self.transaction: RootTransaction | SessionTransaction = transaction
+        self._table = table
         self._is_ours: Callable[[], bool] = lambda: True
         self._second = False
         # Of this connection and this session only: the application's other transactions are none of our business.
@@ -56,25 +57,23 @@ class Work:
         if isinstance(given, Session):
             event.listen(given, "after_begin", self._after_begin)
 
-    def write(self, transaction_id: str, state: str) -> None:
-        """Insert the transaction's row; from now on COMMIT is sent only if it commits this row."""
-        row = insert(transactions).values(id=transaction_id, state=state, created_at=now_ms())
+    def write(self, row: Row) -> None:
+        """Insert the row; from now on COMMIT is sent only if it commits this row."""
         if self.connection.dialect.name == "postgresql":
             # Its id says whether it is the same transaction, and asking fails when that has failed. To read the row
             # instead would be a conflict with others' rows at the isolation level SERIALIZABLE.
-            xid = ask(self.connection, row.returning(func.txid_current())).scalar_one()
+            xid = ask(self.connection, row.insert.returning(func.txid_current())).scalar_one()
             self._is_ours = lambda: bool(self.connection.execute(select(func.txid_current())).scalar_one() == xid)
             return
-        ask(self.connection, row)
-        query = select(transactions.c.state).where(transactions.c.id == transaction_id)
-        self._is_ours = lambda: bool(ask(self.connection, query).scalar_one_or_none() == state)
+        ask(self.connection, row.insert)
+        self._is_ours = lambda: ask(self.connection, row.found).first() is not None
 
     def refuse_second_database(self) -> None:
         """Raise UsageError when the session has begun a transaction elsewhere, too: the two can not be atomic."""
         if self._second:
             raise UsageError(
                 "the session has used a second database (a second engine or connection): its transaction and that of "
-                "txbridge_transactions can not be committed together. Use one engine for all that belongs to one "
+                f"{self._table.name} can not be committed together. Use one engine for all that belongs to one "
                 "message; everything was rolled back",
             )
 
@@ -107,20 +106,20 @@ def refuse_two_databases(database: sessionmaker[Any]) -> None:
     """Raise UsageError when the sessions could not commit all they do in one transaction."""
     binds = [database.kw.get("bind"), *(database.kw.get("binds") or {}).values()]
     if any(isinstance(bind, Connection) for bind in binds):
-        raise UsageError(_BIND_IT)
+        raise UsageError(BIND_IT)
     engines = {id(bind) for bind in binds if bind is not None}
     if len(engines) > 1:
         raise UsageError(
             f"the sessionmaker is bound to {len(engines)} engines, whose transactions can not be committed together: "
-            "give the listener a sessionmaker with one engine",
+            "give a sessionmaker with one engine",
         )
     if database.kw.get("twophase"):
-        raise UsageError(_TWO_PHASE)
+        raise UsageError(TWO_PHASE)
 
 
 @contextmanager
-def begin(database: Database) -> Iterator[Work]:
-    """A transaction: committed at the end of the block, rolled back on an exception.
+def begin(database: Database, table: Table) -> Iterator[Work]:
+    """A transaction for a row of this table: committed at the end of the block, rolled back on an exception.
 
     Raises LostTransactionError instead of a COMMIT that would not commit the row of `Work.write`.
     """
@@ -130,22 +129,22 @@ def begin(database: Database) -> Iterator[Work]:
             connection.begin() as transaction,
             _nothing_left_open(connection, transaction),
         ):
-            yield Work(connection, connection, transaction)
+            yield Work(connection, connection, transaction, table)
         return
     with database() as session:
         # A class of sessions can choose both by itself.
         if session.twophase:
-            raise UsageError(_TWO_PHASE)
-        bind = session.get_bind(clause=transactions)
+            raise UsageError(TWO_PHASE)
+        bind = session.get_bind(clause=table)
         if not isinstance(bind, Engine):
-            raise UsageError(_BIND_IT)
+            raise UsageError(BIND_IT)
         with ExitStack() as at_last, session.begin() as transaction:
             connection = session.connection(bind_arguments={"bind": bind})
             # A session that can not roll its savepoints back, because the database has lost them, would keep its
             # connection, with its locks.
             at_last.callback(connection.close)
             with _nothing_left_open(connection, transaction):
-                work = Work(session, connection, transaction)
+                work = Work(session, connection, transaction, table)
                 yield work
                 work.refuse_second_database()
 
@@ -160,14 +159,10 @@ def _nothing_left_open(connection: Connection, transaction: Any) -> Iterator[Non
     try:
         yield
     finally:
-        if not (transaction.is_active or connection.closed or connection.invalidated):
-            connection.dialect.do_rollback(connection.connection)
+        end_what_is_left(connection, is_active=transaction.is_active)
 
 
-def ask(connection: Connection, statement: Executable) -> Result[Any]:
-    """Execute one of our statements. An error does not show its parameters: the id is the right to decide."""
-    try:
-        return connection.execute(statement)
-    except StatementError as error:
-        error.hide_parameters = True
-        raise
+def end_what_is_left(connection: Connection, *, is_active: bool) -> None:
+    """ROLLBACK, unless SQLAlchemy will send one, because its transaction is active, or nobody gets the connection."""
+    if not (is_active or connection.closed or connection.invalidated):
+        connection.dialect.do_rollback(connection.connection)

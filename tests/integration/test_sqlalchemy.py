@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 import pytest
-from sqlalchemy import create_engine, make_url, select, text
-from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, transactions
+from sqlalchemy import create_engine, insert, make_url, select, text
+from txbridge_sqlalchemy import (
+    AsyncSqlTransactionListener,
+    Rollback,
+    SqlTransactionListener,
+    create_table,
+    transactions,
+)
 
 from tests.support import sql_application
+from tests.support.async_engine import async_twin
 from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, orders, place
-from txbridge import LocalTransactionState, Message, TransactionProducer
+from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -115,3 +123,35 @@ def test_p5_a_stopped_producer_can_not_commit_what_a_check_rolled_back(bridge, t
         assert process.communicate(timeout=60)[0].split() == ["ROLLBACK_MESSAGE"]
     assert order_ids(engine) == []
     assert bridge.visible(topic) == {}
+
+
+def test_p4_messages_follow_the_rows_on_an_event_loop(bridge, topic, engine):
+    """AsyncTransactionProducer and an asynchronous engine, with a task that is cancelled in its local transaction."""
+
+    async def place_even(connection, message, arg):
+        await connection.execute(insert(orders).values(id=arg, transaction_id=message.transaction_id))
+        if arg % 4 == 1:
+            raise Rollback
+        if arg % 4 == 3:
+            asyncio.current_task().cancel()
+            await asyncio.sleep(60)
+
+    async def program():
+        twin = async_twin(engine.url.render_as_string(hide_password=False))
+        listener = AsyncSqlTransactionListener(twin, place_even)
+        settings = {"bootstrap.servers": bridge.bootstrap_servers, "session.timeout.ms": 6_000}
+        async with AsyncTransactionProducer(GROUP, listener, settings, namespace=bridge.namespace) as producer:
+            for number in range(12):
+                sending = producer.send_message_in_transaction(Message(topic, str(number), key=str(number)), number)
+                # A task of its own, as a web framework has for a request.
+                [sent] = await asyncio.gather(asyncio.create_task(sending), return_exceptions=True)
+                assert isinstance(sent, asyncio.CancelledError) is (number % 4 == 3)
+            expected = [["commit"]] * 6 + [["rollback"]] * 6
+            told = lambda: sorted(bridge.outcomes().values()) == expected  # noqa: E731
+            await asyncio.to_thread(eventually, told, 60)
+        await twin.dispose()
+
+    bridge.worker(transaction_check_max=15)
+    asyncio.run(program())
+    assert order_ids(engine) == [0, 2, 4, 6, 8, 10]
+    assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 12, 2)}

@@ -10,10 +10,9 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from itertools import count
 
 import pytest
-from sqlalchemy import create_engine, event, insert, make_url, select, text
+from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from txbridge_sqlalchemy import Rollback, SqlTransactionListener, create_table, ddl, purge, transactions
@@ -32,8 +31,6 @@ UNKNOWN = LocalTransactionState.UNKNOW
 ID = "0123456789ABCDEF" * 2
 MESSAGE = message(ID)
 
-_schemas = count(1)
-
 
 class Base(DeclarativeBase):
     pass
@@ -43,29 +40,6 @@ class Order(Base):
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
     transaction_id: Mapped[str]
-
-
-@pytest.fixture
-def sqlite_url(tmp_path):
-    """SQLite gives up after 0.3 s of waiting for another writer."""
-    return f"sqlite:///{tmp_path}/app.db?timeout=0.3"
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request):
-    """A database without tables."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_url")
-        return
-    server = make_url(request.getfixturevalue("postgres_url"))
-    schema = f"t{next(_schemas)}_{time.time_ns()}"
-    admin = create_engine(server)
-    with admin.begin() as connection:
-        connection.execute(text(f"CREATE SCHEMA {schema}"))
-    yield server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
-    with admin.begin() as connection:
-        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
-    admin.dispose()
 
 
 @pytest.fixture

@@ -1,0 +1,92 @@
+"""Inbox on an event loop."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, cast, overload
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.async_probe import async_probe
+from txbridge_sqlalchemy.async_work import begin_async, is_async_database, refuse_two_async_databases
+from txbridge_sqlalchemy.inbox import ENDED, RepeatError, checked_consumer, refuse_returned, report_repeat
+from txbridge_sqlalchemy.inbox_table import inbox, inbox_row
+from txbridge_sqlalchemy.probe import probe_id
+from txbridge_sqlalchemy.record_name import RecordName, name_of
+from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.work import LostTransactionError
+
+_S = TypeVar("_S", bound=AsyncSession)
+_G = TypeVar("_G")
+
+
+class AsyncInbox(Generic[_G]):
+    """Inbox for an asynchronous engine: the same rules and table. `process` may be cancelled at every await.
+
+    Any number of tasks of one event loop may use it, with an engine of that loop.
+
+    Args:
+        database: an AsyncEngine, or an async_sessionmaker that is bound to one, and to one only.
+        consumer: whose effects these are, as in Inbox.
+
+    Raises:
+        UsageError: an argument can not work.
+
+    """
+
+    @overload
+    def __init__(self: AsyncInbox[AsyncConnection], database: AsyncEngine, consumer: str) -> None: ...
+
+    @overload
+    def __init__(self: AsyncInbox[_S], database: async_sessionmaker[_S], consumer: str) -> None: ...
+
+    def __init__(self, database: AsyncEngine | async_sessionmaker[Any], consumer: str) -> None:
+        if not is_async_database(database):
+            raise UsageError(
+                f"database must be an AsyncEngine or an async_sessionmaker, not {type(database).__name__} "
+                "(an Inbox takes an Engine or a sessionmaker)"
+            )
+        if isinstance(database, async_sessionmaker):
+            refuse_two_async_databases(database)
+        self._database = database
+        self._consumer = checked_consumer(consumer)
+        self._verified = False
+
+    async def verify(self) -> None:
+        """Make sure that the table is there and that a rollback works; see Inbox.verify."""
+        await async_probe(self._database, inbox_row(self._consumer, RecordName(probe_id(), 1)), lambda _: None)
+        self._verified = True
+
+    async def process(self, record: Any, work: Callable[[_G, Any], Awaitable[object]]) -> bool:
+        """Await `work(connection, record)` unless that was done, and commit what it did together with the record's row.
+
+        See Inbox.process. Cancelled, it commits nothing, unless COMMIT was sent already: then the record is done if
+        that succeeded, and reading it again tells.
+        """
+        name = name_of(record)
+        if not self._verified:
+            await self.verify()
+        row = inbox_row(self._consumer, name)
+        try:
+            async with begin_async(self._database, inbox) as open_work:
+                # First of all, as in Inbox.
+                try:
+                    await open_work.connection.run_sync(lambda _: open_work.sync.write(row))
+                except IntegrityError as error:
+                    raise RepeatError from error
+                returned = work(cast(_G, open_work.given), record)
+                refuse_returned(await returned if inspect.isawaitable(returned) else returned)
+                ended = not open_work.transaction.is_active
+        except RepeatError:
+            report_repeat(self._consumer, name)
+            return False
+        if ended and not await self._is_done(row):
+            raise LostTransactionError(ENDED)
+        return True
+
+    async def _is_done(self, row: Row) -> bool:
+        async with begin_async(self._database, inbox) as asking:
+            return await asking.connection.run_sync(lambda connection: ask(connection, row.found).first() is not None)

@@ -1,0 +1,182 @@
+"""SqlTransactionListener on an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+
+from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.async_probe import async_probe
+from txbridge_sqlalchemy.async_work import begin_async, is_async_database, refuse_two_async_databases
+from txbridge_sqlalchemy.decisions import (
+    ANSWERS,
+    DecidedError,
+    Rollback,
+    Waits,
+    is_busy,
+    isolation_level,
+    refuse_dirty_reads,
+    refuse_mistakes,
+    report_busy,
+    report_lost,
+    state_of,
+)
+from txbridge_sqlalchemy.probe import probe_id
+from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, row_of, transactions
+from txbridge_sqlalchemy.work import LostTransactionError
+
+_S = TypeVar("_S", bound=AsyncSession)
+
+
+class AsyncSqlTransactionListener(AsyncTransactionListener):
+    """SqlTransactionListener for an AsyncTransactionProducer and an asynchronous engine: the same rules and table.
+
+    Both methods may be cancelled at every await. Until its COMMIT is sent a cancelled transaction is rolled back; then
+    only the database knows, and a check finds out.
+
+    Any number of tasks of one event loop may use it, with an engine of that loop.
+
+    Args:
+        database: an AsyncEngine, or an async_sessionmaker that is bound to one, and to one only.
+        execute: a coroutine function, awaited as `execute(connection, message, arg)`, with an AsyncSession instead of
+            the connection when an async_sessionmaker was given. What it may do and return, and what becomes of that,
+            is told in SqlTransactionListener.
+        check_wait: seconds that a check waits for the lock of a transaction that still runs; as there.
+
+    """
+
+    @overload
+    def __init__(
+        self,
+        database: AsyncEngine,
+        execute: Callable[[AsyncConnection, MessageExt, Any], Awaitable[bool | None]],
+        *,
+        check_wait: float = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        database: async_sessionmaker[_S],
+        execute: Callable[[_S, MessageExt, Any], Awaitable[bool | None]],
+        *,
+        check_wait: float = ...,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        database: AsyncEngine | async_sessionmaker[Any],
+        execute: Callable[[Any, MessageExt, Any], Awaitable[bool | None]],
+        *,
+        check_wait: float = 3.0,
+    ) -> None:
+        if not is_async_database(database):
+            raise UsageError(
+                f"database must be an AsyncEngine or an async_sessionmaker, not {type(database).__name__} "
+                "(a SqlTransactionListener takes an Engine or a sessionmaker)"
+            )
+        if isinstance(database, async_sessionmaker):
+            refuse_two_async_databases(database)
+        self._database = database
+        self._execute = execute
+        self._waits = Waits(check_wait)
+        self._verified = False
+
+    async def verify(self) -> None:
+        """Make sure that the table is there and that the database's transactions keep their word.
+
+        See SqlTransactionListener.verify.
+        """
+
+        def look(connection: Connection) -> str | None:
+            self._waits.bound(connection)
+            return isolation_level(connection)
+
+        refuse_dirty_reads(await async_probe(self._database, row_of(probe_id(), ROLLED_BACK), look))
+        self._verified = True
+
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+        """Run the application's function and write the transaction's row, all or nothing.
+
+        See SqlTransactionListener. CancelledError gets out; a check finds out what became of the transaction.
+        """
+        await self._verify_once()
+        try:
+            answer = await self._run(message, arg)
+        except DecidedError:
+            # A check was faster, or the application has called this method twice with one message.
+            answer = None
+        except LostTransactionError:
+            report_lost(message)
+            answer = None
+        if answer is not None:
+            return answer
+        return await self._decided(message)
+
+    async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        """Look the transaction up; where it is not found, make sure that it can not be committed later.
+
+        See SqlTransactionListener.
+        """
+        try:
+            await self._verify_once()
+            return await self._decided(message)
+        except DBAPIError as error:
+            if not is_busy(error):
+                raise
+            report_busy(message)
+            return LocalTransactionState.UNKNOW
+
+    async def _verify_once(self) -> None:
+        if not self._verified:
+            await self.verify()
+
+    async def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
+        """As in SqlTransactionListener, where the order of these steps is explained."""
+        async with begin_async(self._database, transactions) as work:
+            row = row_of(message.transaction_id, COMMITTED)
+            try:
+                await work.connection.run_sync(lambda _: work.sync.write(row))
+            except IntegrityError as error:
+                raise DecidedError from error
+            try:
+                commits = await self._execute(work.given, message, arg)
+            except Rollback:
+                commits = False
+            refuse_mistakes(commits)
+            if not work.transaction.is_active:
+                return None
+            if commits is False:
+                await work.transaction.rollback()
+        if commits is False:
+            return ANSWERS[await self._state(message.transaction_id) or ROLLED_BACK]
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    async def _decided(self, message: MessageExt) -> LocalTransactionState:
+        """What the table says; from now on at least "rolled back"."""
+        state = await self._state(message.transaction_id)
+        if state is None:
+            row = row_of(message.transaction_id, ROLLED_BACK)
+            try:
+                async with begin_async(self._database, transactions) as work:
+                    await work.connection.run_sync(self._waits.bound)
+                    await work.connection.run_sync(lambda _: work.sync.write(row))
+                state = ROLLED_BACK
+            except IntegrityError:
+                state = await self._state(message.transaction_id)
+                if state is None:
+                    raise
+        return ANSWERS[state]
+
+    async def _state(self, transaction_id: str) -> str | None:
+        def look(connection: Connection) -> str | None:
+            self._waits.bound(connection)
+            return state_of(connection, transaction_id)
+
+        async with begin_async(self._database, transactions) as work:
+            return await work.connection.run_sync(look)

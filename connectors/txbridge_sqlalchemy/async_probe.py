@@ -1,0 +1,34 @@
+"""probe.py on an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from txbridge_sqlalchemy.async_work import AsyncDatabase, begin_async
+from txbridge_sqlalchemy.probe import kept
+from txbridge_sqlalchemy.row import Row, ask
+
+_T = TypeVar("_T")
+
+
+async def async_probe(database: AsyncDatabase, row: Row, look: Callable[[Connection], _T]) -> _T:
+    """See `probe`."""
+    async with begin_async(database, row.table) as work:
+        seen = await work.connection.run_sync(look)
+        await work.connection.run_sync(lambda _: work.sync.write(row))
+        await work.transaction.rollback()
+    async with begin_async(database, row.table) as work:
+        stays = await work.connection.run_sync(_delete_if_there, row)
+    if stays:
+        raise kept(row.table.name)
+    return seen
+
+
+def _delete_if_there(connection: Connection, row: Row) -> bool:
+    if ask(connection, row.found).first() is None:
+        return False
+    ask(connection, row.delete)
+    return True

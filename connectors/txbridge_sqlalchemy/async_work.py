@@ -1,0 +1,103 @@
+"""The database transactions of async_listener.py and async_inbox.py: those of work.py, on an event loop.
+
+Wherever it is cancelled, SQLAlchemy rolls back. When a statement was under way it throws the connection away, so that
+nobody gets it with an open transaction. Only the outcome of a COMMIT that was cancelled is unknown: the table tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from sqlalchemy import Engine, Table
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    AsyncSessionTransaction,
+    AsyncTransaction,
+    async_sessionmaker,
+)
+
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.work import BIND_IT, TWO_PHASE, Work, end_what_is_left
+
+AsyncDatabase = AsyncEngine | async_sessionmaker[Any]
+
+
+class AsyncWork:
+    """A database transaction that has begun; see Work."""
+
+    def __init__(
+        self,
+        given: AsyncConnection | AsyncSession,
+        connection: AsyncConnection,
+        transaction: AsyncTransaction | AsyncSessionTransaction,
+        table: Table,
+    ) -> None:
+        sync_given = given.sync_session if isinstance(given, AsyncSession) else given.sync_connection
+        assert sync_given is not None
+        assert connection.sync_connection is not None
+        self.given = given
+        self.connection = connection
+        self.transaction = transaction
+        #: The events of its connection run where awaiting is possible, and guard the COMMIT as they do in threads.
+        self.sync = Work(sync_given, connection.sync_connection, transaction.sync_transaction, table)
+
+
+def refuse_two_async_databases(database: async_sessionmaker[Any]) -> None:
+    """Raise UsageError when the sessions could not commit all they do in one transaction."""
+    binds = [database.kw.get("bind"), *(database.kw.get("binds") or {}).values()]
+    if any(isinstance(bind, AsyncConnection) for bind in binds):
+        raise UsageError(BIND_IT)
+    engines = {id(getattr(bind, "sync_engine", bind)) for bind in binds if bind is not None}
+    if len(engines) > 1:
+        raise UsageError(
+            f"the sessionmaker is bound to {len(engines)} engines, whose transactions can not be committed together: "
+            "give a sessionmaker with one engine",
+        )
+    if database.kw.get("twophase"):
+        raise UsageError(TWO_PHASE)
+
+
+def is_async_database(database: object) -> bool:
+    return isinstance(database, AsyncEngine | async_sessionmaker)
+
+
+@asynccontextmanager
+async def begin_async(database: AsyncDatabase, table: Table) -> AsyncIterator[AsyncWork]:
+    """See `begin` in work.py."""
+    if isinstance(database, AsyncEngine):
+        async with (
+            database.connect() as connection,
+            connection.begin() as transaction,
+            _nothing_left_open(connection, transaction),
+        ):
+            yield AsyncWork(connection, connection, transaction, table)
+        return
+    async with database() as session:
+        if session.sync_session.twophase:
+            raise UsageError(TWO_PHASE)
+        bind = session.get_bind(clause=table)
+        if not isinstance(bind, Engine):
+            raise UsageError(BIND_IT)
+        async with AsyncExitStack() as at_last, session.begin() as session_transaction:
+            connection = await session.connection(bind_arguments={"bind": bind})
+            at_last.push_async_callback(connection.close)
+            async with _nothing_left_open(connection, session_transaction):
+                work = AsyncWork(session, connection, session_transaction, table)
+                yield work
+                work.sync.refuse_second_database()
+
+
+@asynccontextmanager
+async def _nothing_left_open(
+    connection: AsyncConnection, transaction: AsyncTransaction | AsyncSessionTransaction
+) -> AsyncIterator[None]:
+    """See work.py."""
+    try:
+        yield
+    finally:
+        if not (transaction.is_active or connection.closed or connection.invalidated):
+            await connection.run_sync(end_what_is_left, is_active=False)

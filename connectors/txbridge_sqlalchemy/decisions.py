@@ -1,0 +1,111 @@
+"""What listeners of both kinds share: how a row is read as a decision, and how long a check may wait for one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import DBAPIError
+
+from txbridge import LocalTransactionState, MessageExt
+from txbridge.client.log import report
+from txbridge.core.names import short_id
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.row import ask
+from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, transactions
+
+ANSWERS = {
+    COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
+    ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
+}
+
+#: SQLSTATEs that say that somebody else is busy with the row: a lock or statement time-out, a deadlock, a serialization
+#: failure. Of SQLite the names of its error codes.
+_BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
+_BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+
+class Rollback(Exception):  # noqa: N818  it is a decision, not an error
+    """Raised by the application's function to roll its transaction back, and with it the message."""
+
+
+class DecidedError(Exception):
+    """The transaction id has a row already."""
+
+
+class Waits:
+    """How long a check waits for the lock of a transaction that still runs."""
+
+    def __init__(self, check_wait: float) -> None:
+        if check_wait <= 0:
+            raise UsageError(f"check_wait must be positive, not {check_wait}")
+        self._ms = max(1, round(check_wait * 1000))
+
+    def bound(self, connection: Connection) -> None:
+        """Have this transaction wait no longer."""
+        if connection.dialect.name == "postgresql":
+            # An insert waits for a transaction that has inserted the same id and has not ended, and everything waits
+            # for a migration of the table. Without a bound they would block the checks as long. LOCAL: until the
+            # commit.
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._ms}")
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._ms}")
+
+
+def state_of(connection: Connection, transaction_id: str) -> str | None:
+    """What the table says."""
+    return ask(connection, select(transactions.c.state).where(transactions.c.id == transaction_id)).scalar_one_or_none()
+
+
+def isolation_level(connection: Connection) -> str | None:
+    """None of a dialect that can not tell."""
+    try:
+        return connection.get_isolation_level()
+    except NotImplementedError:
+        return None
+
+
+def refuse_dirty_reads(level: str | None) -> None:
+    """UsageError if a check could read what is not committed."""
+    if level == "READ UNCOMMITTED":
+        raise UsageError(
+            "the isolation level is READ UNCOMMITTED: a check could see a transaction that is rolled back later. "
+            "Give the listener an engine with READ COMMITTED or more",
+        )
+
+
+def refuse_mistakes(returned: object) -> None:
+    """UsageError for what the application's function returned, if it is no decision."""
+    if returned is not None and not isinstance(returned, bool):
+        raise UsageError(
+            "the function of a SqlTransactionListener returns None or True to commit and False to roll back, "
+            f"not {type(returned).__name__}: rolled back",
+        )
+
+
+def is_busy(error: DBAPIError) -> bool:
+    """Whether the database works, but somebody else has the lock; psycopg, psycopg2, asyncpg and sqlite3 tell."""
+    cause: Any = error.orig
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    name = getattr(cause, "sqlite_errorname", None) or ""
+    return state in _BUSY_STATES or str(name).startswith(_BUSY_NAMES)
+
+
+def report_lost(message: MessageExt) -> None:
+    report(
+        logging.WARNING,
+        "sql_transaction_was_rolled_back",
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        hint="the function caught an error that ended its transaction: use begin_nested(), or let it through",
+    )
+
+
+def report_busy(message: MessageExt) -> None:
+    report(
+        logging.INFO,
+        "sql_transaction_still_runs",
+        transaction=short_id(message.transaction_id),
+        topic=message.topic,
+        check_times=message.check_times,
+    )

@@ -1,0 +1,158 @@
+"""Effects once: a consumer's work and the note that it was done are one transaction of its database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast, overload
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
+
+from txbridge.client.log import report
+from txbridge.core.names import short_id
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, inbox, inbox_row
+from txbridge_sqlalchemy.probe import probe, probe_id
+from txbridge_sqlalchemy.record_name import RecordName, name_of
+from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.work import LostTransactionError, begin, refuse_two_databases
+
+_S = TypeVar("_S", bound=Session)
+#: What the function is given.
+_G = TypeVar("_G")
+
+
+class RepeatError(Exception):
+    """The record has a row already."""
+
+
+class Inbox(Generic[_G]):
+    """Gives each record of a real topic its effect in one SQL database exactly once, however often it is read.
+
+    Thread-safe. Call `process` for every record, and let the consumer's offset follow it: how far the offset lags
+    costs repeats, which are skipped, and nothing else. docs/inbox.md has the whole loop.
+
+    Args:
+        database: an Engine, or a sessionmaker that is bound to one, and to one only.
+        consumer: whose effects these are, 1 to 100 characters. Two services, or two independent effects of one, have
+            two names. It stays the same for ever: under another name every record is new.
+
+    Raises:
+        UsageError: an argument can not work.
+
+    """
+
+    @overload
+    def __init__(self: Inbox[Connection], database: Engine, consumer: str) -> None: ...
+
+    @overload
+    def __init__(self: Inbox[_S], database: sessionmaker[_S], consumer: str) -> None: ...
+
+    def __init__(self, database: Engine | sessionmaker[Any], consumer: str) -> None:
+        if not isinstance(database, Engine | sessionmaker):
+            raise UsageError(
+                f"database must be an Engine or a sessionmaker, not {type(database).__name__} "
+                "(an AsyncInbox takes an AsyncEngine or an async_sessionmaker)"
+            )
+        if isinstance(database, sessionmaker):
+            refuse_two_databases(database)
+        self._database = database
+        self._consumer = checked_consumer(consumer)
+        self._verified = False
+
+    def verify(self) -> None:
+        """Make sure that the table is there and that a rollback works.
+
+        Done by itself before the first record; call it at start to learn of a mistake earlier.
+
+        Raises:
+            UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
+                transactions).
+            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database can not be asked.
+
+        """
+        probe(self._database, inbox_row(self._consumer, RecordName(probe_id(), 1)), lambda _: None)
+        self._verified = True
+
+    def process(self, record: Any, work: Callable[[_G, Any], object]) -> bool:
+        """Call `work(connection, record)` unless that was done, and commit what it did together with the record's row.
+
+        `work` gets a Session instead of the connection when the inbox was made from a sessionmaker. It leaves commit
+        and rollback to the inbox, lets errors of the database through unless a savepoint contains them, and returns
+        None. Only what it does with this connection happens once.
+
+        While another process works on the same record, this waits for it, as long as the database lets it.
+
+        Args:
+            record: a record of confluent-kafka's, aiokafka's or kafka-python's consumer.
+            work: does what is to happen once.
+
+        Returns:
+            True when the work is done and committed; False for a repeat, which was skipped.
+
+        Raises:
+            UsageError: this is no record, or `work` returned something; nothing was committed.
+            LostTransactionError: an error that ended the transaction was caught by `work`; nothing was committed.
+            Exception: what `work` or the database raises, after the rollback. The record has no row: read again, it is
+                worked on again. If COMMIT was not answered, only the database knows; reading again finds out.
+
+        """
+        name = name_of(record)
+        if not self._verified:
+            self.verify()
+        row = inbox_row(self._consumer, name)
+        try:
+            with begin(self._database, inbox) as open_work:
+                # First of all: whoever else has the record waits here, and SQLite takes its lock where it can wait.
+                try:
+                    open_work.write(row)
+                except IntegrityError as error:
+                    raise RepeatError from error
+                refuse_returned(work(cast(_G, open_work.given), record))
+                ended = not open_work.transaction.is_active
+        except RepeatError:
+            report_repeat(self._consumer, name)
+            return False
+        if ended and not self._is_done(row):
+            raise LostTransactionError(ENDED)
+        return True
+
+    def _is_done(self, row: Row) -> bool:
+        with begin(self._database, inbox) as asking:
+            return ask(asking.connection, row.found).first() is not None
+
+
+ENDED = (
+    "the function has rolled the transaction back by itself: what it did has not happened. Raise an exception to give "
+    "a record up"
+)
+
+
+def checked_consumer(consumer: object) -> str:
+    """UsageError if this can not be a consumer's name."""
+    if not isinstance(consumer, str) or not consumer or len(consumer) > MAX_CONSUMER or "\0" in consumer:
+        raise UsageError(f"consumer must be a text of 1 to {MAX_CONSUMER} characters, not {consumer!r}")
+    return consumer
+
+
+def refuse_returned(returned: object) -> None:
+    """UsageError unless the function has returned None. A coroutine would never run, and its record be done."""
+    if returned is not None:
+        if hasattr(returned, "close") and hasattr(returned, "cr_frame"):
+            returned.close()
+        raise UsageError(
+            f"the function of an inbox returns None, not {type(returned).__name__}: rolled back. A coroutine function "
+            "takes an AsyncInbox; to give a record up, raise an exception",
+        )
+
+
+def report_repeat(consumer: str, name: RecordName) -> None:
+    report(
+        logging.INFO,
+        "inbox_repeat_skipped",
+        consumer=consumer,
+        record=name.source if ":" in name.source else short_id(name.source),
+        number=name.number,
+    )

@@ -1,0 +1,73 @@
+"""The table that holds which records a consumer has worked on, and its upkeep."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy import BigInteger, Column, Engine, Index, Integer, MetaData, String, Table, insert, literal, select
+from sqlalchemy.engine import Dialect
+
+from txbridge_sqlalchemy.record_name import RecordName
+from txbridge_sqlalchemy.row import Row, now_ms
+from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+#: Apart from `metadata`: a consumer needs no table of transactions, and a producer none of these.
+inbox_metadata = MetaData()
+
+#: Characters of a consumer's name.
+MAX_CONSUMER = 100
+
+inbox = Table(
+    "txbridge_inbox",
+    inbox_metadata,
+    Column("consumer", String(MAX_CONSUMER), primary_key=True),
+    # A transaction id; or topic (at most 249 characters), partition, offset and time of a record that has none.
+    Column("source", String(320), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    # Milliseconds since 1970-01-01 UTC, as everywhere in txbridge.
+    Column("created_at", BigInteger, nullable=False),
+)
+# For the purge.
+Index("txbridge_inbox_created_at", inbox.c.created_at)
+
+
+def inbox_row(consumer: str, name: RecordName) -> Row:
+    """The row of a record that this consumer works on."""
+    is_it = (inbox.c.consumer == consumer, inbox.c.source == name.source, inbox.c.number == name.number)
+    values = {"consumer": consumer, "source": name.source, "number": name.number, "created_at": now_ms()}
+    return Row(inbox, insert(inbox).values(values), select(literal(1)).where(*is_it), inbox.delete().where(*is_it))
+
+
+def create_inbox_table(engine: Engine) -> None:
+    """Create `txbridge_inbox` and its index, unless the table is there."""
+    inbox_metadata.create_all(engine)
+
+
+def inbox_ddl(dialect: Dialect) -> str:
+    """The statements that create the table, as text for a migration by hand: `inbox_ddl(engine.dialect)`."""
+    return ddl_of(inbox, dialect)
+
+
+def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = 1_000) -> int:
+    """Delete rows of records that can not be read again; returns how many. Run it once a day or so, from anywhere.
+
+    Args:
+        engine: of the database with the table.
+        older_than: longer than the retention of the real topics, and than any time after which somebody sets a
+            consumer group back. A record that is read after its row is gone has its effect again.
+        batch: rows of one database transaction. Small ones keep locks short and other writers of SQLite going.
+
+    Raises:
+        UsageError: `older_than` or `batch` is not positive.
+
+    """
+    return purge_table(engine, inbox, older_than, batch)
+
+
+async def async_purge_inbox(engine: AsyncEngine, older_than: timedelta, *, batch: int = 1_000) -> int:
+    """`purge_inbox` for an AsyncEngine."""
+    return await async_purge_table(engine, inbox, older_than, batch)

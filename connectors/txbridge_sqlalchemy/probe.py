@@ -1,0 +1,41 @@
+"""Whether the transactions of a database can be rolled back: done once, before the first one that matters."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+from txbridge.errors import UsageError
+from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.work import Database, Work, begin
+
+_T = TypeVar("_T")
+
+
+def probe_id() -> str:
+    """A name that nothing else has."""
+    return f"probe {secrets.token_hex(8)}"
+
+
+def kept(table: str) -> UsageError:
+    """The probe's row is there after the rollback."""
+    return UsageError(
+        f"a row of {table} was there after a rollback: the connections commit every statement by themselves "
+        "(AUTOCOMMIT), or the table knows no transactions. Give an engine whose transactions can be rolled back",
+    )
+
+
+def probe(database: Database, row: Row, look: Callable[[Work], _T]) -> _T:
+    """Write the row and roll it back; UsageError if it stays. `look` may ask meanwhile."""
+    with begin(database, row.table) as work:
+        seen = look(work)
+        work.write(row)
+        work.transaction.rollback()
+    with begin(database, row.table) as work:
+        stays = ask(work.connection, row.found).first() is not None
+        if stays:
+            ask(work.connection, row.delete)
+    if stays:
+        raise kept(row.table.name)
+    return seen

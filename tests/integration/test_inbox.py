@@ -1,0 +1,126 @@
+"""A consumer with an inbox that is killed: every effect of what a real worker has delivered happens once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from tests.support import inbox_kills
+from tests.support.harness import eventually
+from tests.support.inbox_consumer import EXAMPLES, PARTITIONS
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+
+
+class Committing(TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/billing.db"
+    server = make_url(request.getfixturevalue("postgres_url"))
+    schema = f"b_{tmp_path.name}".lower()
+    engine = create_engine(server)
+    with engine.begin() as connection:
+        connection.execute(text(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
+        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
+    engine.dispose()
+    return server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
+
+
+def order(number):
+    return json.dumps({"number": number, "amount": 1})
+
+
+def deliver(bridge, topic, count):
+    """So many orders, one in ten of them not from txbridge; their numbers."""
+    bridge.worker()
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    numbers = [f"A{number}" for number in range(count)]
+    with TransactionProducer("shop", Committing(), settings, namespace=bridge.namespace) as producer:
+        for number, name in enumerate(numbers):
+            if number % 10:
+                producer.submit_message_in_transaction(Message(topic, order(name), key=name))
+        producer.flush()
+    for partition in range(PARTITIONS):
+        foreign = [(order(name).encode(), ()) for name in numbers[10 * partition :: 10 * PARTITIONS]]
+        bridge.produce_together(topic, foreign, partition=partition)
+    eventually(lambda: bridge.visible(topic).total() == count, 180)
+    return set(numbers)
+
+
+def kill(bridge, url, count, kills):
+    topic = bridge.create_topic("orders", PARTITIONS)
+    numbers = deliver(bridge, topic, count)
+    inbox_kills.prepare_tables(url)
+    report = inbox_kills.run(url, bridge.bootstrap_servers, topic, numbers, kills, seed=count)
+    print(report)
+    assert (report.effects, report.missing, report.twice) == (count, 0, 0)
+    assert report.kills.total() == kills
+
+
+def test_p3_effects_happen_once_though_the_consumer_is_killed(bridge, url):
+    """Once at each point between poll and the commit of the offset, and once anywhere."""
+    kill(bridge, url, 400, 7)
+
+
+@pytest.mark.long
+def test_p3_effects_happen_once_through_fifty_kills(bridge, url):
+    kill(bridge, url, 20_000, 50)
+
+
+def test_the_programs_of_the_page(bridge, tmp_path):
+    """Both, as a reader starts and ends them, on what they have to work on and to set aside."""
+    topic = bridge.create_topic("orders.placed", PARTITIONS)
+    bridge.produce_together(topic, [(order("A1").encode(), ()), (order("A2").encode(), ())], partition=0)
+    for name, driver in (("billing.py", "sqlite"), ("billing_async.py", "sqlite+aiosqlite")):
+        text = (EXAMPLES / name).read_text("utf-8").replace("orders.placed", topic)
+        text = text.replace('"group.id": "billing"', f'"group.id": "{topic}"').replace(
+            'group_id="billing"', f'group_id="{topic}.async"'
+        )
+        (tmp_path / name).write_text(text, "utf-8")
+        database = f"{tmp_path}/{name}.sqlite"
+
+        def run(wanted, name=name, url=f"{driver}:///{database}", database=database):
+            process = subprocess.Popen([sys.executable, tmp_path / name, bridge.bootstrap_servers, url], cwd=tmp_path)
+            try:
+                eventually(lambda: invoiced(database) == wanted, 90)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(90) == 0
+            finally:
+                process.kill()
+                process.wait()
+
+        # Ended and started again with something new each time, so that it has come to its loop before it is ended.
+        if name == "billing.py":
+            run(["A1", "A2"])
+            bridge.produce_together(topic, [(b"no order", ()), (order("A3").encode(), ())], partition=1)
+            run(["A1", "A2", "A3"])
+            with contextlib.closing(sqlite3.connect(database)) as connection:
+                assert connection.execute("SELECT record FROM set_aside").fetchall() == [(f"{topic}:1:0",)]
+            bridge.delete_records(topic, 1, 1)
+        else:
+            run(["A1", "A2", "A3"])
+            bridge.produce_together(topic, [(order("A4").encode(), ())], partition=1)
+            run(["A1", "A2", "A3", "A4"])
+
+
+def invoiced(database):
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        try:
+            return sorted(number for (number,) in connection.execute("SELECT number FROM invoices"))
+        except sqlite3.OperationalError:
+            # The tables are not there yet.
+            return None

@@ -1,0 +1,28 @@
+"""Records as consumers give them, without a Kafka."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+
+
+class Record:
+    """What confluent-kafka's consumer gives."""
+
+    def __init__(self, headers=None, topic="orders", partition=0, offset=7, timestamp=1_700_000_000_000, failure=None):
+        self.headers = lambda: headers
+        self.topic = lambda: topic
+        self.partition = lambda: partition
+        self.offset = lambda: offset
+        self.timestamp = lambda: (TIMESTAMP_CREATE_TIME, timestamp)
+        self.error = lambda: failure
+
+
+#: What aiokafka's and kafka-python's consumers give, as far as it matters.
+class ConsumerRecord(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    headers: tuple[tuple[str, bytes], ...]

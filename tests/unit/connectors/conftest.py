@@ -1,0 +1,37 @@
+"""A database for each test: a file of SQLite, and a schema of its own in a PostgreSQL that all share."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+_schemas = count(1)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path):
+    """SQLite gives up after 0.3 s of waiting for another writer."""
+    return f"sqlite:///{tmp_path}/app.db?timeout=0.3"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request):
+    """A database without tables."""
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+@pytest.fixture
+def postgresql_url(postgres_url):
+    """A schema."""
+    server = make_url(postgres_url)
+    schema = f"t{next(_schemas)}_{time.time_ns()}"
+    admin = create_engine(server)
+    with admin.begin() as connection:
+        connection.execute(text(f"CREATE SCHEMA {schema}"))
+    yield server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
+    with admin.begin() as connection:
+        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+    admin.dispose()

@@ -1,0 +1,354 @@
+"""AsyncSqlTransactionListener with each driver: as the plain one, and cancelled at each of its awaits."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+import pytest
+from sqlalchemy import create_engine, func, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from txbridge_sqlalchemy import (
+    AsyncInbox,
+    AsyncSqlTransactionListener,
+    Rollback,
+    SqlTransactionListener,
+    async_purge,
+    create_inbox_table,
+    create_table,
+    transactions,
+)
+from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
+
+from tests.support import sql_application
+from tests.support.async_engine import async_twin
+from tests.support.cancel_at import cancelled_everywhere
+from tests.support.consumed import Record
+from tests.support.sql_application import message, orders
+from txbridge import LocalTransactionState, UsageError
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOW
+
+ID = "0123456789ABCDEF" * 2
+MESSAGE = message(ID)
+
+
+@pytest.fixture(params=["aiosqlite", "psycopg", "asyncpg"])
+def driver(request):
+    return request.param
+
+
+@pytest.fixture
+def url(request, driver):
+    return request.getfixturevalue("sqlite_url" if driver == "aiosqlite" else "postgresql_url")
+
+
+@pytest.fixture
+def engine(url):
+    """What the tests look with."""
+    made = create_engine(url)
+    create_table(made)
+    create_inbox_table(made)
+    sql_application.tables.create_all(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def run(engine, url, driver):
+    """Runs a coroutine function with an asynchronous engine, which has to have all its connections at the end."""
+
+    def run(program, **options):
+        async def running():
+            twin = async_twin(url, driver, **options)
+            try:
+                await program(twin)
+                await asyncio.sleep(0)
+                assert twin.pool.checkedout() == 0
+            finally:
+                await twin.dispose()
+
+        asyncio.run(running())
+
+    return run
+
+
+async def place(connection, placed, arg):
+    await connection.execute(insert(orders).values(id=arg, transaction_id=placed.transaction_id))
+
+
+def ids(engine):
+    with engine.connect() as connection:
+        return list(connection.execute(select(orders.c.id).order_by(orders.c.id)).scalars())
+
+
+def state_of(engine, transaction_id=ID):
+    with engine.connect() as connection:
+        query = select(transactions.c.state).where(transactions.c.id == transaction_id)
+        return connection.execute(query).scalar_one_or_none()
+
+
+def test_data_and_answer_are_committed_together(engine, run):
+    async def program(twin):
+        listener = AsyncSqlTransactionListener(twin, place)
+        assert await listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+        assert await listener.execute_local_transaction(MESSAGE, 2) is COMMIT
+        assert await listener.check_local_transaction(MESSAGE) is COMMIT
+        # The plain one reads the same table.
+        assert SqlTransactionListener(engine, place).check_local_transaction(MESSAGE) is COMMIT
+
+    run(program)
+    assert (ids(engine), state_of(engine)) == ([1], "committed")
+
+
+@pytest.mark.parametrize("how", ["False", "Rollback", "error"])
+@pytest.mark.parametrize("factory", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
+def test_the_function_can_roll_back(engine, run, how, factory):
+    async def refuse(work, placed, arg):
+        await place(work, placed, arg)
+        if how != "False":
+            raise {"Rollback": Rollback, "error": ZeroDivisionError}[how]
+        return False
+
+    async def program(twin):
+        listener = AsyncSqlTransactionListener(factory(twin), refuse)
+        if how == "error":
+            with pytest.raises(ZeroDivisionError):
+                await listener.execute_local_transaction(MESSAGE, 1)
+        else:
+            assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+        assert state_of(engine) is None
+        assert await listener.check_local_transaction(MESSAGE) is ROLLBACK
+        assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+
+    run(program)
+    assert (ids(engine), state_of(engine)) == ([], "rolled back")
+
+
+def test_a_session_is_given_when_a_sessionmaker_was(engine, run):
+    async def place_order(session, placed, arg):
+        assert isinstance(session, AsyncSession)
+        await place(session, placed, arg)
+        return True
+
+    async def program(twin):
+        listener = AsyncSqlTransactionListener(async_sessionmaker(twin), place_order)
+        assert await listener.execute_local_transaction(MESSAGE, 1) is COMMIT
+
+    run(program)
+    assert (ids(engine), state_of(engine)) == ([1], "committed")
+
+
+@pytest.mark.parametrize("factory", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
+def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engine, run, factory):
+    with engine.begin() as connection:
+        connection.execute(insert(orders).values(id=7, transaction_id="other"))
+
+    async def swallow(work, placed, arg):
+        await place(work, placed, arg)
+        statement = insert(orders).values(id=7, transaction_id="again")
+        if engine.dialect.name == "sqlite":
+            statement = statement.prefix_with("OR ROLLBACK")
+        with pytest.raises(IntegrityError):
+            await work.execute(statement)
+
+    async def program(twin):
+        listener = AsyncSqlTransactionListener(factory(twin), swallow)
+        assert await listener.execute_local_transaction(MESSAGE, 1) is ROLLBACK
+
+    run(program)
+    assert (ids(engine), state_of(engine)) == ([7], "rolled back")
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, run, ends):
+    async def meddle(work, placed, arg):
+        await place(work, placed, arg)
+        await getattr(work, ends)()
+
+    async def program(twin):
+        expected = COMMIT if ends == "commit" else ROLLBACK
+        listener = AsyncSqlTransactionListener(twin, meddle)
+        assert await listener.execute_local_transaction(MESSAGE, 1) is expected
+        assert await listener.check_local_transaction(MESSAGE) is expected
+
+    run(program)
+
+
+def test_a_transaction_that_runs_is_not_judged(engine, run):
+    async def program(twin):
+        entered, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(connection, placed, arg):
+            await place(connection, placed, arg)
+            entered.set()
+            await go_on.wait()
+
+        listener = AsyncSqlTransactionListener(twin, slow, check_wait=0.3)
+        await listener.verify()
+        running = asyncio.create_task(listener.execute_local_transaction(MESSAGE, 1))
+        await entered.wait()
+        assert await listener.check_local_transaction(MESSAGE) is UNKNOWN
+        go_on.set()
+        assert await running is COMMIT
+        assert await listener.check_local_transaction(MESSAGE) is COMMIT
+
+    run(program)
+
+
+def test_many_tasks_at_once(engine, run):
+    """Executed and checked at the same time: one of the two is first, and both say the same."""
+
+    async def program(twin):
+        listener = AsyncSqlTransactionListener(twin, place)
+        await listener.verify()
+
+        async def one(number):
+            ours = message(f"{number:032X}")
+            while True:
+                both = [listener.execute_local_transaction(ours, number), listener.check_local_transaction(ours)]
+                executed, checked = await asyncio.gather(*both, return_exceptions=True)
+                if isinstance(executed, BaseException):
+                    # SQLite has one writer at a time, and no queue for the others.
+                    assert "locked" in str(executed)
+                    executed = await listener.check_local_transaction(ours)
+                    if executed is UNKNOWN:
+                        continue
+                assert checked in {executed, UNKNOWN}
+                return executed
+
+        answers = await asyncio.gather(*(one(number) for number in range(1, 13)))
+        committed = [number for number, answer in enumerate(answers, 1) if answer is COMMIT]
+        assert ids(engine) == committed
+
+    run(program)
+
+
+def test_what_can_not_work(url, driver):
+    plain = create_engine(url)
+    with pytest.raises(UsageError, match="database must be an AsyncEngine or an async_sessionmaker, not Engine"):
+        AsyncSqlTransactionListener(plain, place)
+    twin, other = async_twin(url, driver), async_twin(url, driver)
+    with pytest.raises(UsageError, match=r"not AsyncEngine \(an AsyncSqlTransactionListener takes"):
+        SqlTransactionListener(twin, place)
+    with pytest.raises(UsageError, match="bound to 2 engines"):
+        AsyncSqlTransactionListener(async_sessionmaker(twin, binds={orders: other}), place)
+    with pytest.raises(UsageError, match="two-phase"):
+        AsyncSqlTransactionListener(async_sessionmaker(twin, twophase=True), place)
+    with pytest.raises(UsageError, match="check_wait must be positive"):
+        AsyncSqlTransactionListener(twin, place, check_wait=0)
+
+
+def test_connections_that_commit_by_themselves_are_refused(engine, run):
+    async def program(twin):
+        with pytest.raises(UsageError, match="txbridge_transactions was there after a rollback"):
+            await AsyncSqlTransactionListener(twin, place).execute_local_transaction(MESSAGE, 1)
+
+    run(program, isolation_level="AUTOCOMMIT")
+    assert ids(engine) == []
+
+
+def test_purge(engine, run):
+    async def program(twin):
+        listener = AsyncSqlTransactionListener(twin, place)
+        await listener.execute_local_transaction(MESSAGE, 1)
+        with engine.begin() as connection:
+            old = transactions.c.created_at - 37 * 86_400_000
+            connection.execute(transactions.update().values(created_at=old))
+        assert await async_purge(twin) == 1
+        assert await async_purge(twin) == 0
+
+    run(program)
+
+
+# --- cancelled at each await ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factory", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
+def test_p2_p4_cancelled_anywhere_data_and_answer_agree(engine, run, driver, factory):
+    """And no connection goes back into the pool with a transaction that the next one would commit."""
+
+    async def program(twin):
+        numbers = count(1)
+        listener = AsyncSqlTransactionListener(factory(twin), place, check_wait=10)
+        await listener.verify()
+        number = 0
+
+        def make():
+            nonlocal number
+            number = next(numbers)
+            return listener.execute_local_transaction(message(f"{number:032X}"), number)
+
+        outcomes = set()
+        async for where, cancelled, returned in cancelled_everywhere(make, collects=driver == "aiosqlite"):
+            assert returned is (None if cancelled else COMMIT), where
+            # Whatever the connection of before has left open is committed with this, if it is still there.
+            after = message(f"{number:032X}".replace("0", "A", 1))
+            assert await listener.execute_local_transaction(after, 10_000 + number) is COMMIT, where
+            answer = await listener.check_local_transaction(message(f"{number:032X}"))
+            assert answer in {COMMIT, ROLLBACK}, where
+            assert (number in ids(engine)) is (answer is COMMIT), where
+            assert await listener.check_local_transaction(message(f"{number:032X}")) is answer, where
+            outcomes.add((cancelled, answer))
+        # Cancelled before and after the COMMIT, and not at all.
+        assert outcomes == {(True, ROLLBACK), (True, COMMIT), (False, COMMIT)}
+
+    run(program, pool_size=1, max_overflow=0)
+
+
+def test_p5_a_check_that_is_cancelled_anywhere_can_be_asked_again(engine, run, driver):
+    async def program(twin):
+        numbers = count(1)
+        listener = AsyncSqlTransactionListener(twin, place, check_wait=10)
+        await listener.verify()
+        number = 0
+
+        def make():
+            nonlocal number
+            number = next(numbers)
+            return listener.check_local_transaction(message(f"{number:032X}"))
+
+        async for where, cancelled, returned in cancelled_everywhere(make, collects=driver == "aiosqlite"):
+            assert returned is (None if cancelled else ROLLBACK), where
+            # It may have been decided, or not: whoever comes next and the table agree.
+            asked = message(f"{number:032X}")
+            executed = await listener.execute_local_transaction(asked, number)
+            assert await listener.check_local_transaction(asked) is executed, where
+            assert (number in ids(engine)) is (executed is COMMIT), where
+
+    run(program, pool_size=1, max_overflow=0)
+
+
+def test_p3_an_inbox_that_is_cancelled_anywhere_has_the_effect_once(engine, run, driver):
+    async def program(twin):
+        numbers = count(1)
+        inbox = AsyncInbox(twin, "billing")
+        await inbox.verify()
+        number = 0
+
+        async def work(connection, record):
+            await connection.execute(insert(orders).values(transaction_id=str(record.offset())))
+
+        def make():
+            nonlocal number
+            number = next(numbers)
+            return inbox.process(Record(offset=number), work)
+
+        def effects():
+            with engine.connect() as connection:
+                query = select(func.count()).where(orders.c.transaction_id == str(number))
+                return connection.execute(query).scalar_one()
+
+        async for where, cancelled, returned in cancelled_everywhere(make, collects=driver == "aiosqlite"):
+            assert returned is (None if cancelled else True), where
+            before = effects()
+            assert before in {0, 1}, where
+            assert await inbox.process(Record(offset=number), work) is (before == 0), where
+            assert effects() == 1, where
+        with engine.connect() as connection:
+            assert connection.execute(select(func.count()).select_from(inbox_table)).scalar_one() == number
+
+    run(program, pool_size=1, max_overflow=0)
