@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
+from sqlalchemy import create_engine, insert
 from structlog.testing import capture_logs
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.incremental.follow import follow
@@ -29,6 +31,7 @@ from txbridge_audit.incremental.violations_topic import Alarms
 from txbridge_audit.read.kafka_admin import Cluster as AuditCluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.report.model import Entry
+from txbridge_sqlalchemy import create_table, transactions
 
 from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
@@ -180,6 +183,32 @@ def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(sc
     worker.stop()
     for secret in (client.password, operator.password, auditor.password):
         assert secret not in worker.log + audit.stdout + audit.stderr + listing.stdout + done.stdout
+
+
+def test_answer_checks_with_its_documented_rights(scene: Scene, tmp_path: Path) -> None:
+    """It may not send messages, and needs no more than it has."""
+    bridge = scene.bridge
+    engine = create_engine(f"sqlite:///{tmp_path}/app.db")
+    create_table(engine)
+    prepared = bridge.prepare(scene.real, b"value", group=GROUP)
+    with engine.begin() as connection:
+        row = {"id": prepared.transaction_id, "state": "committed", "created_at": time.time_ns() // 1_000_000}
+        connection.execute(insert(transactions).values(row))
+    engine.dispose()
+    user = scene.user("answerer")
+    environment = {**os.environ, **scene.environment(user), "TXBRIDGE_DATABASE_URL": f"sqlite:///{tmp_path}/app.db"}
+    command = [sys.executable, "-m", "txbridge.cli.main", "answer-checks", "--group", GROUP]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            bridge.worker(transaction_check_max=30)
+            bridge.wait_visible(scene.real, [b"value"], timeout=60)
+            process.terminate()
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
+    assert user.password not in said
+    assert "AUTHORIZATION_FAILED" not in said
 
 
 # --- what is missing -------------------------------------------------------------------------------------------------

@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import acknowledge, audit, demo, doctor, kafka, operations, resolve_all, show, topics, worker
+from txbridge.cli import (
+    acknowledge,
+    answer_checks,
+    audit,
+    demo,
+    doctor,
+    kafka,
+    operations,
+    resolve_all,
+    show,
+    topics,
+    worker,
+)
 from txbridge.cli.interrupts import EXIT_INTERRUPTED, hear_interrupts
 from txbridge.cli.options import SOURCES
 
@@ -56,6 +68,7 @@ def txbridge(
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
 app.command("worker", epilog=SOURCES)(worker.make_command())
+app.command("answer-checks", epilog=SOURCES)(answer_checks.answer_checks)
 operations.register(app)
 resolve_all.register(app)
 show.register(app)

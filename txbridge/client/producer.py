@@ -92,6 +92,12 @@ class TransactionProducer:
         """The producer group."""
         return self._options.group
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is started and the connection to Kafka works, as far as is known: for readiness."""
+        runtime = self._life.runtime
+        return runtime is not None and runtime.is_connected
+
     def start(self) -> Self:
         """Verify the topics and connect; does nothing if it runs already.
 

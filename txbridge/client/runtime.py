@@ -57,6 +57,7 @@ class Runtime:
         # Seconds. 0 is librdkafka's word for never.
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
+        self._connection = connection
         self._metrics = NoMetrics() if options.metrics is None else options.metrics.of_group(group)
         self._tracing = ClientTracing(group)
         self._attempts = Attempts()
@@ -104,6 +105,11 @@ class Runtime:
         self._ends.start()
         self._halves.start()
         self._checks.start()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether Kafka answered last."""
+        return not self._connection.is_lost
 
     def flush(self, timeout: float | None) -> int:
         """See EndSender.flush."""

@@ -26,7 +26,13 @@ from txbridge.kafka import config as kafka_config
 CONFIG_FILE_VARIABLE = "TXBRIDGE_CONFIG"
 #: Variables with our prefix that are not options of the worker.
 OTHER_VARIABLES = frozenset(
-    {CONFIG_FILE_VARIABLE, "TXBRIDGE_CACHE_DIR", "TXBRIDGE_MAVEN_REPOSITORY", "TXBRIDGE_FAULT_POINT"},
+    {
+        CONFIG_FILE_VARIABLE,
+        "TXBRIDGE_CACHE_DIR",
+        "TXBRIDGE_MAVEN_REPOSITORY",
+        "TXBRIDGE_FAULT_POINT",
+        "TXBRIDGE_DATABASE_URL",
+    },
 )
 
 #: What Kubernetes sets in every pod for a Service, after the Service's name and "_".

@@ -45,7 +45,7 @@ def _what(patient: Patient) -> str:
     parts = []
     if questions.role in {Role.WORKER, Role.AUDIT} and not questions.real_topics:
         parts.append("the real topics were not named (--real-topic)")
-    if questions.role is Role.CLIENT and not questions.groups:
+    if questions.role in {Role.CLIENT, Role.ANSWERER} and not questions.groups:
         parts.append("no producer group was named (--group)")
     return f"; {' and '.join(parts)}" if parts else ""
 

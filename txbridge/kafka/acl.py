@@ -16,6 +16,8 @@ class Role(enum.Enum):
 
     #: An application with a TransactionProducer; its check topic was made by `txbridge topics apply --group`.
     CLIENT = "client"
+    #: `txbridge answer-checks`.
+    ANSWERER = "answerer"
     WORKER = "worker"
     #: A person who uses pending, resolve and resume.
     OPERATOR = "operator"
@@ -83,6 +85,13 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         case Role.CLIENT:
             return [
                 topic(names.half, "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
+                Right(Kind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
+            ]
+        case Role.ANSWERER:
+            return [
+                topic(names.half, "DESCRIBE", "DESCRIBE_CONFIGS"),
                 topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
                 topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
                 Right(Kind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from itertools import count
 
 import pytest
@@ -249,6 +251,18 @@ def test_connections_that_commit_by_themselves_are_refused(engine, run):
 
     run(program, isolation_level="AUTOCOMMIT")
     assert ids(engine) == []
+
+
+def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need():
+    """SQLAlchemy's asyncio part needs it, and an extra for threads does not bring it."""
+    program = (
+        "import sys; sys.modules['greenlet'] = None; import txbridge_sqlalchemy as t; t.Inbox, t.SqlTransactionListener"
+        "; t.AsyncInbox"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "txbridge.errors.LocalProblemError: AsyncInbox needs greenlet: pip install 'sqlalchemy[asyncio]'"
+    )
 
 
 def test_purge(engine, run):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from txbridge.cli.answer_checks import DATABASE_VARIABLE
 from txbridge.cli.demo import INSTALLED_EXAMPLES
 from txbridge.config.worker import OPTIONS
 from txbridge.testing.containers import KAFKA_IMAGE, WORKER_IMAGE
@@ -24,7 +25,7 @@ def services() -> dict[str, dict]:
 def test_the_images_are_those_that_make_builds_and_the_tests_use():
     images = {name: CHOSEN.sub(r"\1", service["image"]) for name, service in services().items()}
     assert images["kafka"] == KAFKA_IMAGE
-    assert {images["topics"], images["worker-1"], images["worker-2"]} == {WORKER_IMAGE}
+    assert {images["topics"], images["worker-1"], images["worker-2"], images["answer-checks"]} == {WORKER_IMAGE}
     assert images["demo"] == WORKER_IMAGE.replace("worker", "demo")
 
 
@@ -66,8 +67,9 @@ def test_the_images_set_options_that_exist():
         "TXBRIDGE_METRICS_HOST",
         "TXBRIDGE_METRICS_PORT",
         "TXBRIDGE_BOOTSTRAP_SERVERS",
+        DATABASE_VARIABLE,
     }
-    assert named <= {option.variable for option in OPTIONS}
+    assert named <= {DATABASE_VARIABLE, *(option.variable for option in OPTIONS)}
 
 
 def test_the_image_has_the_demo_where_the_command_looks_for_it():

@@ -1,0 +1,64 @@
+"""`txbridge answer-checks`: its options. answer_checks_program.py does the work."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.errors import UsageError
+from txbridge.extras import needs
+from txbridge.subject import about
+
+#: Where the address of the database belongs, because other users of the machine can read a command line.
+DATABASE_VARIABLE = "TXBRIDGE_DATABASE_URL"
+
+
+def answer_checks(
+    *,
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="The producer group; may be repeated.")
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar=DATABASE_VARIABLE,
+            show_envvar=False,
+            help="The database with the table txbridge_transactions, as SQLAlchemy writes it: "
+            f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users can not read.",
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="Checks of a group that are looked up at once.")] = 4,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    metrics_port: Annotated[
+        str | None, typer.Option(metavar="N", help="Port for /metrics, /livez and /readyz (default 0: none).")
+    ] = None,
+    metrics_host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address on which it listens (default 127.0.0.1).")
+    ] = None,
+) -> None:
+    """Answer the checks of producer groups from their table txbridge_transactions, without the application.
+
+    Ctrl-C and SIGTERM end it. Exit code 0: ended so; 2: it can not work.
+    """
+    if not group:
+        raise UsageError("--group is missing: whose checks are to be answered?")
+    if not database_url:
+        raise UsageError(
+            f"--database-url is missing (or {DATABASE_VARIABLE}): where is the table txbridge_transactions?"
+        )
+    # Only here: other commands do without a database.
+    with needs("answer-checks", "answer-checks reads a database by SQLAlchemy"):
+        from txbridge import log  # noqa: PLC0415
+        from txbridge.cli import answer_checks_program  # noqa: PLC0415
+    settings = settings_of(
+        bootstrap_servers, namespace, config, kafka, metrics_port=metrics_port, metrics_host=metrics_host
+    )
+    log.configure(settings.log_format, settings.log_level)
+    with about(settings):
+        answer_checks_program.run(list(dict.fromkeys(group)), database_url, threads, settings)

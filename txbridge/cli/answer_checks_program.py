@@ -1,0 +1,138 @@
+"""A process that answers the checks of producer groups from the table of their local transactions alone."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge
+from sqlalchemy import Engine, create_engine, select
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from txbridge_sqlalchemy import SqlTransactionListener, transactions
+
+from txbridge import ClientMetrics, LocalTransactionState, MessageExt, TransactionListener, TransactionProducer
+from txbridge.config.worker import WorkerSettings
+from txbridge.errors import LocalProblemError, UsageError
+from txbridge.worker.http.server import Web
+
+_logger = logging.getLogger("txbridge.answer_checks")
+
+#: How long the end waits for lookups and answers: within the 25 s that orchestrators are told to give.
+_CLOSE_S = 15.0
+
+
+class TableListener(TransactionListener):
+    """Answers checks as every process of the application would; it has no local transactions of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._listener = SqlTransactionListener(engine, _nothing)
+
+    def verify(self) -> None:
+        """See SqlTransactionListener.verify."""
+        self._listener.verify()
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG002
+        raise AssertionError("this process sends nothing")
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        return self._listener.check_local_transaction(message)
+
+
+def _nothing(_work: object, _message: MessageExt, _arg: object) -> None:
+    raise AssertionError("this process sends nothing")
+
+
+def run(groups: list[str], database_url: str, threads: int, settings: WorkerSettings) -> None:
+    """Answer until a signal ends it.
+
+    Raises UsageError, LocalProblemError for the database, and what starting a client raises.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    engine = _engine(database_url, threads * len(groups))
+    registry = CollectorRegistry()
+    metrics = ClientMetrics(registry)
+    listener = TableListener(engine)
+    running: list[TransactionProducer] = []
+
+    def why_not_ready() -> list[str]:
+        reasons = [] if len(running) == len(groups) else ["the checks are not read yet"]
+        reasons += [f"group {one.group}: no connection to Kafka" for one in running if not one.is_connected]
+        return reasons + _why_not(engine)
+
+    with ExitStack() as at_last:
+        at_last.callback(engine.dispose)
+        _verify(listener, engine)
+        ready = Gauge("txbridge_answer_checks_ready", "Whether checks are answered", registry=registry)
+        ready.set_function(lambda: not why_not_ready())
+        if settings.metrics_port:
+            questions = {"/livez": list[str], "/readyz": why_not_ready}
+            web = Web(settings.metrics_host, settings.metrics_port, registry, questions)
+            web.start()
+            at_last.callback(web.close)
+        for group in groups:
+            producer = TransactionProducer(
+                group,
+                listener,
+                settings.librdkafka,
+                namespace=settings.namespace,
+                check_thread_pool_max_size=threads,
+                metrics=metrics,
+            )
+            at_last.callback(producer.close, _CLOSE_S)
+            producer.start()
+            running.append(producer)
+        _logger.info("answering checks of %s", ", ".join(groups))
+        ended.wait()
+        _logger.info("ending")
+
+
+def _engine(url: str, size: int) -> Engine:
+    try:
+        # A connection that the database has closed meanwhile would cost a check its answer.
+        engine = create_engine(url, pool_pre_ping=True, pool_size=size, max_overflow=2)
+    except ModuleNotFoundError as error:
+        raise LocalProblemError(f"the database's driver is not installed: {error.name}. Install it, too") from None
+    except (ArgumentError, TypeError, ValueError) as error:
+        # Its text may not show the password.
+        raise UsageError(f"--database-url can not be used ({type(error).__name__}): {_EXAMPLE}") from None
+    if engine.dialect.is_async:
+        raise UsageError(f"--database-url names {engine.dialect.driver}, an asynchronous driver: {_EXAMPLE}")
+    return engine
+
+
+_EXAMPLE = "it is written like postgresql+psycopg://user:password@host/database or sqlite:////path/to/file"
+
+
+def _verify(listener: TableListener, engine: Engine) -> None:
+    try:
+        listener.verify()
+    except SQLAlchemyError as error:
+        raise LocalProblemError(
+            f"the table txbridge_transactions in {engine.url.render_as_string()} can not be used: "
+            f"{_first_line(error)}. It must be there, with the rights to SELECT, INSERT and DELETE"
+        ) from None
+
+
+def _why_not(engine: Engine) -> list[str]:
+    with _told() as reasons, engine.connect() as connection:
+        connection.execute(select(transactions.c.state).where(transactions.c.id == "")).first()
+    return reasons
+
+
+@contextmanager
+def _told() -> Iterator[list[str]]:
+    reasons: list[str] = []
+    try:
+        yield reasons
+    except SQLAlchemyError as error:
+        reasons.append(f"the database does not answer: {_first_line(error)}")
+
+
+def _first_line(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
