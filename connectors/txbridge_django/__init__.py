@@ -1,0 +1,6 @@
+"""Transactional messages for Django: `transaction.atomic` is the local transaction, and a table answers every check."""
+
+from txbridge_django.producer import get_producer, send_message_in_transaction
+from txbridge_django.rollback import Rollback
+
+__all__ = ["Rollback", "get_producer", "send_message_in_transaction"]

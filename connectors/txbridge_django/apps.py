@@ -1,0 +1,20 @@
+"""The app, for INSTALLED_APPS."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.checks import register
+
+
+class TxBridgeConfig(AppConfig):
+    """Brings the table and the check of the settings. Nothing is started: most commands of manage.py send nothing."""
+
+    name = "txbridge_django"
+    label = "txbridge_django"
+    verbose_name = "txbridge"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from txbridge_django.conf import check_settings  # noqa: PLC0415  settings are ready only now
+
+        register(check_settings)

@@ -1,0 +1,70 @@
+"""The setting TXBRIDGE, and what of it can not work."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error
+from django.db import connections
+
+from txbridge.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The keys of TXBRIDGE, in capitals there."""
+
+    #: The producer group.
+    group: str
+    #: librdkafka's settings by their own names; at least bootstrap.servers.
+    kafka: dict[str, Any]
+    namespace: str = ""
+    #: The alias of the database whose transactions are the local ones.
+    database: str = "default"
+    #: Seconds that a check waits for a transaction that still runs, before it answers "unknown" (PostgreSQL).
+    check_wait: float = 3.0
+    #: Checks that are looked up at once.
+    check_threads: int = 1
+    #: Further arguments of TransactionProducer.
+    producer: dict[str, Any] = field(default_factory=dict)
+
+
+_KEYS = {one.name.upper(): one.name for one in fields(Options)}
+
+
+def problems() -> list[str]:
+    """What can not work, a sentence each."""
+    given = getattr(settings, "TXBRIDGE", None)
+    if not isinstance(given, dict):
+        return ['TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}']
+    found = []
+    for key in given:
+        if key not in _KEYS:
+            near = difflib.get_close_matches(str(key).upper(), _KEYS, 1)
+            found.append(f"TXBRIDGE[{key!r}] does not exist{f': {near[0]}?' if near else ''}")
+    found += [f"TXBRIDGE[{key!r}] is missing" for key in ("GROUP", "KAFKA") if key not in given]
+    if given.get("DATABASE", "default") not in connections:
+        found.append(f"TXBRIDGE['DATABASE'] names {given['DATABASE']!r}, which is not in DATABASES")
+    if not found and options().check_wait <= 0:
+        found.append("TXBRIDGE['CHECK_WAIT'] must be positive")
+    return found
+
+
+def options() -> Options:
+    """The options; UsageError with all problems comes from `valid_options`."""
+    return Options(**{_KEYS[key]: value for key, value in settings.TXBRIDGE.items()})
+
+
+def valid_options() -> Options:
+    """The options, or UsageError."""
+    if found := problems():
+        raise UsageError("\n".join(found))
+    return options()
+
+
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """For `manage.py check`."""
+    return [Error(problem, id="txbridge.E001") for problem in problems()]

@@ -1,0 +1,31 @@
+"""`manage.py txbridge_answer_checks`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from txbridge.errors import TxBridgeError
+from txbridge_django.producer import get_producer
+
+
+class Command(BaseCommand):
+    """Starts the producer for its checks alone."""
+
+    help = "Answer the checks of the producer group until SIGTERM or Ctrl-C, beside the web processes or without them."
+
+    def handle(self, *_: Any, **__: Any) -> None:
+        ended = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: ended.set())
+        try:
+            producer = get_producer()
+        except TxBridgeError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(f"answering checks of {producer.group}")
+        self.stdout.flush()
+        ended.wait()
+        producer.close()

@@ -1,0 +1,97 @@
+"""The producer of this process, made from the settings when it is needed."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+
+from txbridge import Message, MessageExt, TransactionProducer, TransactionSendResult
+from txbridge.errors import UsageError
+from txbridge_django.conf import valid_options
+
+if TYPE_CHECKING:
+    from txbridge_django.listener import DjangoTransactionListener
+
+_lock = threading.Lock()
+#: One or none.
+_running: list[TransactionProducer] = []
+
+
+def get_producer() -> TransactionProducer:
+    """The started producer of this process; from its start on it also answers checks of the group.
+
+    It is closed when the process ends. A child process gets one of its own. Call it where a web process starts (its
+    wsgi.py, gunicorn's post_fork), so that also a process that never sends answers checks.
+
+    Raises:
+        UsageError: the settings, or no table.
+        LayoutError, EnvironmentProblemError: Kafka, as TransactionProducer.start.
+
+    """
+    with _lock:
+        if not _running:
+            options = valid_options()
+            producer = TransactionProducer(
+                options.group,
+                _listener(),
+                options.kafka,
+                namespace=options.namespace,
+                check_thread_pool_max_size=options.check_threads,
+                **options.producer,
+            )
+            producer.start()
+            atexit.register(producer.close)
+            _running.append(producer)
+        return _running[0]
+
+
+def send_message_in_transaction(
+    message: Message, function: Callable[[MessageExt, Any], bool | None], arg: Any = None
+) -> TransactionSendResult:
+    """Send a message that is visible if, and only if, `function(message, arg)` and its database transaction succeed.
+
+    The half message is stored; then the function runs in `transaction.atomic()` of the database of the settings; then
+    the decision is sent on its way. The function returns None or True to commit; it returns False, raises Rollback, or
+    calls `set_rollback` to roll back. Another exception rolls the database back, too; it is `local_exception` of the
+    result, and the message is undecided until it is checked.
+
+    Raises:
+        UsageError: the message or the settings can not work, or this was called within `atomic()` or with
+            ATOMIC_REQUESTS: the message would be decided before the outer transaction is. Nothing was sent.
+        PrepareError: Kafka has not acknowledged the half message; the function was not called.
+        LayoutError, EnvironmentProblemError: if this is what starts the producer.
+
+    """
+    database = valid_options().database
+    if connections[database].in_atomic_block:
+        raise UsageError(
+            "send_message_in_transaction was called within transaction.atomic(): the message would be decided before "
+            "that transaction is. Call it outside, and put what belongs together into the function. With "
+            "ATOMIC_REQUESTS decorate the view with @transaction.non_atomic_requests; in tests use TransactionTestCase"
+        )
+    return get_producer().send_message_in_transaction(message, (function, arg))
+
+
+def _listener() -> DjangoTransactionListener:
+    # Only here: models can be imported when all apps are ready.
+    from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
+
+    options = valid_options()
+    listener = DjangoTransactionListener(options.database, options.check_wait)
+    listener.verify()
+    return listener
+
+
+def _forget() -> None:
+    """In a child process: librdkafka's threads are not here, and the lock may be somebody's who is not here either."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

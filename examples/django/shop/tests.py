@@ -1,0 +1,200 @@
+"""`python manage.py test`: local transactions and checks on the database of the settings, without Kafka."""
+
+import threading
+import time
+from contextlib import suppress
+from io import StringIO
+
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.test import TestCase, TransactionTestCase, override_settings
+from txbridge_django import Rollback, get_producer, send_message_in_transaction
+from txbridge_django.conf import check_settings
+from txbridge_django.listener import DjangoTransactionListener
+from txbridge_django.models import Transaction
+
+from shop.models import Order
+from shop.views import place_order
+from txbridge import LocalTransactionState, Message, MessageExt, UsageError
+
+COMMIT = LocalTransactionState.COMMIT_MESSAGE
+ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOWN = LocalTransactionState.UNKNOW
+ID = "0123456789ABCDEF" * 2
+
+
+def message(transaction_id=ID):
+    return MessageExt.prepared(Message("orders", b"v"), transaction_id, 0, 1, 2)
+
+
+class LocalTransactions(TransactionTestCase):
+    def setUp(self):
+        self.listener = DjangoTransactionListener("default", 0.3)
+
+    def execute(self, function=place_order, arg="A1"):
+        return self.listener.execute_local_transaction(message(), (function, arg))
+
+    def check(self):
+        return self.listener.check_local_transaction(message())
+
+    def stored(self):
+        orders = sorted(Order.objects.values_list("number", flat=True))
+        return orders, list(Transaction.objects.values_list("id", "state"))
+
+    def test_data_and_answer_are_committed_together(self):
+        before = time.time_ns() // 1_000_000
+        self.assertIs(self.execute(), COMMIT)
+        self.assertEqual(self.stored(), (["A1"], [(ID, "committed")]))
+        self.assertLessEqual(before, Transaction.objects.get().created_at)
+        self.assertIs(self.check(), COMMIT)
+        # Executed once, whoever asks again.
+        self.assertIs(self.execute(arg="A2"), COMMIT)
+        self.assertEqual(self.stored(), (["A1"], [(ID, "committed")]))
+
+    def test_the_function_can_roll_back(self):
+        def refuse(how):
+            def run(message, number):
+                place_order(message, number)
+                if how == "rollback":
+                    raise Rollback
+                if how == "set_rollback":
+                    transaction.set_rollback(True)
+                    return True
+                return False
+
+            return run
+
+        for how in ("False", "rollback", "set_rollback"):
+            with self.subTest(how):
+                Transaction.objects.all().delete()
+                self.assertIs(self.execute(refuse(how)), ROLLBACK)
+                self.assertEqual(self.stored(), ([], []))
+                self.assertIs(self.check(), ROLLBACK)
+                self.assertEqual(self.stored(), ([], [(ID, "rolled back")]))
+                self.assertIs(self.execute(), ROLLBACK)
+                self.assertEqual(self.stored(), ([], [(ID, "rolled back")]))
+
+    def test_another_exception_gets_out_after_the_rollback(self):
+        def fail(message, number):
+            place_order(message, number)
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            self.execute(fail)
+        self.assertEqual(self.stored(), ([], []))
+        self.assertIs(self.check(), ROLLBACK)
+
+    def test_an_answer_that_may_be_a_mistake_is_rolled_back(self):
+        for answer in (COMMIT, 0, "no"):
+            with self.assertRaisesRegex(UsageError, "returns None or True to commit"):
+                self.execute(lambda message, number, answer=answer: answer)
+        self.assertEqual(self.stored(), ([], []))
+
+    def test_an_error_that_was_caught_is_no_commit(self):
+        Order.objects.create(number="A0")
+
+        def swallow(message, number):
+            place_order(message, number)
+            with suppress(DatabaseError), connection.cursor() as cursor:
+                if connection.vendor == "sqlite":
+                    cursor.execute("INSERT OR ROLLBACK INTO shop_order (number) VALUES ('A0')")
+                cursor.execute("INSERT INTO shop_order (number) VALUES ('A0')")
+
+        self.assertIs(self.execute(swallow), ROLLBACK)
+        self.assertEqual(self.stored(), (["A0"], [(ID, "rolled back")]))
+
+    def test_an_error_in_a_savepoint_is_the_functions_own_business(self):
+        def contain(message, number):
+            place_order(message, number)
+            with suppress(IntegrityError), transaction.atomic():
+                Order.objects.create(number=number)
+
+        self.assertIs(self.execute(contain), COMMIT)
+        self.assertEqual(self.stored(), (["A1"], [(ID, "committed")]))
+
+    def test_hooks_run_after_the_commit(self):
+        seen = []
+
+        def hook(message, number):
+            place_order(message, number)
+            transaction.on_commit(lambda: seen.append(self.stored()))
+
+        self.assertIs(self.execute(hook), COMMIT)
+        self.assertEqual(seen, [(["A1"], [(ID, "committed")])])
+
+    def test_a_transaction_that_runs_is_not_judged(self):
+        entered, go_on, answers = threading.Event(), threading.Event(), []
+
+        def slow(message, number):
+            place_order(message, number)
+            entered.set()
+            go_on.wait(120)
+
+        def run():
+            try:
+                answers.append(self.execute(slow))
+            finally:
+                connection.close()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.assertTrue(entered.wait(120))
+        self.assertIs(self.check(), UNKNOWN)
+        go_on.set()
+        thread.join(120)
+        self.assertEqual(answers, [COMMIT])
+        self.assertIs(self.check(), COMMIT)
+        connection.close()
+
+    def test_purge(self):
+        now = time.time_ns() // 1_000_000
+        for number, days in enumerate((1, 35, 37, 100)):
+            Transaction.objects.create(id=f"{number}", state="committed", created_at=now - days * 86_400_000)
+        out = StringIO()
+        call_command("txbridge_purge", stdout=out)
+        self.assertEqual(out.getvalue(), "2 rows deleted\n")
+        call_command("txbridge_purge", "--days=30", stdout=out)
+        self.assertEqual(list(Transaction.objects.values_list("id", flat=True)), ["0"])
+        with self.assertRaises(CommandError):
+            call_command("txbridge_purge", "--days=0")
+
+    def test_a_send_within_atomic_is_refused_before_anything_is_sent(self):
+        with transaction.atomic(), self.assertRaisesRegex(UsageError, "within transaction.atomic"):
+            send_message_in_transaction(Message("orders", b"v"), place_order, "A1")
+
+
+class Inside(TestCase):
+    def test_a_test_case_is_a_transaction_of_its_own(self):
+        with self.assertRaisesRegex(UsageError, "in tests use TransactionTestCase"):
+            send_message_in_transaction(Message("orders", b"v"), place_order, "A1")
+
+
+class Settings(TransactionTestCase):
+    def test_models_and_migrations_agree(self):
+        call_command("makemigrations", "--check", "--dry-run", verbosity=0)
+
+    def test_mistakes_get_a_sentence(self):
+        kafka = {"bootstrap.servers": "127.0.0.1:1"}
+        for given, said in (
+            (None, "TXBRIDGE is missing"),
+            ({"KAFKA": kafka}, "TXBRIDGE['GROUP'] is missing"),
+            ({"GROUP": "a", "KAFKA": kafka, "NAMESPASE": ""}, "TXBRIDGE['NAMESPASE'] does not exist: NAMESPACE?"),
+            ({"GROUP": "a", "KAFKA": kafka, "DATABASE": "x"}, "names 'x', which is not in DATABASES"),
+            ({"GROUP": "a", "KAFKA": kafka, "CHECK_WAIT": 0}, "TXBRIDGE['CHECK_WAIT'] must be positive"),
+        ):
+            with self.subTest(said), override_settings(TXBRIDGE=given):
+                self.assertIn(said, "\n".join(error.msg for error in check_settings()))
+                with self.assertRaises(UsageError) as caught:
+                    get_producer()
+                self.assertIn(said, str(caught.exception))
+        self.assertEqual(check_settings(), [])
+
+    def test_a_missing_table_is_named(self):
+        with connection.schema_editor() as editor:
+            editor.delete_model(Transaction)
+        try:
+            with self.assertRaisesRegex(UsageError, "manage.py migrate"):
+                get_producer()
+        finally:
+            with connection.schema_editor() as editor:
+                editor.create_model(Transaction)

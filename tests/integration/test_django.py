@@ -1,0 +1,156 @@
+"""The project of examples/django: its own tests, and its web process with a real Kafka and worker, also killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from txbridge_sqlalchemy import SqlTransactionListener
+
+from tests.support import http
+from tests.support.harness import eventually
+from tests.support.sql_application import message, place
+from txbridge import LocalTransactionState
+from txbridge.embedded.ports import free_port
+
+PROJECT = Path(__file__).parents[2] / "examples" / "django"
+
+#: In the process of a web worker that dies when its transaction is committed, and nothing has been sent of that.
+DYING = """
+import os, signal, django
+django.setup()
+from django.conf import settings
+from django.db import transaction
+from txbridge import Message
+from txbridge_django import send_message_in_transaction
+from shop.views import place_order
+
+def place_and_die(message, number):
+    place_order(message, number)
+    if number == "committed":
+        transaction.on_commit(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+import sys
+send_message_in_transaction(Message(settings.TOPIC, sys.argv[1]), place_and_die, sys.argv[1])
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def environment(request, tmp_path):
+    """The project's variables, for a database of its own."""
+    made = {name: value for name, value in os.environ.items() if not name.startswith("SHOP_")}
+    made |= {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONWARNINGS": "error::RuntimeWarning"}
+    made["PYTHONPATH"] = os.pathsep.join([str(PROJECT), made.get("PYTHONPATH", "")])
+    if request.param == "sqlite":
+        yield made | {"SHOP_SQLITE": f"{tmp_path}/shop.sqlite"}
+        return
+    server = make_url(request.getfixturevalue("postgres_url"))
+    host = server.query.get("host") or server.host
+    name = re.sub(r"\W", "_", f"d_{tmp_path.name}").lower()
+    conninfo = f"host={host} user={server.username} dbname={server.database}"
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        connection.execute(f"CREATE DATABASE {name}")
+    yield made | {"SHOP_POSTGRES_HOST": host, "SHOP_POSTGRES_USER": server.username, "SHOP_POSTGRES_NAME": name}
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def manage(environment, *words):
+    done = subprocess.run(
+        [sys.executable, "manage.py", *words],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@contextmanager
+def managing(environment, *words):
+    with subprocess.Popen([sys.executable, "manage.py", *words], cwd=PROJECT, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def database_of(environment):
+    if "SHOP_SQLITE" in environment:
+        return create_engine(f"sqlite:///{environment['SHOP_SQLITE']}")
+    names = (environment[f"SHOP_POSTGRES_{name}"] for name in ("USER", "NAME", "HOST"))
+    return create_engine("postgresql+psycopg://{}@/{}?host={}".format(*names))
+
+
+def post(port, number):
+    """The status; 0 while nobody answers."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/{number}", b"", method="POST")
+    return http.ask_if_there(request, timeout=120).status
+
+
+def test_the_tests_of_the_project_pass(environment):
+    # One of them waits as long for a lock.
+    said = manage({**environment, "SHOP_SQLITE_TIMEOUT": "2"}, "test", "--noinput")
+    assert "Ran 14 tests" in said
+    assert said.rstrip().splitlines()[-2] == "OK" or "\nOK\n" in said
+
+
+def test_its_table_is_the_one_of_sqlalchemy(environment):
+    """So `txbridge answer-checks` serves a Django project, too."""
+    manage(environment, "migrate", "--verbosity", "0")
+    engine = database_of(environment)
+    listener = SqlTransactionListener(engine, place)
+    listener.verify()
+    assert listener.check_local_transaction(message("A" * 32)) is LocalTransactionState.ROLLBACK_MESSAGE
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO txbridge_transactions VALUES (:id, 'committed', 1)"), {"id": "B" * 32})
+    assert listener.check_local_transaction(message("B" * 32)) is LocalTransactionState.COMMIT_MESSAGE
+    engine.dispose()
+
+
+def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, environment):
+    """Orders by HTTP; two that die in and after their transaction; and `manage.py txbridge_answer_checks`."""
+    topic = bridge.create_topic("orders")
+    environment |= {
+        "SHOP_TOPIC": topic,
+        "SHOP_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
+        "SHOP_NAMESPACE": bridge.namespace,
+    }
+    manage(environment, "migrate", "--verbosity", "0")
+    port = free_port()
+    with managing(environment, "runserver", "--noreload", f"127.0.0.1:{port}") as web:
+        eventually(lambda: post(port, "A1") in {201, 409}, 90)
+        assert post(port, "A1") == 409
+        assert post(port, "A2") == 201
+        web.send_signal(signal.SIGKILL)
+        web.wait(60)
+    for number in ("committed", "lost"):
+        done = subprocess.run([sys.executable, "-c", DYING, number], cwd=PROJECT, env=environment, check=False)
+        assert done.returncode == -signal.SIGKILL
+    bridge.worker(transaction_check_max=30)
+    with managing(environment, "txbridge_answer_checks") as answering:
+        expected = [["commit"]] * 3 + [["rollback"]] * 2
+        eventually(lambda: sorted(bridge.outcomes().values()) == expected, 120)
+        answering.send_signal(signal.SIGTERM)
+        assert answering.wait(60) == 0
+    assert bridge.visible(topic) == {b"A1": 1, b"A2": 1, b"committed": 1}
+    engine = database_of(environment)
+    with engine.connect() as connection:
+        numbers = connection.execute(text("SELECT number FROM shop_order ORDER BY number")).scalars().all()
+    assert numbers == ["A1", "A2", "committed"]
+    engine.dispose()
