@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from txbridge.errors import LocalProblemError
 
 #: Packages of our own: one of them that is not found is a mistake of ours, not a missing extra.
-_OURS = frozenset({"txbridge", "txbridge_audit", "txbridge_django", "txbridge_sqlalchemy"})
+_OURS = frozenset({"txbridge", "txbridge_audit", "txbridge_django", "txbridge_rocketmq", "txbridge_sqlalchemy"})
 
 
 @contextmanager

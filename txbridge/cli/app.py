@@ -18,6 +18,7 @@ from txbridge.cli import (
     kafka,
     operations,
     resolve_all,
+    rocketmq,
     show,
     topics,
     worker,
@@ -73,6 +74,7 @@ operations.register(app)
 resolve_all.register(app)
 show.register(app)
 acknowledge.register(app)
+app.command("rocketmq", epilog=SOURCES)(rocketmq.rocketmq)
 app.command("doctor", epilog=SOURCES)(doctor.doctor)
 app.command("audit", epilog=SOURCES)(audit.audit)
 app.command("demo")(demo.demo)

@@ -35,6 +35,9 @@ OTHER_VARIABLES = frozenset(
     },
 )
 
+#: Variables of the front door for RocketMQ clients (`txbridge rocketmq`), which has options of its own.
+DOOR_PREFIX = "TXBRIDGE_ROCKETMQ_"
+
 #: What Kubernetes sets in every pod for a Service, after the Service's name and "_".
 _SERVICE_LINK = re.compile(
     r"SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?", re.ASCII
@@ -127,7 +130,11 @@ def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, A
     values: dict[str, Any] = {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in environ.items()
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in OTHER_VARIABLES and name not in links and value != ""
+        if name.startswith(ENVIRONMENT_PREFIX)
+        and not name.startswith(DOOR_PREFIX)
+        and name not in OTHER_VARIABLES
+        and name not in links
+        and value != ""
     }
     if "kafka" in values:
         try:

@@ -10,7 +10,12 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-ROOTS = {"txbridge": ROOT, "txbridge_audit": ROOT / "spark", "txbridge_sqlalchemy": ROOT / "connectors"}
+ROOTS = {
+    "txbridge": ROOT,
+    "txbridge_audit": ROOT / "spark",
+    "txbridge_sqlalchemy": ROOT / "connectors",
+    "txbridge_rocketmq": ROOT / "connectors",
+}
 
 
 def modules() -> dict[str, Path]:

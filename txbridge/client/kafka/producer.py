@@ -71,14 +71,15 @@ class Wire:
         headers: Headers,
         on_delivery: DeliveryReport,
         partition: int = -1,
+        timestamp: int = 0,
     ) -> None:
-        """Hand over a record; `partition` -1 is by the key.
+        """Hand over a record; `partition` -1 is by the key, `timestamp` (ms) 0 is now.
 
         Raises BufferError when librdkafka's queue is full, KafkaException when the record can not be sent at all.
         """
-        # By position (`callback` is an older name of `on_delivery`, 0 is no timestamp): naming them takes as long as
-        # half of the rest. With None for `callback`, `on_delivery` would be ignored.
-        self._producer.produce(topic, value, key, partition, on_delivery, None, 0, headers)
+        # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the rest.
+        # With None for `callback`, `on_delivery` would be ignored.
+        self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
 
     def serve(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for delivery reports and errors, and act on them."""

@@ -1,0 +1,115 @@
+"""Access keys: who may ask, and for which producer groups. RocketMQ's signatures, as its ACL makes them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from txbridge.errors import UsageError
+from txbridge_rocketmq.codes import RequestError, Response
+
+ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
+#: Fields that no client signs: the signature itself, and a mark that newer clients add after it.
+_UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
+#: RocketMQ's own least length of a secret key.
+_SHORTEST_SECRET = 6
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKey:
+    """One that may ask."""
+
+    name: str
+    secret: bytes
+    #: None: every group.
+    groups: frozenset[str] | None
+
+    def __repr__(self) -> str:
+        return f"AccessKey({self.name!r})"
+
+
+#: Compared when nobody has this name, so that a name which exists takes no longer than one that does not.
+_NOBODY = AccessKey("", b"\0" * 32, frozenset())
+
+
+class Access:
+    """Checks every request, if there are keys."""
+
+    def __init__(self, keys: Mapping[str, AccessKey] | None = None) -> None:
+        self._keys = keys
+
+    @property
+    def is_demanded(self) -> bool:
+        return self._keys is not None
+
+    def check(self, fields: Mapping[str, str], body: bytes) -> AccessKey | None:
+        """Whose request it is; None when no keys are demanded. Raises RequestError."""
+        if self._keys is None:
+            return None
+        name = fields.get(ACCESS_KEY, "")
+        key = self._keys.get(name, _NOBODY)
+        expected = signature(key.secret, fields, body)
+        is_right = hmac.compare_digest(expected.encode(), fields.get(SIGNATURE, "").encode())
+        if key is _NOBODY or not is_right:
+            raise RequestError(
+                Response.NO_PERMISSION,
+                "the AccessKey is unknown or the Signature is wrong: give the client the keys that the door was given "
+                "(AclClientRPCHook with SessionCredentials)",
+            )
+        return key
+
+
+def require_group(key: AccessKey | None, group: str) -> None:
+    """RequestError when this key may not speak for this producer group."""
+    if key is not None and key.groups is not None and group not in key.groups:
+        raise RequestError(Response.NO_PERMISSION, f"the AccessKey {key.name} may not speak for the group {group}")
+
+
+def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
+    """HMAC-SHA1 of the values of all fields in the order of their names, and of the body."""
+    signed = "".join(value for name, value in sorted(fields.items()) if name not in _UNSIGNED)
+    # SHA-1 is what the clients use; as a HMAC it is not known to be weak.
+    return base64.b64encode(hmac.digest(secret, signed.encode() + body, hashlib.sha1)).decode()
+
+
+def read_keys(path: Path) -> Access:
+    """A TOML file with tables `[[key]]`: access_key, secret_key, and groups unless it may speak for all.
+
+    Raises UsageError.
+    """
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"the file of access keys {path} can not be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the file of access keys {path} is no TOML: {error}") from None
+    keys: dict[str, AccessKey] = {}
+    tables = given.get("key")
+    if set(given) != {"key"} or not isinstance(tables, list) or not tables:
+        raise UsageError(f"{path}: tables [[key]] are expected, at least one, and nothing else")
+    for number, table in enumerate(tables, 1):
+        key = _key_of(table, f"{path}: key {number}")
+        if key.name in keys:
+            raise UsageError(f"{path}: access_key {key.name!r} is there twice")
+        keys[key.name] = key
+    return Access(keys)
+
+
+def _key_of(table: object, where: str) -> AccessKey:
+    if not isinstance(table, dict) or not {"access_key", "secret_key"} <= set(table) <= {
+        "access_key",
+        "secret_key",
+        "groups",
+    }:
+        raise UsageError(f"{where} must have access_key and secret_key, may have groups, and nothing else")
+    name, secret, groups = table["access_key"], table["secret_key"], table.get("groups")
+    if not isinstance(name, str) or not name or not isinstance(secret, str) or len(secret) < _SHORTEST_SECRET:
+        raise UsageError(f"{where}: access_key is a text, secret_key one of {_SHORTEST_SECRET} characters or more")
+    if groups is not None and not (isinstance(groups, list) and all(isinstance(one, str) for one in groups)):
+        raise UsageError(f"{where}: groups must be a list of texts")
+    return AccessKey(name, secret.encode(), None if groups is None else frozenset(groups))

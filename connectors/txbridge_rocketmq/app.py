@@ -1,0 +1,234 @@
+"""A door as a process: Kafka first, then clients; and the other way round at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+from txbridge.client.checks.consumer import CheckConsumer, Group
+from txbridge.client.checks.request import CheckRequest
+from txbridge.client.kafka.connection import Connection as KafkaConnection
+from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.client.message import Limits
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.names import Names
+from txbridge.errors import UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.admin import KafkaUnreachableError
+from txbridge.kafka.log import librdkafka_logger
+from txbridge.log import get_logger
+from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
+from txbridge.worker.http.server import Web
+from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.door import Door, Setting
+from txbridge_rocketmq.ends import Ends
+from txbridge_rocketmq.identity import LARGEST_PARTITION
+from txbridge_rocketmq.metrics import Metrics
+from txbridge_rocketmq.options import DoorOptions
+from txbridge_rocketmq.outlet import Outlet
+from txbridge_rocketmq.server import Server
+from txbridge_rocketmq.topics import Topics
+
+#: Half messages and plain ones wait so long (ms) for company: half of the time that Kafka takes to acknowledge, as in
+#: txbridge's own client when many callers wait.
+_LINGER_MS = 0.5
+#: For a look at a topic: milliseconds, unless Kafka is away; a client waits three seconds for a route.
+_LOOK_S = 2.0
+#: HALF is looked at so often (s), as by txbridge's own client.
+_WATCH_S = 10.0
+#: Between attempts to reach Kafka at the start. An attempt itself waits for a connection.
+_START_PAUSE_S = 2.0
+#: At the end requests that are being handled are answered: a SEND waits for Kafka for three seconds.
+_PATIENCE_S = 5.0
+#: A door that leaves a group does so in milliseconds, unless Kafka is away.
+_LEAVE_GROUP_S = 3.0
+#: The event loop turns in milliseconds; a large body that is decompressed takes it for some tens of them.
+_ALIVE_S = 5.0
+#: Checks read and not yet handed to a client. They are handed over at once.
+_CHECKS_HELD = 2_000
+
+_log = get_logger("txbridge.rocketmq")
+
+
+def run(settings: WorkerSettings, options: DoorOptions) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Raises TxBridgeError when it can not begin: LayoutError, LocalProblemError, UsageError and others of Kafka's.
+    """
+    kafka = KafkaConnection(settings.bootstrap_servers)
+    admin = kafka_config.create(
+        AdminClient,
+        {
+            "logger": librdkafka_logger(),
+            **kafka_config.admin_config(settings.librdkafka),
+            "error_cb": kafka.on_error,
+        },
+    )
+    layout = _layout(settings, admin)
+    asyncio.run(_serve(settings, options, kafka, admin, layout))
+
+
+def _layout(settings: WorkerSettings, admin: AdminClient) -> Layout:
+    """What the topics are like. While Kafka can not be reached it waits: a container restarts no sooner for it."""
+    while True:
+        try:
+            return check_layout(admin, Names(settings.namespace), client=True)
+        except KafkaUnreachableError as error:
+            _log.warning("kafka_not_reached", reason=str(error), next="trying again")
+            time.sleep(_START_PAUSE_S)
+
+
+async def _serve(
+    settings: WorkerSettings, options: DoorOptions, kafka: KafkaConnection, admin: AdminClient, layout: Layout
+) -> None:
+    loop = asyncio.get_running_loop()
+    names, user = Names(settings.namespace), settings.librdkafka
+    metrics, watch = Metrics(), TopicWatch(names, layout.partitions)
+    if layout.partitions > LARGEST_PARTITION + 1:
+        raise UsageError(f"{names.half} has more than the {LARGEST_PARTITION + 1} partitions that an END can name")
+
+    def look(topic: str) -> int | KafkaError:
+        found = admin.list_topics(topic, timeout=_LOOK_S).topics[topic]
+        return len(found.partitions) if found.error is None else found.error
+
+    topics = Topics(look)
+    records = Outlet(
+        kafka_config.half_producer_config(user, max_message_bytes=layout.half_max_message_bytes, linger_ms=_LINGER_MS),
+        kafka,
+        "messages",
+    )
+    end_outlet = Outlet(kafka_config.end_producer_config(user), kafka, "ENDs")
+    server: Server | None = None
+    web: Web | None = None
+    door: Door | None = None
+    try:
+        for outlet, topic in ((records, names.half), (end_outlet, names.end)):
+            await asyncio.to_thread(outlet.start, loop, topic)
+        stopped = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        door_of: list[Door] = []
+        retention = layout.half_retention_ms
+        connections: set[Connection] = set()
+        server = Server(lambda: Connection(door_of[0]), connections, options.max_connections, options.tls)
+        port = server.listen(options.host, options.port)
+        if options.old_port:
+            server.listen(options.host, port - 2)
+        door = Door(
+            Setting(
+                names=names,
+                partitions=layout.partitions,
+                limits=Limits(layout.max_message_size, 2**31 - 1 if retention < 0 else retention // 1000),
+                secret=options.secret,
+                addresses=options.addresses or (f"{options.host}:{port}",),
+                access=options.access,
+                obstacle=lambda: watch.refusal,
+            ),
+            records,
+            Ends(end_outlet, names.end, f"door {socket.gethostname()}@{os.getpid()}"),
+            topics,
+            partial(_join, user, names, layout, kafka, admin),
+            metrics,
+            connections,
+            memory=options.memory,
+            max_groups=options.max_groups,
+        )
+        door_of.append(door)
+        if options.metrics_port:
+            web = Web(
+                options.metrics_host,
+                options.metrics_port,
+                metrics.registry,
+                {"/livez": lambda: _not_alive(loop), "/readyz": lambda: _not_ready(kafka, watch)},
+            )
+            web.start()
+        server.start()
+        watching = asyncio.create_task(_watch(watch, look))
+        _log.info(
+            "door_started",
+            port=port,
+            addresses=door.addresses,
+            namespace=names.namespace,
+            partitions=layout.partitions,
+            bootstrap_servers=settings.bootstrap_servers,
+            access_keys=options.access.is_demanded,
+            tls=options.tls is not None,
+        )
+        await stopped.wait()
+        _log.info("door_stopping", connections=len(connections))
+        watching.cancel()
+    finally:
+        if server is not None:
+            server.close()
+        if door is not None:
+            await door.close(_PATIENCE_S)
+        topics.close()
+        for outlet in (records, end_outlet):
+            await asyncio.to_thread(outlet.close)
+        if web is not None:
+            web.close()
+    _log.info("door_stopped")
+
+
+class _Membership:
+    """The door as a member of a group's checks."""
+
+    def __init__(self, consumer: CheckConsumer) -> None:
+        self._consumer = consumer
+
+    def close(self) -> None:
+        self._consumer.close(_LEAVE_GROUP_S)
+
+
+def _join(
+    user: dict[str, Any],
+    names: Names,
+    layout: Layout,
+    kafka: KafkaConnection,
+    admin: AdminClient,
+    group: str,
+    take: Callable[[CheckRequest, Callable[[], None]], None],
+) -> _Membership:
+    ensure_check_topic(admin, names, group, layout)
+    consumer = CheckConsumer(
+        kafka_config.check_consumer_config(user, group=names.check(group)),
+        kafka,
+        Group(group, names, layout.partitions),
+        take,
+        _CHECKS_HELD,
+        TopicWatch(names, layout.partitions),
+    )
+    consumer.start()
+    return _Membership(consumer)
+
+
+async def _watch(watch: TopicWatch, look: Callable[[str], int | KafkaError]) -> None:
+    """HALF must keep its partitions: nobody reads what would be written to others."""
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        await asyncio.to_thread(watch.step, look)
+
+
+def _not_alive(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """Why not, asked in another thread: the loop must answer."""
+    turned = threading.Event()
+    try:
+        loop.call_soon_threadsafe(turned.set)
+    except RuntimeError:
+        return ["the event loop is closed"]
+    return [] if turned.wait(_ALIVE_S) else [f"the event loop does not turn within {_ALIVE_S:.0f} s"]
+
+
+def _not_ready(kafka: KafkaConnection, watch: TopicWatch) -> list[str]:
+    reasons = ["Kafka can not be reached"] if kafka.is_lost else []
+    return [*reasons, watch.refusal] if watch.refusal else reasons

@@ -1,0 +1,114 @@
+"""Codes of RocketMQ's remoting protocol: what a client asks for, and how it is answered."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Request(IntEnum):
+    """Requests that the door knows by name; it serves some, and refuses the others with a sentence."""
+
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    #: The door asks: its own requests to a producer.
+    CHECK_TRANSACTION_STATE = 39
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    CHECK_CLIENT_CONFIG = 46
+    GET_ROUTEINFO_BY_TOPIC = 105
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    RESUME_CHECK_HALF_MESSAGE = 323
+    SEND_REPLY_MESSAGE = 324
+    SEND_REPLY_MESSAGE_V2 = 325
+    LITE_PULL_MESSAGE = 361
+    RECALL_MESSAGE = 370
+    QUERY_ASSIGNMENT = 400
+    POP_MESSAGE = 200050
+
+
+class Response(IntEnum):
+    """How a request is answered. A producer tries again by itself after some of them (docs/rocketmq.md)."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    INVALID_PARAMETER = 29
+
+
+_CONSUME = (
+    "the txbridge door takes messages from RocketMQ producers and has none for RocketMQ consumers: read the Kafka "
+    "topic of the same name with a Kafka consumer and isolation.level=read_committed"
+)
+#: What is refused, and what to do instead. All other codes that are not served get RocketMQ's own sentence.
+REFUSALS: dict[int, str] = {
+    **dict.fromkeys(
+        (
+            Request.PULL_MESSAGE,
+            Request.QUERY_CONSUMER_OFFSET,
+            Request.UPDATE_CONSUMER_OFFSET,
+            Request.SEARCH_OFFSET_BY_TIMESTAMP,
+            Request.GET_MAX_OFFSET,
+            Request.GET_MIN_OFFSET,
+            Request.GET_EARLIEST_MSG_STORETIME,
+            Request.CONSUMER_SEND_MSG_BACK,
+            Request.GET_CONSUMER_LIST_BY_GROUP,
+            Request.LOCK_BATCH_MQ,
+            Request.UNLOCK_BATCH_MQ,
+            Request.CHECK_CLIENT_CONFIG,
+            Request.LITE_PULL_MESSAGE,
+            Request.QUERY_ASSIGNMENT,
+            Request.POP_MESSAGE,
+        ),
+        _CONSUME,
+    ),
+    **dict.fromkeys(
+        (Request.QUERY_MESSAGE, Request.VIEW_MESSAGE_BY_ID),
+        "the txbridge door looks no messages up: `txbridge show` does, by the transaction's coordinates",
+    ),
+    Request.UPDATE_AND_CREATE_TOPIC: "the txbridge door creates no topics: create the topic in Kafka",
+    Request.RESUME_CHECK_HALF_MESSAGE: "the txbridge door resumes no messages: run `txbridge resume`",
+    **dict.fromkeys(
+        (Request.SEND_REPLY_MESSAGE, Request.SEND_REPLY_MESSAGE_V2),
+        "the txbridge door has no request-reply messages",
+    ),
+    Request.RECALL_MESSAGE: "the txbridge door has no delayed messages, so there is none to recall",
+}
+
+
+def refusal(code: int) -> str:
+    """Why a request that is not served is refused."""
+    return REFUSALS.get(code, f" request type {code} not supported")
+
+
+def consumer_refusal() -> str:
+    """What a consumer is told that introduces itself."""
+    return _CONSUME
+
+
+class RequestError(Exception):
+    """A request that is answered with this code and remark; nothing of it was done."""
+
+    def __init__(self, code: Response, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark

@@ -1,0 +1,155 @@
+"""Frames of RocketMQ's remoting protocol: one command each, its header as JSON or in RocketMQ's binary form."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: Of a header. The properties of a message are at most 32 KiB, which JSON's escapes can make six times as long.
+MAX_HEADER = 256 * 1024
+#: RocketMQ's own limit of a frame (com.rocketmq.remoting.frameMaxLength).
+MAX_FRAME = 16 * 1024 * 1024
+
+_JSON, _BINARY = 0, 1
+_RESPONSE, _ONEWAY = 1, 2
+#: RocketMQ 5.3.2. A client remembers it, and asks older brokers in older ways.
+_VERSION = 477
+#: One that RocketMQ's clients know: another name, and they can not read the frame.
+_LANGUAGE = "PYTHON"
+_WORD = struct.Struct(">i")
+_BINARY_FIXED = struct.Struct(">hBhiii")
+
+
+class FrameError(Exception):
+    """Bytes that are no frame. What follows on the connection can not be read either."""
+
+
+@dataclass(slots=True)
+class Command:
+    """A request or a response."""
+
+    code: int
+    opaque: int
+    flag: int = 0
+    remark: str | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    language: str = ""
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & _RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & _ONEWAY)
+
+
+def length_of(prefix: bytes | bytearray, max_frame: int = MAX_FRAME) -> int:
+    """The bytes that follow the first four of a frame. Raises FrameError."""
+    (length,) = _WORD.unpack_from(prefix)
+    if not 4 <= length <= max_frame:
+        raise FrameError(f"a frame of {length} bytes, not of 4 to {max_frame}")
+    return int(length)
+
+
+def decode(frame: bytes) -> Command:
+    """Read a frame behind its first four bytes. Raises FrameError and nothing else."""
+    if len(frame) < 4:
+        raise FrameError("no header")
+    (mark,) = _WORD.unpack_from(frame)
+    kind, length = mark >> 24 & 0xFF, mark & 0xFFFFFF
+    if length > len(frame) - 4 or length > MAX_HEADER:
+        raise FrameError(f"a header of {length} bytes in a frame of {len(frame)}")
+    header, body = frame[4 : 4 + length], frame[4 + length :]
+    if kind == _JSON:
+        return _decode_json(header, body)
+    if kind == _BINARY:
+        return _decode_binary(header, body)
+    raise FrameError(f"serialisation {kind} is neither JSON (0) nor ROCKETMQ (1)")
+
+
+def _decode_json(header: bytes, body: bytes) -> Command:
+    try:
+        given = json.loads(header)
+    except (ValueError, RecursionError):
+        raise FrameError("the header is no JSON") from None
+    if not isinstance(given, dict):
+        raise FrameError("the header is no JSON object")
+    numbers = [given.get("code"), given.get("opaque", 0), given.get("flag", 0)]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and -(2**31) <= one < 2**31 for one in numbers):
+        raise FrameError("code, opaque and flag must be numbers of 32 bits")
+    fields = given.get("extFields") or {}
+    remark = given.get("remark")
+    if not isinstance(fields, dict) or not (remark is None or isinstance(remark, str)):
+        raise FrameError("extFields must be an object, remark a text")
+    code, opaque, flag = numbers
+    texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items() if one is not None}
+    if not all(map(_is_text, [*texts, *texts.values(), remark or ""])):
+        raise FrameError("the header holds half of a surrogate pair")
+    return Command(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can express it: JSON's escapes can hold what it can not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _decode_binary(header: bytes, body: bytes) -> Command:
+    try:
+        code, language, _, opaque, flag, remark_length = _BINARY_FIXED.unpack_from(header)
+        remark, position = _text(header, _BINARY_FIXED.size, remark_length)
+        (fields_length,) = _WORD.unpack_from(header, position)
+        position += _WORD.size
+        if position + fields_length != len(header):
+            raise FrameError("extFields do not fill the header")
+        fields: dict[str, str] = {}
+        while position < len(header):
+            (length,) = struct.unpack_from(">h", header, position)
+            name, position = _text(header, position + 2, length)
+            (length,) = _WORD.unpack_from(header, position)
+            fields[name], position = _text(header, position + _WORD.size, length)
+    except (struct.error, UnicodeDecodeError):
+        raise FrameError("the header is not of RocketMQ's binary form") from None
+    return Command(code, opaque, flag, remark or None, fields, body, str(language))
+
+
+def _text(header: bytes, start: int, length: int) -> tuple[str, int]:
+    if not 0 <= length <= len(header) - start:
+        raise FrameError("a text is longer than the header")
+    return header[start : start + length].decode(), start + length
+
+
+def response(
+    request: Command, code: int, remark: str | None = None, fields: Mapping[str, str] | None = None, body: bytes = b""
+) -> bytes:
+    """The frame of an answer, as JSON, which RocketMQ's brokers answer in, too, whatever they were asked in.
+
+    `fields` may be empty: a client wants them to be there when a message is stored.
+    """
+    return _encode(code, request.opaque, _RESPONSE, remark, fields, body)
+
+
+def oneway(code: int, opaque: int, fields: Mapping[str, str], body: bytes) -> bytes:
+    """The frame of a request that is not answered."""
+    return _encode(code, opaque, _ONEWAY, None, fields, body)
+
+
+def _encode(
+    code: int, opaque: int, flag: int, remark: str | None, fields: Mapping[str, str] | None, body: bytes
+) -> bytes:
+    given: dict[str, object] = {"code": code}
+    if fields is not None:
+        given["extFields"] = dict(fields)
+    given |= {"flag": flag, "language": _LANGUAGE, "opaque": opaque}
+    if remark is not None:
+        given["remark"] = remark
+    given |= {"serializeTypeCurrentRPC": "JSON", "version": _VERSION}
+    header = json.dumps(given, separators=(",", ":")).encode()
+    return b"".join([_WORD.pack(4 + len(header) + len(body)), _WORD.pack(len(header)), header, body])

@@ -1,0 +1,113 @@
+"""Decisions to END: those of one half partition and group share records, and keep the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
+
+from txbridge.client.errors import explain
+from txbridge.client.log import report
+from txbridge.core.end_record import MAX_ENTRIES, MAX_REMARK, EndEntry, Source, encode_end
+from txbridge.core.names import short_id
+from txbridge_rocketmq.outlet import Outlet
+
+#: Decisions that may wait before new transactions are refused: more than a few thousand wait only while Kafka takes
+#: half messages but no ENDs. As in txbridge's own client.
+MAX_UNSETTLED = 20_000
+#: Encoded bytes of a record: half of Kafka's default max.message.bytes, as in txbridge's own client.
+_MAX_RECORD_BYTES = 500_000
+#: An entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
+_ENTRY_BYTES = 80
+#: librdkafka's queue is full: its records leave within milliseconds, or Kafka is away.
+_FULL_RETRY_S = 0.05
+
+#: Takes why Kafka has not acknowledged the decision; None: it has.
+Settled = Callable[[str | None], None]
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiting: deque[tuple[EndEntry, Settled]] = field(default_factory=deque)
+    in_flight: bool = False
+
+
+class Ends:
+    """Belongs to the event loop. A record at a time is in flight for each lane; the next gathers meanwhile."""
+
+    def __init__(self, outlet: Outlet, topic: str, client_id: str) -> None:
+        self._outlet = outlet
+        self._topic = topic
+        self._client_id = client_id
+        self._lanes: dict[tuple[str, int, Source], _Lane] = {}
+        #: Decisions that are neither acknowledged nor given up.
+        self.unsettled = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether decisions go out fast enough for another transaction."""
+        return self.unsettled < MAX_UNSETTLED
+
+    def submit(self, group: str, partition: int, source: Source, entry: EndEntry, settled: Settled) -> None:
+        """Send a decision on its way."""
+        where = (group, partition, source)
+        lane = self._lanes.get(where)
+        if lane is None:
+            lane = self._lanes[where] = _Lane()
+        lane.waiting.append((entry, settled))
+        self.unsettled += 1
+        if not lane.in_flight:
+            lane.in_flight = True
+            # At the end of this turn of the loop: what has come in together goes out together.
+            asyncio.get_running_loop().call_soon(self._send, where)
+
+    def _send(self, where: tuple[str, int, Source]) -> None:
+        group, partition, source = where
+        lane = self._lanes[where]
+        batch = _first_of(lane.waiting)
+        value, headers = encode_end([entry for entry, _ in batch], group, source, self._client_id)
+
+        def done(error: KafkaError | None, _partition: int, _offset: int) -> None:
+            self._done(where, batch, error)
+
+        if not self._outlet.send(self._topic, value, None, headers, done, partition=partition):
+            lane.waiting.extendleft(reversed(batch))
+            asyncio.get_running_loop().call_later(_FULL_RETRY_S, self._send, where)
+
+    def _done(
+        self, where: tuple[str, int, Source], batch: list[tuple[EndEntry, Settled]], error: KafkaError | None
+    ) -> None:
+        lane = self._lanes[where]
+        self.unsettled -= len(batch)
+        if lane.waiting:
+            self._send(where)
+        else:
+            del self._lanes[where]
+        if error is not None:
+            report(
+                logging.ERROR,
+                "end_not_acknowledged",
+                transactions=len(batch),
+                first=short_id(batch[0][0].transaction_id),
+                partition=where[1],
+                error=error.name(),
+                next="the worker will ask check_local_transaction",
+            )
+        reason = None if error is None else explain(error)
+        for _, settled in batch:
+            settled(reason)
+
+
+def _first_of(waiting: deque[tuple[EndEntry, Settled]]) -> list[tuple[EndEntry, Settled]]:
+    taken: list[tuple[EndEntry, Settled]] = []
+    size = 0
+    while waiting and len(taken) < MAX_ENTRIES:
+        size += _ENTRY_BYTES if waiting[0][0].remark is None else _ENTRY_BYTES + MAX_REMARK
+        if taken and size > _MAX_RECORD_BYTES:
+            break
+        taken.append(waiting.popleft())
+    return taken

@@ -1,0 +1,212 @@
+"""Producer groups that are connected: the door is a member of their checks for exactly as long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from txbridge.client.checks.request import CheckRequest
+from txbridge.errors import TxBridgeError
+from txbridge.log import get_logger
+from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.metrics import Metrics
+from txbridge_rocketmq.topics import NoAnswerError, Topics
+
+#: Groups of plain producers are looked up again so often (s): another door may have made the check topic of one
+#: meanwhile. Clients introduce themselves every 30 s.
+_LOOK_EVERY_S = 30.0
+#: After Kafka did not let the door join (s); a first check comes after six seconds.
+_RETRY_S = 2.0
+#: Names of groups that have sent transactions; the oldest is forgotten first, and then looked up like any other.
+_MAX_KNOWN = 10_000
+
+_log = get_logger("txbridge.rocketmq")
+
+
+class Membership(Protocol):
+    """A consumer of a group's checks. `close` blocks for up to three seconds."""
+
+    def close(self) -> None: ...
+
+
+#: Takes a check, in a thread of its own, and what is to be called when it is settled.
+Taker = Callable[[CheckRequest, Callable[[], None]], None]
+#: Joins a group; blocks. Raises TxBridgeError.
+Join = Callable[[str, Taker], Membership]
+#: Sends a check to one of these connections, the best first; whether it could.
+Ask = Callable[[str, CheckRequest, list[Connection]], None]
+
+
+@dataclass(slots=True)
+class _Group:
+    members: dict[Connection, None] = field(default_factory=dict)
+    is_transactional: bool = False
+    looked: float = -_LOOK_EVERY_S
+    membership: Membership | None = None
+    task: asyncio.Task[None] | None = None
+    #: Checks that came while nobody was connected any more; gone with the membership, so that others get them.
+    waiting: list[tuple[CheckRequest, Callable[[], None]]] = field(default_factory=list)
+    next_member: int = 0
+
+
+class Groups:
+    """Belongs to the event loop; joining and leaving run in threads."""
+
+    def __init__(
+        self, topics: Topics, check_topic: Callable[[str], str], join: Join, ask: Ask, metrics: Metrics, most: int
+    ) -> None:
+        self._topics = topics
+        self._check_topic = check_topic
+        self._join = join
+        self._ask = ask
+        self._metrics = metrics
+        self._most = most
+        self._groups: dict[str, _Group] = {}
+        #: Groups that have sent transactions through this door.
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._joined = 0
+        self._is_closing = False
+
+    def introduce(self, connection: Connection, names: frozenset[str]) -> None:
+        """A heartbeat: these are the groups of the connection from now on."""
+        for gone in connection.groups - names:
+            self._leave(connection, gone)
+        connection.groups = names
+        for name in names:
+            group = self._groups.setdefault(name, _Group())
+            group.members[connection] = None
+            if name in self._known:
+                group.is_transactional = True
+            if group.is_transactional:
+                self._hand_out(name, group)
+                self._settle(name, group)
+            elif time.monotonic() - group.looked >= _LOOK_EVERY_S:
+                group.looked = time.monotonic()
+                self._spawn(self._look(name))
+
+    def forget(self, connection: Connection, name: str) -> None:
+        """The producer of this group has said good-bye."""
+        if name in connection.groups:
+            connection.groups -= {name}
+            self._leave(connection, name)
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is closed."""
+        for name in connection.groups:
+            self._leave(connection, name)
+        connection.groups = frozenset()
+
+    def transactional(self, name: str) -> None:
+        """The group sends a transaction, so there will be checks."""
+        if name in self._known:
+            return
+        self._known[name] = None
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+        group = self._groups.get(name)
+        if group is not None:
+            group.is_transactional = True
+            self._settle(name, group)
+
+    async def close(self) -> None:
+        """Leave all groups."""
+        self._is_closing = True
+        for name, group in self._groups.items():
+            self._settle(name, group)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _leave(self, connection: Connection, name: str) -> None:
+        group = self._groups[name]
+        group.members.pop(connection, None)
+        self._settle(name, group)
+
+    async def _look(self, name: str) -> None:
+        """Whether it has ever been asked for the outcome of a transaction."""
+        try:
+            found = await self._topics.partitions(self._check_topic(name))
+        except NoAnswerError:
+            return
+        group = self._groups.get(name)
+        if found and group is not None:
+            group.is_transactional = True
+            self._settle(name, group)
+
+    def _settle(self, name: str, group: _Group) -> None:
+        """See to it that the door is a member exactly if it should be."""
+        if group.task is None:
+            if self._wants(group) == (group.membership is not None):
+                self._clean(name, group)
+                return
+            group.task = self._spawn(self._reconcile(name, group))
+
+    def _wants(self, group: _Group) -> bool:
+        return group.is_transactional and bool(group.members) and not self._is_closing
+
+    async def _reconcile(self, name: str, group: _Group) -> None:
+        try:
+            while self._wants(group) != (group.membership is not None):
+                if group.membership is not None:
+                    await self._part(name, group)
+                elif self._joined >= self._most:
+                    _log.error("too_many_groups", group=name, most=self._most, next="its checks are not answered here")
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    await self._become_member(name, group)
+        finally:
+            group.task = None
+        self._clean(name, group)
+
+    async def _become_member(self, name: str, group: _Group) -> None:
+        loop = asyncio.get_running_loop()
+
+        def take(request: CheckRequest, settled: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(self._take, name, group, request, settled)
+
+        self._joined += 1
+        try:
+            group.membership = await asyncio.to_thread(self._join, name, take)
+        except TxBridgeError as error:
+            self._joined -= 1
+            _log.error("group_not_joined", group=name, error=str(error), next="trying again")
+            await asyncio.sleep(_RETRY_S)
+        else:
+            self._metrics.groups.set(self._joined)
+            _log.info("group_joined", group=name, connections=len(group.members))
+
+    async def _part(self, name: str, group: _Group) -> None:
+        membership, group.membership = group.membership, None
+        assert membership is not None
+        await asyncio.to_thread(membership.close)
+        group.waiting.clear()
+        self._joined -= 1
+        self._metrics.groups.set(self._joined)
+        _log.info("group_left", group=name)
+
+    def _clean(self, name: str, group: _Group) -> None:
+        if not group.members and group.membership is None and group.task is None:
+            self._groups.pop(name, None)
+
+    def _take(self, name: str, group: _Group, request: CheckRequest, settled: Callable[[], None]) -> None:
+        group.waiting.append((request, settled))
+        self._hand_out(name, group)
+
+    def _hand_out(self, name: str, group: _Group) -> None:
+        while group.waiting and group.members:
+            request, settled = group.waiting.pop(0)
+            members = list(group.members)
+            first = group.next_member % len(members)
+            group.next_member += 1
+            self._ask(name, request, members[first:] + members[:first])
+            settled()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

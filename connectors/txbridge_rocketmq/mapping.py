@@ -1,0 +1,155 @@
+"""A RocketMQ message as a Kafka record, and back as its producer knows it. docs/rocketmq.md describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from txbridge.client.message import Limits, Message, MessageExt, check_limits, check_message
+from txbridge.core.names import CHECK_IMMUNITY_TIME, CHECK_TIMES, Names, is_group, is_reserved_header, is_topic
+from txbridge.errors import UsageError
+from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.identity import packed
+from txbridge_rocketmq.message import Address, StoredMessage, parse_address
+from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY
+
+KEYS, SHARDING_KEY, WAIT = "KEYS", "__SHARDINGKEY", "WAIT"
+#: Before properties whose names txbridge reserves, and before those that begin so themselves.
+PREFIX = "ROCKETMQ_"
+FLAG, BORN_HOST = "ROCKETMQ_FLAG", "ROCKETMQ_BORN_HOST"
+
+#: What is no header: WAIT is for the broker alone, and the half message says the others in its own way.
+_NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME})
+_TRANSACTION_ID = "__transactionId__"
+
+
+def header_name(name: str) -> str:
+    """The name of the header that carries a property."""
+    return f"{PREFIX}{name}" if is_reserved_header(name) or name.startswith(PREFIX) else name
+
+
+def key_of(properties: Mapping[str, str]) -> bytes | None:
+    """The sharding key, else the first of the message's keys."""
+    if key := properties.get(SHARDING_KEY):
+        return key.encode()
+    keys = properties.get(KEYS, "").split()
+    return keys[0].encode() if keys else None
+
+
+def record_of(
+    topic: str,
+    body: bytes,
+    properties: Mapping[str, str],
+    *,
+    flag: int,
+    born: int,
+    now: int,
+    born_host: str,
+    queue_id: int,
+    limits: Limits,
+) -> Message:
+    """What goes to Kafka. Raises RequestError for what can not.
+
+    The client's clock tells when the message was born, unless it is ahead of the door's: a time in the future, Kafka
+    would refuse at a commit.
+    """
+    headers = [(header_name(name), value) for name, value in properties.items() if name not in _NOT_CARRIED]
+    if flag:
+        headers.append((FLAG, str(flag)))
+    headers.append((BORN_HOST, born_host))
+    try:
+        message = Message(
+            topic,
+            body,
+            key_of(properties),
+            headers,
+            timestamp=min(born, now) if born > 0 else None,
+            partition=queue_id if queue_id >= 0 else None,
+            check_immunity_time=_immunity(properties.get(CHECK_IMMUNITY_TIME, "")),
+        )
+        check_message(message, Names())
+        check_limits(message, limits)
+    except UsageError as error:
+        raise RequestError(Response.MESSAGE_ILLEGAL, str(error)) from None
+    return message
+
+
+def _immunity(text: str) -> int | None:
+    """As RocketMQ reads it: what is no whole number counts as absent, and so does -1."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def check_group(group: str, names: Names) -> None:
+    """RequestError for a producer group that the protocol does not take."""
+    if not is_group(group) or not is_topic(names.check(group)):
+        raise RequestError(
+            Response.INVALID_PARAMETER,
+            f"{group[:80]!r} can not be a producer group here: it takes 1 to 200 characters of A-Z a-z 0-9 . _ -",
+        )
+
+
+def check_topic(topic: str, names: Names) -> None:
+    """RequestError for a topic that Kafka does not take, or that is none of the clients' business."""
+    if not is_topic(topic):
+        raise RequestError(
+            Response.TOPIC_NOT_EXIST,
+            f"{topic[:80]!r} can not be a topic of Kafka: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
+        )
+    if names.is_forbidden(topic):
+        raise RequestError(Response.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+
+
+def properties_of(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
+    """The properties that the producer gave, from headers of a record."""
+    found = {}
+    for name, value in headers:
+        if name not in {FLAG, BORN_HOST} and value is not None:
+            found[name.removeprefix(PREFIX)] = value.decode(errors="replace")
+    return found
+
+
+def uniq_key_of(message: MessageExt) -> str | None:
+    """The producer's own name of the transaction; None when no door has prepared it."""
+    value = dict(message.headers).get(header_name(UNIQ_KEY))
+    return None if value is None else value.decode(errors="replace")
+
+
+def checked(message: MessageExt, group: str, store_host: Address) -> StoredMessage:
+    """The message of a check as its producer knows it: its transaction id is its UNIQ_KEY, which it has."""
+    headers = dict(message.headers)
+    properties = properties_of(message.headers)
+    uniq_key = properties[UNIQ_KEY]
+    properties |= {
+        UNIQ_KEY: uniq_key,
+        _TRANSACTION_ID: uniq_key,
+        TRAN_MSG: "true",
+        PGROUP: group,
+        "REAL_TOPIC": message.topic,
+        CHECK_TIMES: str(message.check_times),
+        WAIT: "false",
+    }
+    if message.partition is not None:
+        properties["REAL_QID"] = str(message.partition)
+    if message.check_immunity_time is not None:
+        properties[CHECK_IMMUNITY_TIME] = str(message.check_immunity_time)
+    born = message.born_timestamp or 0
+    return StoredMessage(
+        topic=message.topic,
+        queue_id=message.partition or 0,
+        queue_offset=message.half_offset,
+        physical_offset=packed(message.half_partition, message.half_offset),
+        flag=_flag(headers.get(FLAG)),
+        body=message.value or b"",
+        properties=properties,
+        born=message.timestamp or born,
+        stored=born,
+        born_host=parse_address((headers.get(BORN_HOST) or b"").decode(errors="replace")),
+        store_host=store_host,
+    )
+
+
+def _flag(value: bytes | None) -> int:
+    try:
+        number = int(value or b"0")
+    except ValueError:
+        return 0
+    return number if -(2**31) <= number < 2**31 else 0

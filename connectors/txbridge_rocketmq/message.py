@@ -1,0 +1,182 @@
+"""RocketMQ's messages as bytes: properties, the store format of a single message, and a batch from a client."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from txbridge_rocketmq.codes import RequestError, Response
+
+#: Of a message's properties, encoded: RocketMQ stores their length in a short.
+MAX_PROPERTIES = 32_767
+
+COMPRESSED = 1
+PREPARED = 4
+#: Both bits of the transaction's state.
+TRANSACTION_MASK = 12
+_BORN_HOST_V6, _STORE_HOST_V6 = 16, 32
+#: Where the kind of compression stands: LZ4 1, ZSTD 2, ZLIB 3; 0 is zlib, of clients that know no other.
+_COMPRESSION_SHIFT, _COMPRESSION_MASK = 8, 7
+_ZLIB = frozenset({0, 3})
+_COMPRESSIONS = {1: "LZ4", 2: "ZSTD"}
+
+_MAGIC = 0xDAA320A7 - (1 << 32)
+
+Address = tuple[IPv4Address | IPv6Address, int]
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """`name 0x01 value 0x02 ...`; an entry without a value is none, as for RocketMQ."""
+    if len(text) > MAX_PROPERTIES or len(text.encode()) > MAX_PROPERTIES:
+        raise RequestError(Response.MESSAGE_ILLEGAL, f"the properties take more than {MAX_PROPERTIES} bytes")
+    found: dict[str, str] = {}
+    for entry in text.split("\x02"):
+        name, separator, value = entry.partition("\x01")
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+
+def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
+    """The body as the application sent it. Raises RequestError; never makes more than `limit` bytes of it."""
+    if not sys_flag & COMPRESSED:
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+    kind = sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
+    if kind not in _ZLIB:
+        name = _COMPRESSIONS.get(kind, f"kind {kind}")
+        raise RequestError(
+            Response.MESSAGE_ILLEGAL,
+            f"the body is compressed with {name}, which the txbridge door does not read: leave the client at ZLIB, its "
+            "default (rocketmq.message.compressType)",
+        )
+    stream = zlib.decompressobj()
+    try:
+        text = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise RequestError(Response.MESSAGE_ILLEGAL, f"the compressed body can not be read: {error}") from None
+    if len(text) > limit:
+        raise _too_large(limit)
+    if not stream.eof:
+        raise RequestError(Response.MESSAGE_ILLEGAL, "the compressed body is cut off")
+    return text
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(
+        Response.MESSAGE_ILLEGAL,
+        f"the body has more than the {limit} bytes that the half topic allows (max_message_size of the topic plan)",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as a broker gives it away."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    body: bytes
+    properties: Mapping[str, str]
+    #: ms.
+    born: int
+    stored: int
+    born_host: Address
+    store_host: Address
+
+    def encode(self) -> bytes:
+        """In the format of the commit log, which clients read."""
+        born_host, born_v6 = _host(self.born_host)
+        store_host, store_v6 = _host(self.store_host)
+        sys_flag = (_BORN_HOST_V6 if born_v6 else 0) | (_STORE_HOST_V6 if store_v6 else 0)
+        topic, properties = self.topic.encode(), encode_properties(self.properties).encode()
+        parts = [
+            struct.pack(">iIii", _MAGIC, zlib.crc32(self.body) & 0x7FFFFFFF, self.queue_id, self.flag),
+            struct.pack(">qqiq", self.queue_offset, self.physical_offset, sys_flag, self.born),
+            born_host,
+            struct.pack(">q", self.stored),
+            store_host,
+            struct.pack(">iq", 0, 0),
+            struct.pack(">i", len(self.body)),
+            self.body,
+            struct.pack(">B", len(topic)),
+            topic,
+            struct.pack(">h", len(properties)),
+            properties,
+        ]
+        return struct.pack(">i", 4 + sum(map(len, parts))) + b"".join(parts)
+
+
+def _host(address: Address) -> tuple[bytes, bool]:
+    ip, port = address
+    return ip.packed + struct.pack(">i", port), ip.version == 6
+
+
+def address_of(host: str, port: int) -> Address:
+    """An address of a socket; of IPv4 also where a socket for both calls it an address of IPv6."""
+    ip = ip_address(host.partition("%")[0])
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return ip, port
+
+
+def parse_address(text: str | None) -> Address:
+    """`ip:port`, as `text_of` writes it; nobody's when it is no such text."""
+    host, _, port = (text or "").rpartition(":")
+    try:
+        number = int(port)
+        if 0 <= number < 65_536:
+            return address_of(host.strip("[]"), number)
+    except ValueError:
+        pass
+    return IPv4Address(0), 0
+
+
+def text_of(address: Address) -> str:
+    ip, port = address
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedMessage:
+    """One message of a batch."""
+
+    flag: int
+    body: bytes
+    properties: dict[str, str]
+
+
+#: Total size, magic, CRC, flag, and the length of the body.
+_BATCHED = struct.Struct(">iiiii")
+
+
+def parse_batch(body: bytes) -> Iterator[BatchedMessage]:
+    """The messages of a SEND_BATCH_MESSAGE. Raises RequestError."""
+    position = 0
+    while position < len(body):
+        try:
+            size, _, _, flag, length = _BATCHED.unpack_from(body, position)
+            start = position + _BATCHED.size
+            (properties,) = struct.unpack_from(">h", body, start + length)
+            end = start + length + 2 + properties
+            if length < 0 or properties < 0 or size != end - position or end > len(body):
+                raise _no_batch()
+            text = body[end - properties : end].decode()
+        except (struct.error, UnicodeDecodeError):
+            raise _no_batch() from None
+        yield BatchedMessage(flag, body[start : start + length], parse_properties(text))
+        position = end
+
+
+def _no_batch() -> RequestError:
+    return RequestError(Response.MESSAGE_ILLEGAL, "the body is not the batch of messages that it claims to be")

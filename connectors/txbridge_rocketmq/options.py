@@ -1,0 +1,143 @@
+"""What a door is told, and what of it can not work."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from txbridge.errors import UsageError
+from txbridge_rocketmq.access import Access, read_keys
+
+#: Where the secret may stand instead of in a file.
+SECRET_VARIABLE = "TXBRIDGE_ROCKETMQ_SECRET"  # noqa: S105  a name
+#: Characters: too many to be tried out, also of letters and digits alone.
+SHORTEST_SECRET = 32
+#: RocketMQ's own ports: of its name server.
+DEFAULT_LISTEN = "127.0.0.1:9876"
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DoorOptions:
+    """All of it checked."""
+
+    host: str
+    port: int
+    addresses: tuple[str, ...]
+    secret: bytes
+    access: Access
+    tls: ssl.SSLContext | None
+    metrics_host: str
+    #: 0: none.
+    metrics_port: int
+    #: Clients of RocketMQ 4.4 and before send to the port two below.
+    old_port: bool
+    #: Bytes of requests that are being read or answered.
+    memory: int
+    max_connections: int
+    max_groups: int
+
+    def __repr__(self) -> str:
+        return f"DoorOptions({self.host}:{self.port})"
+
+
+def door_options(
+    *,
+    listen: str = DEFAULT_LISTEN,
+    advertised: str = "",
+    secret_file: Path | None = None,
+    access_keys: Path | None = None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+    metrics_host: str = "127.0.0.1",
+    metrics_port: int = 0,
+    old_port: bool = False,
+    memory_mib: int = 256,
+    max_connections: int = 5_000,
+    max_groups: int = 500,
+    environ: Mapping[str, str] = os.environ,
+) -> DoorOptions:
+    """Check what the command was told. Raises UsageError with what to do."""
+    host, port = _address(listen, "--listen", smallest_port=0)
+    addresses = tuple(one.strip() for one in advertised.split(",")) if advertised else ()
+    for one in addresses:
+        _address(one, "--advertised", smallest_port=1)
+    if not addresses and host in {"", "0.0.0.0", "::"}:  # noqa: S104  told not to hand it out
+        raise UsageError(
+            f"--listen {listen} is no address that clients can be told: give --advertised HOST:PORT, the address by "
+            "which they reach this door (of several doors: all addresses, the same list at each)"
+        )
+    if old_port and port and port < 3:
+        raise UsageError(f"--old-port needs a port two below that of --listen, which is {port}")
+    if memory_mib < 32:
+        raise UsageError(f"--memory must be at least 32 MiB, not {memory_mib}: a single frame may have 16")
+    return DoorOptions(
+        host=host,
+        port=port,
+        addresses=addresses,
+        secret=read_secret(secret_file, environ),
+        access=Access() if access_keys is None else read_keys(access_keys),
+        tls=_tls(tls_certificate, tls_key),
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        old_port=old_port,
+        memory=memory_mib * _MIB,
+        max_connections=max_connections,
+        max_groups=max_groups,
+    )
+
+
+def read_secret(file: Path | None, environ: Mapping[str, str]) -> bytes:
+    """The secret of the deployment, from a file or from the environment. Raises UsageError."""
+    given = environ.get(SECRET_VARIABLE, "")
+    if file is not None and given:
+        raise UsageError(f"the secret is given twice: by --secret-file and by {SECRET_VARIABLE}")
+    if file is not None:
+        try:
+            text = file.read_text("utf-8").strip()
+            everybody = file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the secret can not be read from {file}: {error}") from None
+        if everybody:
+            raise UsageError(f"every user of this machine can read or write the secret in {file}: chmod 600 {file}")
+    elif given:
+        text = given.strip()
+    else:
+        raise UsageError(
+            "the door needs a secret, the same for all doors of a namespace: --secret-file FILE, or "
+            f"{SECRET_VARIABLE}. `openssl rand -hex 32` makes one"
+        )
+    if len(text) < SHORTEST_SECRET:
+        raise UsageError(
+            f"the secret has {len(text)} characters, and {SHORTEST_SECRET} are needed: transaction ids could be "
+            "guessed. `openssl rand -hex 32` makes one"
+        )
+    return text.encode()
+
+
+def _address(text: str, flag: str, *, smallest_port: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or not smallest_port <= int(port) <= 65_535:
+        raise UsageError(f"{flag} {text!r} is no HOST:PORT")
+    if smallest_port and not host:
+        raise UsageError(f"{flag} {text!r} names no host")
+    return host.strip("[]"), int(port)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("TLS needs both --tls-certificate and --tls-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"the certificate {certificate} with the key {key} can not be used: {error}") from None
+    return context

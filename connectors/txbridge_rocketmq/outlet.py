@@ -1,0 +1,103 @@
+"""Records to Kafka from an event loop: a producer, and a thread that serves its delivery reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as Record
+
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.producer import Wire
+from txbridge.client.log import report
+from txbridge.core.names import Headers
+from txbridge.kafka.errors import MSG_TIMED_OUT
+
+#: The thread is woken by every delivery report; this bounds how late it notices that it shall end.
+_SERVE_S = 0.1
+
+#: Takes the error or None, the partition and the offset (-1: not known), in the event loop.
+Delivered = Callable[[KafkaError | None, int, int], None]
+
+
+class Outlet:
+    """All of it but `_run` and `_report` belongs to the event loop."""
+
+    def __init__(self, config: Mapping[str, Any], connection: Connection, what: str) -> None:
+        self._wire = Wire(config, connection)
+        self._connection = connection
+        self._what = what
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+        self._reports: deque[tuple[Delivered, KafkaError | None, int, int]] = deque()
+        self._thread = threading.Thread(target=self._run, name=f"txbridge-{what.replace(' ', '-')}", daemon=True)
+
+    def start(self, loop: asyncio.AbstractEventLoop, topic: str) -> None:
+        """Connect, for which it may take half a second, and serve from now on."""
+        self._loop = loop
+        self._wire.connect(topic)
+        self._thread.start()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        done: Delivered,
+        *,
+        partition: int = -1,
+        timestamp: int | None = None,
+    ) -> bool:
+        """Hand a record over; `done` will be called. False when too many are on their way."""
+        try:
+            self._wire.produce(
+                topic, value, key, headers, partial(self._report, done), partition, timestamp=timestamp or 0
+            )
+        except BufferError:
+            return False
+        except KafkaException as failure:
+            assert self._loop is not None
+            self._loop.call_soon(done, failure.args[0], -1, -1)
+        return True
+
+    def close(self) -> None:
+        """What is not acknowledged by now fails; may take a second."""
+        self._stopping = True
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._wire.close()
+        self._hand_over()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._wire.serve(_SERVE_S)
+            except Exception as error:  # noqa: BLE001  a callback in the user's settings: the thread must live on
+                report(logging.ERROR, "kafka_callback_raised", exception=error)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._reports and self._loop is not None and not self._loop.is_closed():
+            # Once for all that came together: each wakes the loop.
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        while self._reports:
+            done, error, partition, offset = self._reports.popleft()
+            done(error, partition, offset)
+
+    def _report(self, done: Delivered, error: KafkaError | None, record: Record) -> None:
+        if error is None:
+            self._connection.works()
+        elif error.code() == MSG_TIMED_OUT:
+            self._connection.gave_up(self._what, record.latency() or 0.0)
+        partition, offset = record.partition(), record.offset()
+        known = error is None and partition is not None and offset is not None
+        self._reports.append((done, error, partition if known else -1, offset if known else -1))  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""Requests of producers as values: SEND in its three forms, and END_TRANSACTION."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txbridge.core.end_record import Decision
+from txbridge_rocketmq.codes import Request, RequestError, Response
+from txbridge_rocketmq.command import Command
+from txbridge_rocketmq.identity import unpacked
+from txbridge_rocketmq.message import PREPARED, TRANSACTION_MASK, parse_properties
+
+_NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
+#: The short names of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, by those of SEND_MESSAGE.
+_SHORT = {
+    "producerGroup": "a",
+    "topic": "b",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "batch": "m",
+}
+#: Properties that ask for a delay.
+DELAYS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+TRAN_MSG, PGROUP, UNIQ_KEY = "TRAN_MSG", "PGROUP", "UNIQ_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message, or a batch of them."""
+
+    group: str
+    topic: str
+    #: Below 0: any.
+    queue_id: int
+    sys_flag: int
+    #: ms, by the clock of the client.
+    born: int
+    flag: int
+    properties: dict[str, str]
+    is_batch: bool
+
+    @property
+    def is_transactional(self) -> bool:
+        """As RocketMQ decides it: by the property, not by the flag."""
+        return self.properties.get(TRAN_MSG, "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What became of a local transaction."""
+
+    group: str
+    #: The client's name of the transaction.
+    uniq_key: str
+    half_partition: int
+    half_offset: int
+    decision: Decision
+    is_answer: bool
+    #: The number of the check that is answered.
+    check_times: int | None
+    remark: str | None
+
+
+def parse_send(command: Command) -> Send:
+    """Read a SEND. Raises RequestError."""
+    short = command.code != Request.SEND_MESSAGE
+    fields = {long: command.fields.get(_SHORT[long] if short else long, "") for long in _SHORT}
+    is_batch = command.code == Request.SEND_BATCH_MESSAGE or fields["batch"] == "true"
+    send = Send(
+        group=_text(fields, "producerGroup"),
+        topic=_text(fields, "topic"),
+        queue_id=_number(fields, "queueId"),
+        sys_flag=_number(fields, "sysFlag"),
+        born=_number(fields, "bornTimestamp"),
+        flag=_number(fields, "flag"),
+        properties=parse_properties(fields["properties"]),
+        is_batch=is_batch,
+    )
+    if not -(2**31) <= send.flag < 2**31 or not 0 <= send.sys_flag < 2**31:
+        raise RequestError(Response.INVALID_PARAMETER, "flag and sysFlag are numbers of 32 bits")
+    if not command.body:
+        raise RequestError(Response.MESSAGE_ILLEGAL, "the body is empty")
+    if is_batch and send.is_transactional:
+        raise RequestError(Response.MESSAGE_ILLEGAL, "a batch can not be transactional")
+    if send.sys_flag & TRANSACTION_MASK and not send.is_transactional:
+        kind = "PREPARED" if send.sys_flag & TRANSACTION_MASK == PREPARED else "COMMIT or ROLLBACK"
+        raise RequestError(
+            Response.MESSAGE_ILLEGAL,
+            f"sysFlag says {kind}, but the property {TRAN_MSG} is not true: nobody would see it",
+        )
+    refuse_delay(send.properties)
+    return send
+
+
+def refuse_delay(properties: Mapping[str, str]) -> None:
+    """RequestError for a message that is to be delivered later: at once would be wrong, and silently so."""
+    found = next((name for name in DELAYS if properties.get(name, "0") != "0"), None)
+    if found is not None:
+        raise RequestError(
+            Response.MESSAGE_ILLEGAL,
+            f"the txbridge door has no delayed messages: send it without {found}, when it is due",
+        )
+
+
+_DECISIONS = {decision.value: decision for decision in Decision}
+
+
+def parse_end(command: Command) -> End:
+    """Read an END_TRANSACTION. Raises RequestError."""
+    fields = command.fields
+    decision = _DECISIONS.get(_number(fields, "commitOrRollback"))
+    if decision is None:
+        raise RequestError(Response.SYSTEM_ERROR, "commitOrRollback field wrong: 8, 12 or 0 is expected")
+    uniq_key = fields.get("transactionId") or fields.get("msgId", "")
+    if not uniq_key:
+        raise RequestError(Response.INVALID_PARAMETER, "transactionId and msgId are missing")
+    partition, offset = unpacked(_number(fields, "commitLogOffset"))
+    is_answer = fields.get("fromTransactionCheck", "").lower() == "true"
+    check_times, same_offset = unpacked(_number(fields, "tranStateTableOffset"))
+    if same_offset != offset or (check_times and not is_answer):
+        raise RequestError(Response.SYSTEM_ERROR, "The transaction state table offset wrong")
+    group = _text(fields, "producerGroup")
+    return End(group, uniq_key, partition, offset, decision, is_answer, check_times or None, command.remark)
+
+
+def _text(fields: Mapping[str, str], name: str) -> str:
+    if not fields.get(name):
+        raise RequestError(Response.INVALID_PARAMETER, f"{name} is missing")
+    return fields[name]
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    text = _text(fields, name)
+    if _NUMBER.match(text) is None:
+        raise RequestError(Response.INVALID_PARAMETER, f"{name} is no number: {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,44 @@
+"""Answers of a name server: every door is a broker, and every partition of a topic one of its queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+#: RocketMQ's topic for topics that do not exist. Nothing is created here, but clients learn the address by it.
+DEFAULT_TOPIC = "TBW102"
+DEFAULT_QUEUES = 4
+
+_CLUSTER = "txbridge"
+#: To read and to write: a client drops a queue that it may not read from some of its lists.
+_PERMISSION = 6
+
+
+def broker_name(address: str) -> str:
+    """The same at every door: a client finds the address of an END by it."""
+    return f"door-{address}"
+
+
+def route(addresses: Sequence[str], queues: int) -> bytes:
+    """Where a topic can be sent to: any door takes messages for any partition."""
+    brokers = [
+        {
+            "brokerAddrs": {"0": address},
+            "brokerName": broker_name(address),
+            "cluster": _CLUSTER,
+            "enableActingMaster": False,
+        }
+        for address in addresses
+    ]
+    data = [
+        {
+            "brokerName": broker_name(address),
+            "perm": _PERMISSION,
+            "readQueueNums": queues,
+            "topicSysFlag": 0,
+            "writeQueueNums": queues,
+        }
+        for address in addresses
+    ]
+    answer = {"brokerDatas": brokers, "filterServerTable": {}, "queueDatas": data}
+    return json.dumps(answer, separators=(",", ":")).encode()

@@ -1,0 +1,148 @@
+"""Listening: one port for name server and broker, plain or TLS by the first byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from txbridge.errors import LocalProblemError
+from txbridge.log import get_logger
+from txbridge_rocketmq.connection import Connection
+
+#: Connections that the kernel holds while the loop is busy; a restart brings all clients back at once.
+_BACKLOG = 1_024
+#: Who connects and says nothing for so long (s) is cut off: a client speaks at once, a probe closes at once.
+_FIRST_BYTE_S = 30.0
+#: A handshake is three ways through the network.
+_HANDSHAKE_S = 10.0
+#: When the process has no file descriptor left: connections end all the time.
+_EXHAUSTED_PAUSE_S = 0.2
+#: How often connections are looked at that may have to be closed (s); the bounds are 30 s and more.
+_LOOK_S = 5.0
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: The first byte of a TLS handshake. A frame begins with the highest byte of its length: 1 at most.
+_TLS = b"\x16"
+
+_log = get_logger("txbridge.rocketmq")
+
+
+class Server:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self, make: Callable[[], Connection], connections: set[Connection], most: int, tls: ssl.SSLContext | None
+    ) -> None:
+        self._make = make
+        self._connections = connections
+        self._most = most
+        self._tls = tls
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._greeting = 0
+
+    def listen(self, host: str, port: int) -> int:
+        """Bind a port and return it (0: any). Raises LocalProblemError."""
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            made = socket.socket(family, kind, protocol)
+            self._sockets.append(made)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(_BACKLOG)
+        except OSError as error:
+            self.close()
+            raise LocalProblemError(
+                f"can not listen on port {port} of {host} for RocketMQ clients: {error.strerror or error}. Choose "
+                "another with --listen"
+            ) from None
+        made.setblocking(False)
+        return int(made.getsockname()[1])
+
+    def start(self) -> None:
+        """Take connections from now on."""
+        for one in self._sockets:
+            self._spawn(self._accept(one))
+        self._spawn(self._watch())
+
+    def close(self) -> None:
+        """Take no more connections; those there are stay."""
+        for task in self._tasks:
+            task.cancel()
+        for one in self._sockets:
+            one.close()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    _log.error("no_more_connections", reason=error.strerror, connections=len(self._connections))
+                    await asyncio.sleep(_EXHAUSTED_PAUSE_S)
+                # Else the client was gone again.
+                continue
+            if len(self._connections) + self._greeting >= self._most:
+                _log.warning("connection_refused", most=self._most)
+                accepted.close()
+                continue
+            self._spawn(self._greet(accepted))
+
+    async def _greet(self, accepted: socket.socket) -> None:
+        """Wait for the first byte, and make a connection of the socket."""
+        loop = asyncio.get_running_loop()
+        self._greeting += 1
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(_FIRST_BYTE_S):
+                first = await _peek(loop, accepted)
+            if first == _TLS and self._tls is None:
+                _log.warning("connection_closed", reason="it speaks TLS, and the door has no certificate")
+            elif first:
+                tls = self._tls if first == _TLS else None
+                limit = _HANDSHAKE_S if tls else None
+                await loop.connect_accepted_socket(self._make, accepted, ssl=tls, ssl_handshake_timeout=limit)
+                return
+        except TimeoutError:
+            pass
+        except OSError as error:
+            # Of TLS, too: the client speaks something else, or does not know our certificate.
+            _log.warning("connection_closed", reason=f"the connection failed at its beginning: {error}")
+        finally:
+            self._greeting -= 1
+        accepted.close()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = time.monotonic()
+            for connection in list(self._connections):
+                connection.look(now)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:
+    """The first byte, which stays to be read; nothing when the client closes."""
+    while True:
+        ready = asyncio.Event()
+        loop.add_reader(accepted, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(accepted)
+        with contextlib.suppress(BlockingIOError):
+            return accepted.recv(1, socket.MSG_PEEK)

@@ -1,0 +1,117 @@
+"""`txbridge rocketmq`: the front door for RocketMQ clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.extras import needs
+from txbridge.subject import about
+
+
+def rocketmq(
+    *,
+    bootstrap_servers: BootstrapServers = None,
+    namespace: Namespace = None,
+    config: Config = None,
+    kafka: Kafka = None,
+    listen: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", envvar="TXBRIDGE_ROCKETMQ_LISTEN", help="Where RocketMQ clients connect."),
+    ] = "127.0.0.1:9876",
+    advertised: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            envvar="TXBRIDGE_ROCKETMQ_ADVERTISED",
+            help="The addresses of all doors, as clients reach them. Default: that of --listen.",
+        ),
+    ] = "",
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="TXBRIDGE_ROCKETMQ_SECRET_FILE",
+            help="The secret of the deployment, 32 characters or more; or TXBRIDGE_ROCKETMQ_SECRET.",
+        ),
+    ] = None,
+    access_keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="TXBRIDGE_ROCKETMQ_ACCESS_KEYS",
+            help="A TOML file with the AccessKeys that clients must sign with. Default: no key is asked for.",
+        ),
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", envvar="TXBRIDGE_ROCKETMQ_TLS_CERTIFICATE", help="PEM, for TLS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", envvar="TXBRIDGE_ROCKETMQ_TLS_KEY", help="PEM, its private key.")
+    ] = None,
+    old_port: Annotated[
+        bool,
+        typer.Option(
+            envvar="TXBRIDGE_ROCKETMQ_OLD_PORT", help="Listen two ports below as well, for clients up to RocketMQ 4.4."
+        ),
+    ] = False,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            envvar="TXBRIDGE_ROCKETMQ_METRICS_PORT",
+            min=0,
+            max=65_535,
+            help="Port for /metrics, /livez and /readyz; 0 is none.",
+        ),
+    ] = 0,
+    metrics_host: Annotated[
+        str, typer.Option(envvar="TXBRIDGE_ROCKETMQ_METRICS_HOST", help="Address on which that port listens.")
+    ] = "127.0.0.1",
+    memory: Annotated[
+        int,
+        typer.Option(
+            envvar="TXBRIDGE_ROCKETMQ_MEMORY", min=32, help="MiB of requests that are read or answered at a time."
+        ),
+    ] = 256,
+    max_connections: Annotated[
+        int, typer.Option(envvar="TXBRIDGE_ROCKETMQ_MAX_CONNECTIONS", min=1, help="Connections of clients.")
+    ] = 5_000,
+    max_groups: Annotated[
+        int,
+        typer.Option(
+            envvar="TXBRIDGE_ROCKETMQ_MAX_GROUPS", min=1, help="Producer groups whose checks this door reads."
+        ),
+    ] = 500,
+) -> None:
+    """Run a front door: unmodified RocketMQ producers send transactional messages into Kafka through it.
+
+    Ctrl-C and SIGTERM end it: it answers the requests at hand and leaves its groups. Exit code 0: ended so; 2: it can
+    not work.
+    """
+    with needs("rocketmq", "the front door logs with structlog and counts with prometheus-client"):
+        from txbridge_rocketmq.app import run  # noqa: PLC0415
+        from txbridge_rocketmq.options import door_options  # noqa: PLC0415
+
+        from txbridge import log  # noqa: PLC0415
+
+    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    options = door_options(
+        listen=listen,
+        advertised=advertised,
+        secret_file=secret_file,
+        access_keys=access_keys,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        old_port=old_port,
+        memory_mib=memory,
+        max_connections=max_connections,
+        max_groups=max_groups,
+    )
+    log.configure(settings.log_format, settings.log_level)
+    with about(settings):
+        run(settings, options)
