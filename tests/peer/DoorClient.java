@@ -23,12 +23,14 @@ import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * RocketMQ's own Java client, of any version, at the end of a pipe: one command a line in, one answer a line out. Fields
  * are separated by tabs. An answer begins with "done" or "error". It ends with its input.
  *
- * Arguments: the addresses of the doors as name servers, the producer group.
+ * Arguments: the addresses of the doors as name servers, the producer group, and an AccessKey with its secret if the
+ * doors demand one.
  */
 public final class DoorClient {
     /** For a machine that is loaded; RocketMQ's own default is 3 s. */
@@ -48,7 +50,8 @@ public final class DoorClient {
         // Whatever a library prints must not look like an answer.
         System.setOut(System.err);
         names = arguments[0];
-        producer = new TransactionMQProducer(arguments[1]);
+        RPCHook signer = arguments.length > 3 ? signer(arguments[2], arguments[3]) : null;
+        producer = new TransactionMQProducer(arguments[1], signer);
         producer.setNamesrvAddr(names);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         producer.setTransactionListener(new Listener());
@@ -60,13 +63,22 @@ public final class DoorClient {
                 answer = "done\t" + obey(line.split("\t", -1));
             } catch (Exception error) {
                 error.printStackTrace();
-                answer = "error\t" + error;
+                Throwable cause = error.getCause() == null ? error : error.getCause();
+                answer = "error\t" + error + "\t" + (cause.getCause() == null ? cause : cause.getCause());
             }
             answers.println(answer.replace("\n", " "));
             answers.flush();
         }
         producer.shutdown();
         System.exit(0);
+    }
+
+    /** Of a jar of its own, which only some runs have. */
+    private static RPCHook signer(String accessKey, String secretKey) throws Exception {
+        Class<?> credentials = Class.forName("org.apache.rocketmq.acl.common.SessionCredentials");
+        Object given = credentials.getConstructor(String.class, String.class).newInstance(accessKey, secretKey);
+        Class<?> hook = Class.forName("org.apache.rocketmq.acl.common.AclClientRPCHook");
+        return (RPCHook) hook.getConstructor(credentials).newInstance(given);
     }
 
     private static String obey(String[] command) throws Exception {
@@ -100,7 +112,7 @@ public final class DoorClient {
             case "queues":
                 return String.valueOf(producer.fetchPublishMessageQueues(command[1]).size());
             case "checks":
-                return String.join("\n", CHECKS);
+                return String.join(";", CHECKS);
             case "consume":
                 DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("consumers");
                 consumer.setNamesrvAddr(names);
@@ -193,7 +205,7 @@ public final class DoorClient {
         public LocalTransactionState checkLocalTransaction(MessageExt message) {
             String text = message.getProperty("text");
             int number = ASKED.computeIfAbsent(text, ignored -> new AtomicInteger()).getAndIncrement();
-            CHECKS.add(String.join("\t", text, message.getTransactionId(), message.getTopic(), message.getTags(),
+            CHECKS.add(String.join("|", text, message.getTransactionId(), message.getTopic(), message.getTags(),
                 message.getKeys(), message.getProperty("p"), message.getProperty("TRANSACTION_CHECK_TIMES"),
                 message.getProperty("PGROUP"), String.valueOf(message.getBody().length),
                 message.getBornHostString()));

@@ -1,7 +1,8 @@
 """The jars of Apache RocketMQ, locked like Kafka's and fetched the same way.
 
 `jars.lock` is what Maven resolves for rocketmq-namesrv, rocketmq-broker and rocketmq-client together, less netty's
-native libraries, without which netty does the same more slowly. The format is that of `txbridge/embedded/artifacts.py`.
+native libraries, without which netty does the same more slowly. `client-*.lock` is what a producer of another version
+loads, and no more. The format is that of `txbridge/embedded/artifacts.py`.
 """
 
 from __future__ import annotations
@@ -32,19 +33,30 @@ def jar_folder() -> Path:
         EnvironmentProblemError: they can not be had, or are not those of the lock.
 
     """
-    folder = cache_root() / f"rocketmq-{ROCKETMQ_VERSION}"
+    return _folder(f"rocketmq-{ROCKETMQ_VERSION}", f"RocketMQ {ROCKETMQ_VERSION}", JARS)
+
+
+def client_class_path(version: str) -> str:
+    """The jars of a client alone, of a version that has a lock here, as Java wants them. Raises as `jar_folder`."""
+    jars = tuple(_parse(_LOCK.with_name(f"client-{version}.lock").read_text()))
+    folder = _folder(f"rocketmq-client-{version}", f"RocketMQ's client {version}", jars)
+    return os.pathsep.join(str(folder / one.file_name) for one in jars)
+
+
+def _folder(name: str, what: str, jars: tuple[Artifact, ...]) -> Path:
+    folder = cache_root() / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Fetched beside it and renamed, so that a folder of this name was complete once.
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
         try:
-            fetch_jars(fresh, JARS, f"RocketMQ {ROCKETMQ_VERSION}", Console(stderr=True))
+            fetch_jars(fresh, jars, what, Console(stderr=True))
             fresh.chmod(0o755)  # mkdtemp makes it private; a cache may be shared
             if not folder.is_dir():  # another process may have been quicker
                 fresh.rename(folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-    for one in JARS:
+    for one in jars:
         path = folder / one.file_name
         if not path.is_file() or path.stat().st_size != one.size:
             raise EnvironmentProblemError(f"{path} is missing or damaged: delete the folder {folder} and try again")

@@ -1,0 +1,226 @@
+"""The front door for RocketMQ clients: unmodified Java clients, and frames by hand, in front of a real Kafka."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from txbridge_rocketmq.identity import transaction_id
+
+from tests.support.harness import Bridge, eventually
+from tests.support.rocketmq_door import (
+    SECRET,
+    Door,
+    JavaClient,
+    RawClient,
+    end_fields,
+    heartbeat,
+    send_fields,
+    topic_of,
+)
+from txbridge.embedded import EmbeddedKafka
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+SEND, HEARTBEAT, UNREGISTER, END, CHECK, ROUTE = 310, 34, 35, 37, 39, 105
+
+
+@pytest.fixture(scope="module")
+def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
+    """One namespace with a worker for all tests of this file: they differ in topics and groups."""
+    with Bridge(kafka.bootstrap_servers, "door") as made:
+        made.worker(transaction_check_max=100)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def door(bridge: Bridge) -> Iterator[Door]:
+    with Door(bridge) as made:
+        yield made
+
+
+def headers(bridge: Bridge, topic: str, value: bytes) -> dict[str, bytes]:
+    """Of the one record with this value."""
+    (record,) = [one for one in bridge.read(topic) if one.value() == value]
+    return dict(record.headers() or ())
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("4.9.8", ()),
+        pytest.param("5.3.2", (), marks=pytest.mark.long),
+        ("5.3.2", ("-Drocketmq.serialize.type=ROCKETMQ",)),
+    ],
+)
+def test_an_unmodified_java_client(bridge: Bridge, door: Door, version: str, options: tuple[str, ...]) -> None:
+    """Commit, rollback, unknown and an exception, each with its checks; and sends without a transaction."""
+    name = f"java-{version.replace('.', '')}-{len(options)}"
+    topic = topic_of(bridge, name)
+    with JavaClient(version, [door], name, *options) as client:
+        # Before any heartbeat can have come.
+        told = client.transaction(topic, "committed", "commit", tags="tagA", keys="k1 k2", p="v")
+        assert told["status"] == "SEND_OK"
+        assert told["state"] == "COMMIT_MESSAGE"
+        assert told["msg_id"] == told["transaction_id"] == told["message_transaction_id"]
+        client.transaction(topic, "rolled back", "rollback", "commit")
+        asked = client.transaction(topic, "asked", "unknown", "unknown,commit", tags="tagB", keys="k3", p="w")
+        client.transaction(topic, "asked and rolled back", "unknown", "rollback")
+        client.transaction(topic, "x*100000", "unknown", "commit")
+        client.transaction(topic, "fails", "throw", "commit")
+        plain = client.ask("plain", topic, "plain")
+        assert plain[0] == "SEND_OK"
+        assert client.ask("selected", topic, "selected", "3")[3] == "3"
+        assert client.ask("async", topic, "async")[0] == "SEND_OK"
+        client.ask("oneway", topic, "oneway")
+        assert client.ask("batch", topic, "b1,b2,b3")[0] == "SEND_OK"
+        assert client.ask("queues", topic) == ["4"]
+        large = b"x" * 100_000
+        expected = [b"committed", b"asked", b"fails", large, b"plain", b"selected", b"async", b"oneway"]
+        expected += [b"b1", b"b2", b"b3"]
+        bridge.wait_visible(topic, expected, 60)
+        eventually(lambda: "asked and rolled back" in {one["text"] for one in client.checks()}, 30)
+        checks = client.checks()
+
+        assert "no-such-topic" in str(client.try_("plain", "no-such-topic", "x"))
+        assert "no delayed messages" in str(client.try_("delayed", topic, "late"))
+        assert "isolation.level=read_committed" in str(client.try_("consume", topic))
+
+    assert bridge.visible(topic) == Counter(expected)
+    # Those who knew at once were not asked. The others were, as RocketMQ asks.
+    assert {one["text"] for one in checks} == {"asked", "asked and rolled back", "x*100000", "fails"}
+    first, second = [one for one in checks if one["text"] == "asked"][:2]
+    assert (first["times"], second["times"]) == ("1", "2")
+    assert first["transaction_id"] == asked["transaction_id"]
+    assert (first["topic"], first["tags"], first["keys"], first["p"], first["group"]) == (
+        topic,
+        "tagB",
+        "k3",
+        "w",
+        name,
+    )
+    assert first["born_host"] == "127.0.0.1"
+    assert {one["length"] for one in checks if one["text"] == "x*100000"} == {"100000"}
+    # As docs/rocketmq.md describes the record.
+    (record,) = [one for one in bridge.read(topic) if one.value() == b"committed"]
+    found = dict(record.headers() or ())
+    assert record.key() == b"k1"
+    assert str(record.partition()) == told["queue"]
+    assert (found["TAGS"], found["KEYS"], found["p"]) == (b"tagA", b"k1 k2", b"v")
+    assert found["ROCKETMQ_UNIQ_KEY"].decode() == told["msg_id"]
+    assert found["UNIQ_KEY"].decode() == transaction_id(SECRET.encode(), name, told["msg_id"])
+    assert {"TRAN_MSG", "PGROUP", "WAIT"} & found.keys() == set()
+
+
+def test_an_end_is_served_by_any_door_and_a_repeated_send_is_one_transaction(bridge: Bridge, door: Door) -> None:
+    """RocketMQ makes two messages of it: each has a half message of its own."""
+    topic = topic_of(bridge, "two-doors")
+    with Door(bridge) as other, RawClient(door) as here, RawClient(other) as there:
+        key = secrets.token_hex(16).upper()
+        fields = send_fields("two-doors", topic, TRAN_MSG="true", PGROUP="two-doors", UNIQ_KEY=key)
+        first, _ = here.ask(SEND, fields, b"once")
+        again, _ = there.ask(SEND, fields, b"once")
+        assert (first["code"], again["code"]) == (0, 0)
+        assert first["extFields"]["transactionId"] == again["extFields"]["transactionId"] == key
+        assert first["extFields"]["msgId"] != again["extFields"]["msgId"]
+        # Each answer ends it, at the other door.
+        assert there.ask(END, end_fields("two-doors", first, COMMIT))[0]["code"] == 0
+        assert here.ask(END, end_fields("two-doors", again, COMMIT))[0]["code"] == 0
+        bridge.wait_visible(topic, [b"once"])
+        marker, _ = here.ask(SEND, send_fields("two-doors", topic, TRAN_MSG="true", UNIQ_KEY="marker"), b"marker")
+        here.ask(END, end_fields("two-doors", marker, COMMIT))
+        bridge.wait_visible(topic, [b"marker"])
+    assert bridge.visible(topic) == Counter({b"once": 1, b"marker": 1})
+
+
+def test_the_door_is_a_member_of_a_group_while_a_producer_is_connected(bridge: Bridge, door: Door) -> None:
+    topic, group = topic_of(bridge, "liveness"), "liveness"
+    with RawClient(door) as client:
+        # END and SEND need no heartbeat, and without one nobody is asked.
+        sent, _ = client.ask(SEND, send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY="one"), b"one")
+        assert client.ask(HEARTBEAT, {}, heartbeat(group))[0]["code"] == 0
+        check, body = client.next_check()
+        assert (check["code"], check["flag"]) == (CHECK, 2)
+        told = check["extFields"]
+        assert (told["msgId"], told["transactionId"], told["topic"]) == ("one", "one", topic)
+        assert told["commitLogOffset"] == str(int(sent["extFields"]["msgId"][-16:], 16))
+        assert b"one" in body
+        assert client.ask(UNREGISTER, {"producerGroup": group, "clientID": "by-hand"})[0]["code"] == 0
+        eventually(lambda: group in {one["group"] for one in door.events("group_left")}, 30)
+    # A process that has not sent anything yet answers for those before it.
+    with RawClient(door) as client:
+        client.ask(HEARTBEAT, {}, heartbeat(group))
+        check, _ = client.next_check()
+        told = check["extFields"]
+        answer = {
+            "producerGroup": group,
+            "commitOrRollback": str(COMMIT),
+            "fromTransactionCheck": "true",
+            **{name: told[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")},
+        }
+        assert client.ask(END, answer)[0]["code"] == 0
+        bridge.wait_visible(topic, [b"one"])
+
+
+def test_frames_that_are_none_close_their_connection_alone(bridge: Bridge, door: Door) -> None:
+    topic = topic_of(bridge, "frames")
+    with RawClient(door) as good:
+        for bad in (
+            b"\x7f\xff\xff\xff",
+            b"\xff\xff\xff\xff",
+            b"\0\0\0\0",
+            b"\0\0\0\x08\0\0\0\xff{}{}",
+            b"\0\0\0\x08\x07\0\0\x04{}{}",
+            b"\0\0\0\x08\0\0\0\x04nope",
+            b"\0\0\0\x08\x01\0\0\x04nope",
+            b"GET / HTTP/1.1\r\n\r\n",
+        ):
+            with RawClient(door) as client:
+                client.send(bad)
+                assert client.is_closed(), bad
+        assert good.ask(ROUTE, {"topic": topic})[0]["code"] == 0
+    assert len(door.events("connection_closed")) >= 8
+
+
+def test_requests_that_can_not_be_served_are_refused_with_a_sentence(bridge: Bridge, door: Door) -> None:
+    topic, group = topic_of(bridge, "refused"), "refused"
+    fields = send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY="one")
+    with RawClient(door) as client:
+
+        def refusal(code: int, fields: dict[str, str], body: bytes = b"x") -> tuple[int, str]:
+            answer, _ = client.ask(code, fields, body)
+            return answer["code"], answer["remark"]
+
+        assert refusal(SEND, {**fields, "e": "4"})[0] == 29
+        assert refusal(SEND, {**fields, "b": "RMQ_SYS_TRANS_HALF_TOPIC"})[0] == 16
+        assert refusal(SEND, {**fields, "b": "no-such-topic"})[0] == 17
+        assert refusal(SEND, fields, b"")[0] == 13
+        assert refusal(SEND, {**fields, "f": "1"}, b"no zlib")[0] == 13
+        assert refusal(SEND, {**fields, "f": "4", "i": ""})[0] == 13
+        assert refusal(SEND, {**fields, "a": ""})[0] == 29
+        assert refusal(SEND, {**fields, "g": "yesterday"})[0] == 29
+        assert refusal(320, fields)[0] == 13
+        assert refusal(
+            END,
+            end_fields(
+                group, {"extFields": {"queueOffset": "1", "msgId": "0" * 31 + "2", "transactionId": "x"}}, COMMIT
+            ),
+        ) == (
+            1,
+            "The transaction state table offset wrong",
+        )
+        assert refusal(11, {}) == refusal(200050, {})
+        assert refusal(4711, {}) == (3, " request type 4711 not supported")
+        consumers = {"clientID": "c", "producerDataSet": [], "consumerDataSet": [{"groupName": "consumers"}]}
+        code, remark = refusal(HEARTBEAT, {}, json.dumps(consumers).encode())
+        assert code == 16
+        assert "isolation.level=read_committed" in remark
+        # An answer to a check of a group that is not the message's decides nothing.
+        sent, _ = client.ask(SEND, fields, b"mine")
+        assert client.ask(END, end_fields("another", sent, COMMIT))[0]["code"] == 0
+        assert client.ask(END, end_fields(group, sent, ROLLBACK))[0]["code"] == 0
+        where = (int(sent["extFields"]["msgId"][-16:], 16) >> 48, int(sent["extFields"]["queueOffset"]))
+        eventually(lambda: bridge.outcomes().get(where) == ["rollback"], 30)
+    assert bridge.visible(topic) == Counter()

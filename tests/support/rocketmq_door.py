@@ -1,0 +1,258 @@
+"""A front door in a process of its own, RocketMQ's Java clients of any version, and a client that speaks by hand."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka.admin import NewTopic
+
+from tests.peer.jars import client_class_path
+from tests.support.harness import Bridge, eventually
+from txbridge.embedded.java import find_java
+from txbridge.testing import workers
+
+SECRET = "the secret of all doors of a test"
+_CLIENT = Path(__file__).parents[1] / "peer" / "DoorClient.java"
+#: A JVM compiles the program first: seconds on a quiet machine.
+_ANSWER_S = 300.0
+
+
+class Door(workers.WorkerProcess):
+    """A `txbridge rocketmq`, as an operator starts it."""
+
+    def __init__(self, bridge: Bridge, *arguments: str, listen: str = "127.0.0.1:0", secret: str = SECRET) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="txbridge-door-")
+        command = [sys.executable, "-m", "txbridge.cli.main", "rocketmq", f"--listen={listen}", *arguments]
+        command += [f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}"]
+        environment = {"TXBRIDGE_ROCKETMQ_SECRET": secret, "TXBRIDGE_LOG_FORMAT": "json"}
+        super().__init__(command, Path(self._folder.name) / "log", environment)
+
+    def __enter__(self) -> Self:
+        self.wait_logged('"door_started"', 180)
+        self.port = int(self.events("door_started")[0]["port"])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is not None:
+            print(f"--- log of the door ---\n{self.log[-6000:]}")
+        self._folder.cleanup()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
+    """A real topic with a name that RocketMQ's clients take: without dots."""
+    topic = f"{bridge.namespace}-{name}"
+    bridge.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
+    eventually(lambda: bridge.read(topic) == [], 20)
+    return topic
+
+
+class JavaClient:
+    """RocketMQ's own producer, unmodified, in a process of its own."""
+
+    def __init__(
+        self, version: str, doors: Sequence[Door], group: str, *options: str, keys: Sequence[str] = ()
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="txbridge-java-")
+        flags = ["-Xmx128m", f"-Duser.home={self._folder.name}", *options, "-cp", client_class_path(version)]
+        names = ";".join(door.address for door in doors)
+        self._errors = Path(self._folder.name) / "errors"
+        errors = self._errors.open("wb")
+        self._process = subprocess.Popen(
+            [find_java().executable, *flags, str(_CLIENT), names, group, *keys],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        errors.close()
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line.rstrip("\n"))
+        self._answers.put("")
+
+    def ask(self, *command: str) -> list[str]:
+        """Give a command; the fields of its answer. AssertionError with the text of an error."""
+        answer = self.try_(*command)
+        assert answer[0] == "done", answer
+        return answer[1:]
+
+    def try_(self, *command: str) -> list[str]:
+        """Give a command; "done" or "error", and the fields."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\t".join(command) + "\n")
+        self._process.stdin.flush()
+        answer = self._answers.get(timeout=_ANSWER_S)
+        assert answer, self._errors.read_text()[-3000:]
+        return answer.split("\t")
+
+    def transaction(
+        self,
+        topic: str,
+        body: str,
+        answer: str,
+        checks: str = "unknown",
+        *,
+        tags: str = "",
+        keys: str = "",
+        p: str = "",
+    ) -> dict[str, str]:
+        """One transaction, and what the producer was told of it."""
+        told = self.ask("transaction", topic, body, answer, checks, tags, keys, p)
+        names = ("status", "msg_id", "transaction_id", "queue", "offset", "state", "message_transaction_id")
+        return dict(zip(names, told, strict=True))
+
+    def checks(self) -> list[dict[str, str]]:
+        """The checks that its listener was asked."""
+        names = ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
+        told = self.ask("checks")[0].split(";") if self.ask("checks") != [""] else []
+        return [dict(zip(names, one.split("|"), strict=True)) for one in told]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(60)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self.kill()
+        self._reader.join(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._folder.cleanup()
+
+
+def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int = 1, flag: int = 0) -> bytes:
+    """A request in JSON, written by the description of the protocol."""
+    header = json.dumps(
+        {"code": code, "flag": flag, "language": "JAVA", "opaque": opaque, "version": 477, "extFields": fields}
+    ).encode()
+    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+
+
+class RawClient:
+    """A connection of which a test writes every byte."""
+
+    def __init__(self, door: Door) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", door.port), 60)
+        self.socket.settimeout(120)
+        self.checks: list[tuple[dict[str, Any], bytes]] = []
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """Header and body of the next frame. ConnectionError at the end."""
+        (length,) = struct.unpack(">i", self._exactly(4))
+        content = self._exactly(length)
+        (header,) = struct.unpack_from(">i", content)
+        return json.loads(content[4 : 4 + header]), content[4 + header :]
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes = b"", **more: int) -> tuple[dict[str, Any], bytes]:
+        self.send(frame(code, fields, body, **more))
+        while True:
+            header, content = self.receive()
+            if header["flag"] & 1:
+                return header, content
+            # The door asks in between.
+            self.checks.append((header, content))
+
+    def next_check(self) -> tuple[dict[str, Any], bytes]:
+        """The next check, which may have come while something else was waited for."""
+        return self.checks.pop(0) if self.checks else self.receive()
+
+    def is_closed(self) -> bool:
+        """Wait until the door closes the connection."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _exactly(self, length: int) -> bytes:
+        found = b""
+        while len(found) < length:
+            part = self.socket.recv(length - len(found))
+            if not part:
+                raise ConnectionError("the door has closed the connection")
+            found += part
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+
+def send_fields(group: str, topic: str, queue_id: int = 0, **properties: str) -> dict[str, str]:
+    """The fields of a SEND_MESSAGE_V2."""
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    return {
+        "a": group,
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue_id),
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+        "i": text,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+
+
+def heartbeat(group: str) -> bytes:
+    """Its body."""
+    return json.dumps(
+        {"clientID": "by-hand", "producerDataSet": [{"groupName": group}], "consumerDataSet": []}
+    ).encode()
+
+
+def end_fields(group: str, sent: dict[str, Any], decision: int, **more: str) -> dict[str, str]:
+    """The fields of an END_TRANSACTION, as a client makes them of the answer to its SEND."""
+    told = sent["extFields"]
+    return {
+        "producerGroup": group,
+        "tranStateTableOffset": told["queueOffset"],
+        "commitLogOffset": str(int(told["msgId"][-16:], 16)),
+        "commitOrRollback": str(decision),
+        "fromTransactionCheck": "false",
+        "msgId": told["transactionId"],
+        "transactionId": told["transactionId"],
+        **more,
+    }

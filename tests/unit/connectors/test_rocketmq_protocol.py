@@ -1,0 +1,451 @@
+"""The remoting protocol as values, against frames that were captured between real clients and a real broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from txbridge_rocketmq import identity, mapping
+from txbridge_rocketmq.access import read_keys, require_group, signature
+from txbridge_rocketmq.codes import REFUSALS, Request, RequestError, Response, refusal
+from txbridge_rocketmq.command import FrameError, decode, length_of, response
+from txbridge_rocketmq.message import (
+    StoredMessage,
+    address_of,
+    decompressed,
+    parse_address,
+    parse_batch,
+    parse_properties,
+    text_of,
+)
+from txbridge_rocketmq.options import door_options, read_secret
+from txbridge_rocketmq.requests import parse_end, parse_send
+from txbridge_rocketmq.routes import route
+
+from txbridge.client.message import Limits
+from txbridge.core.end_record import Decision
+from txbridge.errors import UsageError
+
+FRAMES = {
+    name: bytes.fromhex(text)
+    for name, text in json.loads((Path(__file__).parents[2] / "golden" / "rocketmq_frames.json").read_text()).items()
+}
+LIMITS = Limits(1_000_000, 3_600)
+
+
+def of_frame(name: str):
+    frame = FRAMES[name]
+    assert length_of(frame) == len(frame) - 4
+    return decode(frame[4:])
+
+
+@pytest.mark.parametrize("name", ["4.9.8 send", "5.3.2 send", "5.3.2 binary send"])
+def test_a_send_of_a_real_client(name: str) -> None:
+    command = of_frame(name)
+    send = parse_send(command)
+    assert (command.code, command.is_oneway, command.body) == (Request.SEND_MESSAGE_V2, False, b"body-commit")
+    assert send.group == "cap_group"
+    assert send.is_transactional
+    assert not send.is_batch
+    assert send.sys_flag == 4
+    assert send.properties["TAGS"] == "tagA"
+    assert send.properties["u"] == "v"
+    assert len(send.properties["UNIQ_KEY"]) == 32
+
+
+@pytest.mark.parametrize("name", ["4.9.8 end", "5.3.2 end", "5.3.2 binary end"])
+def test_an_end_of_a_real_client(name: str) -> None:
+    command = of_frame(name)
+    assert command.code == Request.END_TRANSACTION
+    assert command.is_oneway
+    # As if the door had answered the SEND: partition 3, offset 77.
+    command.fields |= {"commitLogOffset": str(3 << 48 | 77), "tranStateTableOffset": "77"}
+    end = parse_end(command)
+    assert (end.group, end.half_partition, end.half_offset) == ("cap_group", 3, 77)
+    assert end.decision is Decision.COMMIT
+    assert not end.is_answer
+    assert end.uniq_key == command.fields["msgId"]
+    assert end.check_times is None
+
+
+def test_the_check_of_a_real_broker_is_made_byte_for_byte() -> None:
+    properties = (
+        "MSG_REGION\1DefaultRegion\2UNIQ_KEY\1C00002021CFD30946E0968EBA9790000\2CLUSTER\1DefaultCluster\2"
+        "PGROUP\1cap_group\2__transactionId__\1C00002021CFD30946E0968EBA9790000\2TAGS\1tagA\2TRAN_MSG\1true\2"
+        "KEYS\1commit\2WAIT\1false\2TRACE_ON\1true\2TRANSACTION_CHECK_TIMES\0011\2REAL_TOPIC\1CapTopic532\2u\1v\2"
+        "REAL_QID\0010\2"
+    )
+    stored = StoredMessage(
+        topic="CapTopic532",
+        queue_id=0,
+        queue_offset=9,
+        physical_offset=3914,
+        flag=0,
+        body=b"body-commit",
+        properties=parse_properties(properties),
+        born=0x01A1FD539179,
+        stored=0x01A1FD5391A6,
+        born_host=(ip_address("127.0.0.1"), 0xE0D2),
+        store_host=(ip_address("127.0.0.1"), 30911),
+    )
+    assert stored.encode() == of_frame("broker check").body
+
+
+def test_an_answer_is_json_that_names_the_request() -> None:
+    frame = response(of_frame("4.9.8 send"), 0, fields={})
+    header = json.loads(frame[8:])
+    assert length_of(frame) == len(frame) - 4
+    assert (header["opaque"], header["flag"], header["extFields"]) == (8, 1, {})
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\0\0\0\xff{}",
+        b"\x02\0\0\x02{}",
+        b"\0\0\0\x02[]",
+        b"\0\0\0\x02{}",
+        b'\0\0\0\x0a{"code":1}'[:-1],
+        b'\0\0\0\x0e{"code":"one"}',
+        b'\0\0\0\x18{"code":1,"extFields":[]}',
+        b'\0\0\0\x0d{"code":true}',
+        b"\0\0\x90\0" + b"[" * 0x9000,
+        b"\x01\0\0\x02{}",
+        b"\x01\0\0\x16" + struct.pack(">hBhiiii", 1, 0, 1, 1, 0, 0, 99)[:22],
+    ],
+)
+def test_bytes_that_are_no_frame(frame: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode(frame)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 3, 16 * 1024 * 1024 + 1, 2**31 - 1, -(2**31)])
+def test_a_length_that_no_frame_has(length: int) -> None:
+    with pytest.raises(FrameError):
+        length_of(struct.pack(">i", length))
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_transaction_id_is_that_of_group_and_key_under_the_secret() -> None:
+    # printf 'orders\0K1' | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
+    secret = b"0123456789abcdef0123456789abcdef"
+    made = identity.transaction_id(secret, "orders", "K1")
+    assert made == "BDAA5E9B5598710239600F55C66C0698"
+    assert made == identity.transaction_id(secret, "orders", "K1")
+    others = {
+        identity.transaction_id(secret, "orders", "K2"),
+        identity.transaction_id(secret, "orderz", "K1"),
+        identity.transaction_id(secret + b"x", "orders", "K1"),
+        # What separates the two can not be moved.
+        identity.transaction_id(secret, "ordersK", "1"),
+    }
+    assert made not in others
+    assert len(others) == 4
+
+
+@pytest.mark.parametrize(("partition", "offset"), [(0, 0), (1, 0), (0, 1), (77, 123_456_789), (2**15 - 1, 2**48 - 1)])
+def test_half_coordinates_come_back_out_of_the_message_id(partition: int, offset: int) -> None:
+    number = identity.packed(partition, offset)
+    made = identity.message_id((ip_address("10.1.2.3"), 9876), number)
+    # As MessageDecoder.decodeMessageId reads it: address, port, offset.
+    assert (made[:8], made[8:16], len(made)) == ("0A010203", "00002694", 32)
+    assert identity.unpacked(int(made[16:], 16)) == (partition, offset)
+    assert number < 2**63
+    assert len(identity.message_id((ip_address("::1"), 1), number)) == 56
+
+
+@pytest.mark.parametrize(("partition", "offset"), [(2**15, 0), (0, 2**48), (-1, 0), (0, -1)])
+def test_coordinates_that_do_not_fit_are_no_message_id(partition: int, offset: int) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        identity.packed(partition, offset)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def record_of(properties: dict[str, str], **more: object):
+    given = {"flag": 0, "born": 1_000, "now": 2_000, "born_host": "10.0.0.1:5", "queue_id": 2, "limits": LIMITS, **more}
+    return mapping.record_of("orders", b"body", properties, **given)
+
+
+def test_properties_become_headers_and_reserved_ones_get_a_prefix() -> None:
+    message = record_of(
+        {
+            "TAGS": "t",
+            "KEYS": "a b",
+            "mine": "ä",
+            "UNIQ_KEY": "K",
+            "TRAN_MSG": "true",
+            "PGROUP": "g",
+            "WAIT": "true",
+            "TXB_V": "9",
+            "TRANSACTION_CHECK_TIMES": "7",
+            "ROCKETMQ_X": "y",
+            "CHECK_IMMUNITY_TIME_IN_SECONDS": "60",
+        },
+        flag=5,
+    )
+    assert dict(message.headers) == {
+        "TAGS": b"t",
+        "KEYS": b"a b",
+        "mine": "ä".encode(),
+        "ROCKETMQ_UNIQ_KEY": b"K",
+        "ROCKETMQ_TXB_V": b"9",
+        "ROCKETMQ_TRANSACTION_CHECK_TIMES": b"7",
+        "ROCKETMQ_ROCKETMQ_X": b"y",
+        "ROCKETMQ_FLAG": b"5",
+        "ROCKETMQ_BORN_HOST": b"10.0.0.1:5",
+    }
+    assert (message.key, message.partition, message.timestamp, message.check_immunity_time) == (b"a", 2, 1_000, 60)
+    assert mapping.properties_of(message.headers) == {
+        "TAGS": "t",
+        "KEYS": "a b",
+        "mine": "ä",
+        "UNIQ_KEY": "K",
+        "TXB_V": "9",
+        "TRANSACTION_CHECK_TIMES": "7",
+        "ROCKETMQ_X": "y",
+    }
+
+
+def test_the_sharding_key_is_the_key_before_all_others() -> None:
+    assert record_of({"KEYS": "a", "__SHARDINGKEY": "s"}).key == b"s"
+    assert record_of({}).key is None
+    assert record_of({"KEYS": " "}).key is None
+
+
+@pytest.mark.parametrize(("born", "expected"), [(0, None), (-1, None), (1_500, 1_500), (9_000, 2_000)])
+def test_the_time_of_birth_is_the_clients_but_never_in_the_future(born: int, expected: int | None) -> None:
+    assert record_of({}, born=born).timestamp == expected
+
+
+@pytest.mark.parametrize("text", ["", "-1", "5.5", "abc", "-5"])
+def test_an_immunity_that_is_no_number_counts_as_absent(text: str) -> None:
+    assert record_of({"CHECK_IMMUNITY_TIME_IN_SECONDS": text}).check_immunity_time is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"CHECK_IMMUNITY_TIME_IN_SECONDS": "3601"}, {"x": "y" * 33_000}, {"a\0b": "c"}, {"KEYS": "k" * 33_000}],
+)
+def test_what_kafka_can_not_take_is_an_illegal_message(properties: dict[str, str]) -> None:
+    with pytest.raises(RequestError) as refused:
+        record_of(properties)
+    assert refused.value.code is Response.MESSAGE_ILLEGAL
+
+
+def test_bodies_are_decompressed_up_to_the_limit() -> None:
+    text = b"x" * 5_000
+    assert decompressed(text, 0, 5_000) == text
+    for flag in (1, 1 | 3 << 8):
+        assert decompressed(zlib.compress(text), flag, 5_000) == text
+    for body, flag in (
+        (text, 0),
+        (zlib.compress(text), 1),
+        (zlib.compress(text[:100])[:-3], 1),
+        (b"none", 1),
+        (b"lz4", 1 | 1 << 8),
+        (b"zstd", 1 | 2 << 8),
+    ):
+        with pytest.raises(RequestError) as refused:
+            decompressed(body, flag, 4_999)
+        assert refused.value.code is Response.MESSAGE_ILLEGAL
+
+
+def batched(body: bytes, properties: bytes = b"a\1b\2") -> bytes:
+    content = struct.pack(">iiii", 0, 0, 3, len(body)) + body + struct.pack(">h", len(properties)) + properties
+    return struct.pack(">i", 4 + len(content)) + content
+
+
+def test_a_batch() -> None:
+    one, two = parse_batch(batched(b"one") + batched(b"two", b""))
+    assert (one.body, one.flag, one.properties) == (b"one", 3, {"a": "b"})
+    assert (two.body, two.properties) == (b"two", {})
+    for bad in (batched(b"one")[:-1], batched(b"one") + b"\0", struct.pack(">iiiii", 20, 0, 0, 0, -5) + b"\0\0\0\0"):
+        with pytest.raises(RequestError):
+            list(parse_batch(bad))
+
+
+def test_properties_without_a_value_are_none() -> None:
+    assert parse_properties("a\1b\2c\1\2d\2\1e\2f\1g") == {"a": "b", "f": "g"}
+    with pytest.raises(RequestError):
+        parse_properties("x" * 32_768)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1:77", "[2001:db8::1]:9"])
+def test_addresses(text: str) -> None:
+    assert text_of(parse_address(text)) == text
+
+
+@pytest.mark.parametrize("text", [None, "", "nobody", "1.2.3.4:99999", "1.2.3.4:x", ":1"])
+def test_what_is_no_address_is_nobodys(text: str | None) -> None:
+    assert text_of(parse_address(text)) == "0.0.0.0:0"
+
+
+def test_an_address_of_ipv4_in_ipv6_is_one_of_ipv4() -> None:
+    assert text_of(address_of("::ffff:10.0.0.1", 5)) == "10.0.0.1:5"
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"a": ""}, Response.INVALID_PARAMETER),
+        ({"e": "one"}, Response.INVALID_PARAMETER),
+        ({"h": str(2**31)}, Response.INVALID_PARAMETER),
+        ({"f": "4", "i": ""}, Response.MESSAGE_ILLEGAL),
+        ({"m": "true"}, Response.MESSAGE_ILLEGAL),
+        ({"i": "DELAY\1" + "3\2"}, Response.MESSAGE_ILLEGAL),
+        ({"i": "TIMER_DELIVER_MS\1" + "1\2"}, Response.MESSAGE_ILLEGAL),
+    ],
+)
+def test_a_send_that_is_refused(change: dict[str, str], code: Response) -> None:
+    command = of_frame("5.3.2 send")
+    command.fields |= change
+    with pytest.raises(RequestError) as refused:
+        parse_send(command)
+    assert refused.value.code is code
+
+
+def test_whether_it_is_transactional_is_said_by_the_property_whatever_its_case() -> None:
+    command = of_frame("5.3.2 send")
+    command.fields |= {"i": "TRAN_MSG\1TRUE\2", "f": "0"}
+    assert parse_send(command).is_transactional
+
+
+def test_the_answer_to_a_check_names_the_check() -> None:
+    command = of_frame("5.3.2 end")
+    command.fields |= {
+        "commitLogOffset": str(identity.packed(1, 5)),
+        "tranStateTableOffset": str(identity.packed(3, 5)),
+        "fromTransactionCheck": "true",
+    }
+    assert parse_end(command).check_times == 3
+    command.fields["fromTransactionCheck"] = "false"
+    with pytest.raises(RequestError, match="table offset wrong"):
+        parse_end(command)
+
+
+@pytest.mark.parametrize("decision", ["4", "7", "", "commit"])
+def test_a_decision_that_is_none(decision: str) -> None:
+    command = of_frame("5.3.2 end")
+    command.fields["commitOrRollback"] = decision
+    with pytest.raises(RequestError):
+        parse_end(command)
+
+
+def test_a_route_has_a_broker_for_each_door() -> None:
+    found = json.loads(route(["a:1", "b:2"], 6))
+    assert [one["brokerAddrs"] for one in found["brokerDatas"]] == [{"0": "a:1"}, {"0": "b:2"}]
+    names = [one["brokerName"] for one in found["brokerDatas"]]
+    assert [one["brokerName"] for one in found["queueDatas"]] == names
+    assert len(set(names)) == 2
+    assert {(one["perm"], one["writeQueueNums"]) for one in found["queueDatas"]} == {(6, 6)}
+
+
+def test_every_refusal_is_a_sentence_of_its_own_request() -> None:
+    assert refusal(4711) == " request type 4711 not supported"
+    assert all(len(text) > 30 for text in REFUSALS.values())
+
+
+# --- keys and secrets -------------------------------------------------------------------------------------------------
+
+
+def test_access_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\ngroups = ["mine"]\n')
+    access = read_keys(file)
+    assert "a secret" not in repr(vars(access))
+    fields = {"b": "2", "a": "1", "AccessKey": "ak"}
+    signed = {**fields, "Signature": signature(b"a secret", fields, b"body")}
+    key = access.check(signed, b"body")
+    require_group(key, "mine")
+    with pytest.raises(RequestError):
+        require_group(key, "another")
+    for wrong in ({**signed, "a": "9"}, fields, {**signed, "AccessKey": "other"}, {}, {**signed, "Signature": "ä"}):
+        with pytest.raises(RequestError) as refused:
+            access.check(wrong, b"body")
+        assert refused.value.code is Response.NO_PERMISSION
+    with pytest.raises(RequestError):
+        access.check(signed, b"other")
+
+
+def test_a_signature_is_that_of_the_values_in_the_order_of_their_names() -> None:
+    # printf 'ak12body' | openssl dgst -sha1 -hmac 'a secret' -binary | base64
+    made = signature(b"a secret", {"b": "2", "a": "1", "AccessKey": "ak", "Signature": "x"}, b"body")
+    assert made == "YLH7W/JaGU+QZaXCtSJIJoy4MeM="
+    assert len(base64.b64decode(made)) == 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x = 1",
+        "[[key]]\naccess_key = 'a'",
+        "[[key]]\naccess_key = 'a'\nsecret_key = 'short'",
+        "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\ngroup = 'g'",
+        "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\ngroups = 'g'",
+        "[[key]]\naccess_key='a'\nsecret_key='long enough'\n[[key]]\naccess_key='a'\nsecret_key='long enough'",
+        "no toml",
+    ],
+)
+def test_files_of_keys_that_can_not_be(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError):
+        read_keys(file)
+
+
+def test_a_short_or_open_secret_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("x" * 32 + "\n")
+    file.chmod(0o600)
+    assert read_secret(file, {}) == b"x" * 32
+    assert read_secret(None, {"TXBRIDGE_ROCKETMQ_SECRET": "y" * 40}) == b"y" * 40
+    with pytest.raises(UsageError, match="twice"):
+        read_secret(file, {"TXBRIDGE_ROCKETMQ_SECRET": "y" * 40})
+    file.chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        read_secret(file, {})
+    with pytest.raises(UsageError, match="32 are needed"):
+        read_secret(None, {"TXBRIDGE_ROCKETMQ_SECRET": "x" * 31})
+    with pytest.raises(UsageError, match="needs a secret"):
+        read_secret(None, {})
+    with pytest.raises(UsageError, match="can not be read"):
+        read_secret(tmp_path / "missing", {})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"listen": "9876"},
+        {"listen": "0.0.0.0:9876"},
+        {"listen": "127.0.0.1:70000"},
+        {"advertised": "door"},
+        {"advertised": "door:0"},
+        {"advertised": ":9876"},
+        {"tls_certificate": Path("x")},
+        {"tls_certificate": Path("missing"), "tls_key": Path("missing")},
+        {"memory_mib": 31},
+    ],
+)
+def test_options_that_can_not_work(given: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        door_options(**given, environ={"TXBRIDGE_ROCKETMQ_SECRET": "x" * 32})
+
+
+def test_the_secret_is_in_no_text_of_the_options() -> None:
+    options = door_options(environ={"TXBRIDGE_ROCKETMQ_SECRET": "x" * 32})
+    assert "xxx" not in repr(options)
+    assert (options.host, options.port) == ("127.0.0.1", 9876)
