@@ -14,6 +14,7 @@ from typing import Any
 from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
 from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.message import address_of, text_of
 
 #: Connections that the kernel holds while the loop is busy; a restart brings all clients back at once.
 _BACKLOG = 1_024
@@ -84,7 +85,7 @@ class Server:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                accepted, address = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     _log.error("no_more_connections", reason=error.strerror, connections=len(self._connections))
@@ -95,9 +96,9 @@ class Server:
                 _log.warning("connection_refused", most=self._most)
                 accepted.close()
                 continue
-            self._spawn(self._greet(accepted))
+            self._spawn(self._greet(accepted, text_of(address_of(*address[:2]))))
 
-    async def _greet(self, accepted: socket.socket) -> None:
+    async def _greet(self, accepted: socket.socket, peer: str) -> None:
         """Wait for the first byte, and make a connection of the socket."""
         loop = asyncio.get_running_loop()
         self._greeting += 1
@@ -107,7 +108,7 @@ class Server:
             async with asyncio.timeout(_FIRST_BYTE_S):
                 first = await _peek(loop, accepted)
             if first == _TLS and self._tls is None:
-                _log.warning("connection_closed", reason="it speaks TLS, and the door has no certificate")
+                _log.warning("connection_closed", peer=peer, reason="it speaks TLS, and the door has no certificate")
             elif first:
                 tls = self._tls if first == _TLS else None
                 limit = _HANDSHAKE_S if tls else None
@@ -117,7 +118,7 @@ class Server:
             pass
         except OSError as error:
             # Of TLS, too: the client speaks something else, or does not know our certificate.
-            _log.warning("connection_closed", reason=f"the connection failed at its beginning: {error}")
+            _log.warning("connection_closed", peer=peer, reason=f"the connection failed at its beginning: {error}")
         finally:
             self._greeting -= 1
         accepted.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from txbridge_rocketmq.identity import transaction_id
@@ -22,6 +24,7 @@ from tests.support.rocketmq_door import (
     topic_of,
 )
 from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 SEND, HEARTBEAT, UNREGISTER, END, CHECK, ROUTE = 310, 34, 35, 37, 39, 105
@@ -39,12 +42,6 @@ def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
 def door(bridge: Bridge) -> Iterator[Door]:
     with Door(bridge) as made:
         yield made
-
-
-def headers(bridge: Bridge, topic: str, value: bytes) -> dict[str, bytes]:
-    """Of the one record with this value."""
-    (record,) = [one for one in bridge.read(topic) if one.value() == value]
-    return dict(record.headers() or ())
 
 
 @pytest.mark.parametrize(
@@ -224,3 +221,64 @@ def test_requests_that_can_not_be_served_are_refused_with_a_sentence(bridge: Bri
         where = (int(sent["extFields"]["msgId"][-16:], 16) >> 48, int(sent["extFields"]["queueOffset"]))
         eventually(lambda: bridge.outcomes().get(where) == ["rollback"], 30)
     assert bridge.visible(topic) == Counter()
+
+
+@pytest.mark.long
+def test_p10_a_door_that_is_killed_under_load_loses_doubles_and_leaks_nothing(bridge: Bridge) -> None:
+    """A client with two doors goes on at the other one. What it was told is what readers see."""
+    topic, ports = topic_of(bridge, "killed"), (free_port(), free_port())
+    advertised = "--advertised=" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    first = Door(bridge, advertised, listen=f"127.0.0.1:{ports[0]}")
+    second = Door(bridge, advertised, listen=f"127.0.0.1:{ports[1]}")
+    told: dict[int, dict[str, str]] = {}
+    with first, second, JavaClient("5.3.2", [first, second], "killed") as client:
+        for number in range(90):
+            if number == 30:
+                first.kill()
+            answer = "rollback" if number % 3 == 0 else "commit"
+            said = client.try_("transaction", topic, f"m{number}", answer, answer, "", "", "")
+            if said[0] == "done":
+                told[number] = {"status": said[1], "state": said[6]}
+        assert len(told) > 60, "a client that has two doors goes on"
+        committed = [b"m%d" % one for one, said in told.items() if said["state"] == "COMMIT_MESSAGE"]
+        bridge.wait_visible(topic, committed, 90)
+        # Decisions that went down with the door are asked for.
+        eventually(lambda: all(len(one) == 1 for one in bridge.outcomes().values()), 30)
+        found = bridge.visible(topic)
+    assert set(found.values()) == {1}
+    assert set(committed) <= set(found)
+    assert {one for one in found if int(one[1:]) % 3 == 0} == set()
+
+
+@pytest.mark.long
+def test_a_real_client_signs_its_requests(bridge: Bridge, tmp_path: Path) -> None:
+    topic, keys = topic_of(bridge, "signed"), tmp_path / "keys.toml"
+    keys.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["signed"]\n')
+    with Door(bridge, f"--access-keys={keys}") as door:
+        with JavaClient("5.3.2", [door], "signed", keys=["ak", "the secret key"]) as client:
+            client.transaction(topic, "signed", "unknown", "commit")
+            bridge.wait_visible(topic, [b"signed"], 60)
+        with JavaClient("5.3.2", [door], "signed", keys=["ak", "another key"]) as client:
+            assert client.try_("plain", topic, "x")[0] == "error"
+        with JavaClient("5.3.2", [door], "another", keys=["ak", "the secret key"]) as client:
+            assert "may not speak for the group another" in str(client.try_("plain", topic, "x"))
+        with RawClient(door) as client:
+            assert client.ask(ROUTE, {"topic": topic})[0]["code"] == 16
+        assert "the secret key" not in door.log
+    assert bridge.visible(topic) == Counter({b"signed": 1})
+
+
+@pytest.mark.long
+def test_tls_and_plain_connections_share_the_port(bridge: Bridge, tmp_path: Path) -> None:
+    topic, key, certificate = topic_of(bridge, "tls"), tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    with Door(bridge, f"--tls-certificate={certificate}", f"--tls-key={key}") as door:
+        flags = ("-Dtls.enable=true", "-Dtls.client.authServer=false")
+        with JavaClient("5.3.2", [door], "tls", *flags) as client, RawClient(door) as plain:
+            client.transaction(topic, "x*20000", "unknown", "commit")
+            bridge.wait_visible(topic, [b"x" * 20_000], 60)
+            assert plain.ask(ROUTE, {"topic": topic})[0]["code"] == 0
+    with Door(bridge) as door, RawClient(door) as client:
+        client.send(b"\x16\x03\x01\0\0")
+        assert client.is_closed()

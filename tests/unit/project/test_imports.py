@@ -79,6 +79,11 @@ def test_the_client_loads_confluent_kafka_and_nothing_else_that_is_installed():
     assert others - {"typing_extensions"} == {"__main__", "confluent_kafka", "txbridge"}
 
 
+def test_the_front_door_needs_nothing_of_the_workers():
+    loaded = loaded_by("import txbridge_rocketmq.app, txbridge.cli.rocketmq")
+    assert loaded & {"faust", "aiokafka", "mode", "txbridge.worker.app"} == set()
+
+
 def test_what_a_start_needs_is_not_loaded_by_an_import():
     """`from txbridge import TransactionProducer` takes at most half as long again as `import confluent_kafka`."""
     loaded = loaded_by("from txbridge import TransactionListener, TransactionProducer")

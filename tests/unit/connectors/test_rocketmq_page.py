@@ -1,0 +1,45 @@
+"""docs/rocketmq.md lists requests, log events and metrics: those of the code, and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from txbridge_rocketmq.codes import REFUSALS, Request
+from txbridge_rocketmq.metrics import Metrics
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "rocketmq.md").read_text("utf-8")
+LEVELS = {"debug", "info", "warning", "error"}
+
+
+def section(heading: str) -> str:
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_every_request_is_on_the_page_as_it_is_treated() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+?) \|$", section("Requests"), re.MULTILINE)
+    assert {int(code): name for code, name, _ in rows} == {one.value: one.name for one in Request}
+    assert len(rows) == len(Request)
+    refused = {int(code) for code, _, treated in rows if treated.startswith("refused: ")}
+    assert refused == set(REFUSALS)
+    sent = {int(code) for code, _, treated in rows if treated == "sent by the door"}
+    assert sent == {Request.CHECK_TRANSACTION_STATE}
+    assert all(treated.startswith("served") for code, _, treated in rows if int(code) not in refused | sent)
+
+
+def test_the_events_of_the_door() -> None:
+    found = {}
+    for file in (ROOT / "connectors" / "txbridge_rocketmq").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name("_log"), attr=level), args=[ast.Constant(event), *_]):
+                    found[event] = level
+    assert set(found.values()) <= LEVELS
+    assert dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", section("Log events"), re.MULTILINE)) == found
+
+
+def test_the_metrics_of_the_door() -> None:
+    names = {f"{one.name}_total" if one.type == "counter" else one.name for one in Metrics().registry.collect()}
+    assert set(re.findall(r"^\| `(\w+)` \|", section("Metrics"), re.MULTILINE)) == names
