@@ -515,6 +515,8 @@ def _not_stored(error: KafkaError | None) -> RequestError:
         return RequestError(Response.SERVICE_NOT_AVAILABLE, "Kafka did not tell its offset: send again")
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return RequestError(Response.TOPIC_NOT_EXIST, f"Kafka has not taken the message: {error.str()}")
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return RequestError(Response.NO_PERMISSION, f"Kafka has not taken the message: {error.str()}")
     if error.code() in _TOO_LARGE:
         return RequestError(Response.MESSAGE_ILLEGAL, f"Kafka has not taken the message: {error.str()}")
     return RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka has not taken the message: {error.str()}")

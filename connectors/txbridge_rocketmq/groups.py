@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,8 @@ from txbridge_rocketmq.topics import NoAnswerError, Topics
 _LOOK_EVERY_S = 30.0
 #: After Kafka did not let the door join (s); a first check comes after six seconds.
 _RETRY_S = 2.0
+#: When it is a member of as many groups as it may be (s): others leave now and then.
+_FULL_S = 30.0
 #: Names of groups that have sent transactions; the oldest is forgotten first, and then looked up like any other.
 _MAX_KNOWN = 10_000
 
@@ -70,7 +73,7 @@ class Groups:
         self._known: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._joined = 0
-        self._is_closing = False
+        self._closing = asyncio.Event()
 
     def introduce(self, connection: Connection, names: frozenset[str]) -> None:
         """A heartbeat: these are the groups of the connection from now on."""
@@ -115,8 +118,8 @@ class Groups:
 
     async def close(self) -> None:
         """Leave all groups."""
-        self._is_closing = True
-        for name, group in self._groups.items():
+        self._closing.set()
+        for name, group in list(self._groups.items()):
             self._settle(name, group)
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -146,7 +149,7 @@ class Groups:
             group.task = self._spawn(self._reconcile(name, group))
 
     def _wants(self, group: _Group) -> bool:
-        return group.is_transactional and bool(group.members) and not self._is_closing
+        return group.is_transactional and bool(group.members) and not self._closing.is_set()
 
     async def _reconcile(self, name: str, group: _Group) -> None:
         try:
@@ -155,7 +158,7 @@ class Groups:
                     await self._part(name, group)
                 elif self._joined >= self._most:
                     _log.error("too_many_groups", group=name, most=self._most, next="its checks are not answered here")
-                    await asyncio.sleep(_RETRY_S)
+                    await self._pause(_FULL_S)
                 else:
                     await self._become_member(name, group)
         finally:
@@ -174,10 +177,15 @@ class Groups:
         except TxBridgeError as error:
             self._joined -= 1
             _log.error("group_not_joined", group=name, error=str(error), next="trying again")
-            await asyncio.sleep(_RETRY_S)
+            await self._pause(_RETRY_S)
         else:
             self._metrics.groups.set(self._joined)
             _log.info("group_joined", group=name, connections=len(group.members))
+
+    async def _pause(self, seconds: float) -> None:
+        """Until then, or until all groups are left."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     async def _part(self, name: str, group: _Group) -> None:
         membership, group.membership = group.membership, None
