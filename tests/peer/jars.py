@@ -38,7 +38,7 @@ def jar_folder() -> Path:
 
 def client_class_path(version: str) -> str:
     """The jars of a client alone, of a version that has a lock here, as Java wants them. Raises as `jar_folder`."""
-    jars = tuple(_parse(_LOCK.with_name(f"client-{version}.lock").read_text()))
+    jars = tuple(parse_lock(_LOCK.with_name(f"client-{version}.lock").read_text()))
     folder = _folder(f"rocketmq-client-{version}", f"RocketMQ's client {version}", jars)
     return os.pathsep.join(str(folder / one.file_name) for one in jars)
 
