@@ -43,8 +43,8 @@ BREAKS = (
         "P2",
         "the first message of each Kafka transaction is named in OP but not delivered",
         "txbridge/worker/commit/records.py",
-        "for entry in draft.deliver:",
-        "for entry in draft.deliver[1:]:",
+        "in zip(run.commits, run.copies(partition), strict=True):",
+        "in [*zip(run.commits, run.copies(partition), strict=True)][1:]:",
         MSG_IT,
     ),
     Break(

@@ -1,9 +1,9 @@
 """Where a worker's time goes: processor time of each step of a delivered message, in one thread, one step at a time.
 
 The steps are those of the worker, done by its own code on records that a real Kafka holds, 10,000 at a time as in its
-Kafka transactions. What confluent-kafka and librdkafka take (`library`) is the floor for a worker in Python: a bare
-loop does nothing else. The rest is ours. What the steps leave out is small or not Python: the threads of librdkafka,
-committing, Faust's events.
+Kafka transactions, and in runs, as nearly all are. What confluent-kafka and librdkafka take (`library`) is the floor
+for a worker in Python: a bare loop does nothing else. The rest is ours. What the steps leave out is small or not
+Python: the threads of librdkafka, committing, Faust's events.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from confluent_kafka import Producer
@@ -24,18 +24,18 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import encode_ops
 from txbridge.core.draft import Draft
 from txbridge.core.end_record import parse_end
-from txbridge.core.half_message import HalfMessage, delivered_headers, delivered_timestamp
+from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka.body_cache import BodyCache, to_half
-from txbridge.kafka.headers import headers_of
+from txbridge.kafka.body_cache import offset_of
+from txbridge.kafka.headers import headers_of_all
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.worker.app import COLLECT_SELDOM
 
 _T = TypeVar("_T")
 
-#: Steps of confluent-kafka and librdkafka, and the one of ours that contains the second of them.
+#: Steps of confluent-kafka and librdkafka.
 _CONSUME, _HEADERS, _PRODUCE = (f"library: {what}, us" for what in ("consume", "headers of a record", "produce"))
 _READ = "read a half message, us"
 _BUDGET = 64 * 1024 * 1024
@@ -79,34 +79,45 @@ class _Steps:
         reader = PartitionReader(servers, self._bridge.names.half, 0, committed=False, on_demand=True)
         reader.start(0)
         queue = HalfQueue(CheckPolicy())
-        bodies = BodyCache(_BUDGET, self._bridge.names, reader)
         producer = Producer({**servers, "linger.ms": 100, "queue.buffering.max.messages": self._count + 1})
         done = 0
         while done < self._count:
-            halves = self._read(reader, queue, bodies)
-            if halves:
-                self._deliver(queue, bodies, producer, halves)
-            done += len(halves)
+            count = self._read(reader, queue)
+            if count:
+                self._deliver(queue, producer)
+            done += count
         producer.flush()
         producer.close()
         reader.close()
         each = {name: seconds / self._count * 1e6 for name, seconds in self._seconds.items()}
-        each[_READ] -= each[_HEADERS]
         library = sum(each[name] for name in (_CONSUME, _HEADERS, _PRODUCE))
         return {**each, "library in sum, us": library, "ours in sum, us": sum(each.values()) - library}
 
-    def _read(self, reader: PartitionReader, queue: HalfQueue, bodies: BodyCache) -> list[HalfMessage]:
-        names, step = self._bridge.names, self._step
+    def _read(self, reader: PartitionReader, queue: HalfQueue) -> int:
+        step = self._step
         messages = step(_CONSUME, lambda: reader.poll(MOST_ENTRIES, PATIENCE_S))
-        step(_HEADERS, lambda: [headers_of(message) for message in messages])
-        halves = step(_READ, lambda: [to_half(message, names) for message in messages])
-        step("look for copies, us", lambda: [queue.note_id(half) for half in halves])
-        step("take it in, us", lambda: [queue.read(half) for half in halves])
-        step("keep its body, us", lambda: [bodies.put(half) for half in halves])
-        return halves
+        if not messages:
+            return 0
+        headers = step(_HEADERS, lambda: headers_of_all(messages))
 
-    def _deliver(self, queue: HalfQueue, bodies: BodyCache, producer: Producer, halves: Sequence[HalfMessage]) -> None:
-        step, headers = self._step, self._bridge.end_headers()
+        def read() -> FreshHalves | None:
+            return read_plain(
+                offset_of(messages[0]),
+                [message.timestamp()[1] for message in messages],
+                [message.key() for message in messages],
+                [message.value() for message in messages],
+                [*headers],
+                self._bridge.names.namespace,
+            )
+
+        halves = step(_READ, read)
+        assert halves is not None
+        assert step("look for copies and take it in, us", lambda: queue.take_fresh(halves))
+        return len(messages)
+
+    def _deliver(self, queue: HalfQueue, producer: Producer) -> None:
+        step, headers, fresh = self._step, self._bridge.end_headers(), queue.fresh
+        halves = [half for half in map(fresh.open_at, range(fresh.first, fresh.stop)) if half is not None]
         values = list(end_values([(half.offset, half.transaction_id) for half in halves]))
         first = queue.next_end
         ends = step(
@@ -115,24 +126,19 @@ class _Steps:
         )
         draft = Draft(queue, halves[-1].born)
         batch = Batch(queue, Limits(bytes=2 * _BUDGET))
-        parts = step("choose what goes together, us", lambda: [batch.take(end) for end in ends])
-        step("decide, us", lambda: [draft.apply_end(part, lambda _: None) for part in parts])
+        runs = step("choose what goes together, us", lambda: [run for end in ends if (run := batch.run_of(end))])
+        assert step("its limits, us", lambda: all(map(batch.take_run, runs)))
+        step("decide, us", lambda: [draft.apply_run(run) for run in runs])
         draft.park(MOST_ENTRIES, grown_old=False)
-        offsets = [entry.offset for entry in draft.deliver]
-        found = step("look up bodies, us", lambda: bodies.load(offsets))
-        copies: list[Any] = step(
-            "headers of its copy, us",
-            lambda: [(delivered_headers(found[offset], 0), delivered_timestamp(found[offset])) for offset in offsets],
-        )
+        copies: list[Any] = step("headers of its copy, us", lambda: [copy for run in runs for copy in run.copies(0)])
         reports: dict[object, object] = {}
         report, produce = reports.__setitem__, producer.produce
 
         def produce_all() -> None:
-            for offset, (its_headers, timestamp) in zip(offsets, copies, strict=True):
-                half = found[offset]
-                produce(half.real_topic, half.value, half.key, 0, report, None, timestamp, its_headers)
+            for topic, value, key, _, timestamp, its_headers in copies:
+                produce(topic, value, key, 0, report, None, timestamp, its_headers)
 
         step(_PRODUCE, produce_all)
         step("name it in OP, us", lambda: [encode_ops(named) for _, named in draft.ops()])
-        step("make it the state, us", draft.apply)
-        step("forget its body, us", lambda: bodies.drop(offsets))
+        step("make it the state, us", lambda: draft.apply(draft.now))
+        queue.fresh.forget_entered()

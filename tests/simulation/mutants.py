@@ -21,7 +21,10 @@ from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
 from txbridge.core import states
 from txbridge.core.batch import Batch
+from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.draft import Draft
+from txbridge.core.end_record import PlainEntries
+from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
@@ -253,7 +256,7 @@ def watermark_passes_the_undecided() -> None:
 
     def park(self, _limit, *, grown_old=True):
         del grown_old
-        self.watermark = self._queue.half_position
+        self.watermark = self._queue.read_position
 
     Draft.park = park
 
@@ -330,6 +333,52 @@ def what_is_abandoned_is_not_told() -> None:
 def copies_are_messages() -> None:
     """A half message that its producer has sent twice is two."""
     HalfQueue.note_id = lambda _self, _half: None
+    _no_look_for_copies()
+
+
+def fresh_copies_are_messages() -> None:
+    """One that comes among others which are taken in together is two."""
+    _no_look_for_copies()
+
+
+def _no_look_for_copies() -> None:
+    DeduplicationWindow.note_all = lambda _self, _start, _ids, _births: True
+
+
+def a_run_believes_any_id() -> None:
+    """What a run names is decided, whoever knows its transaction id."""
+    run_of = FreshHalves.run_of
+
+    def believing(self, record):
+        entries = record.entries
+        if isinstance(entries, PlainEntries) and all(offset in self for offset in entries.offsets):
+            known = [self.ids[offset - self.start] for offset in entries.offsets]
+            record = replace(record, entries=PlainEntries(entries.offsets, known, entries.decisions))
+        return run_of(self, record)
+
+    FreshHalves.run_of = believing
+
+
+def a_run_may_be_decided_twice() -> None:
+    """What an earlier END record of the same Kafka transaction has decided is decided again."""
+    Batch.run_of = lambda self, record: None if self._queue.next_entry else self._queue.fresh.run_of(record)
+
+
+def runs_come_last() -> None:
+    """In a Kafka transaction runs are delivered behind what is decided one by one, whatever the order of END."""
+    produce = Transaction.produce
+
+    def last(self, contents):
+        draft = contents.draft
+        draft.runs = [(len(draft.deliver), run) for _, run in draft.runs]
+        produce(self, contents)
+
+    Transaction.produce = last
+
+
+def what_is_fresh_is_never_due() -> None:
+    """Nobody looks at a fresh half message that is not decided."""
+    HalfQueue.fresh_until = lambda self, _now: self.fresh.first
 
 
 def copies_across_a_take_over_are_messages() -> None:
@@ -379,6 +428,11 @@ MUTANTS: dict[str, Callable[[], None]] = {
         what_is_pending_can_be_abandoned,
         what_is_abandoned_is_not_told,
         copies_are_messages,
+        fresh_copies_are_messages,
+        a_run_believes_any_id,
+        a_run_may_be_decided_twice,
+        runs_come_last,
+        what_is_fresh_is_never_due,
         copies_across_a_take_over_are_messages,
     )
 }

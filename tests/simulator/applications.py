@@ -70,9 +70,10 @@ class Application:
             ("PGROUP", self.group.encode()),
             ("UNIQ_KEY", transaction_id.encode()),
         ]
-        if chance.random() < 0.2:
+        has_options = not self._load.is_plain
+        if chance.random() < 0.2 and has_options:
             headers.append(("CHECK_IMMUNITY_TIME_IN_SECONDS", chance.choice([b"0", b"2", b"-1", b"3"])))
-        if topic in REAL_TOPICS and chance.random() < 0.1:
+        if topic in REAL_TOPICS and chance.random() < 0.1 and has_options:
             headers.append(("REAL_QID", b"0" if chance.random() < 0.7 else b"7"))
         value = b"%d" % self._prepared
         if chance.random() < 0.06:
@@ -81,7 +82,7 @@ class Application:
             # Too large for every real topic, or only together with others.
             value += b"x" * chance.choice((100, 200))
         if self._load.is_heavy:
-            headers.append(("padding", self._load.padding()))
+            headers.insert(0, ("padding", self._load.padding()))
         self.transactions.append(transaction)
 
         def acknowledged(offset: int) -> None:
@@ -102,7 +103,7 @@ class Application:
         running = [one for one in self.transactions if one.outcome is None and one.offset is not None]
         if not running:
             return
-        if self._load.is_heavy and self._load.random.random() < 0.5:
+        if (self._load.is_heavy or self._load.is_plain) and self._load.random.random() < 0.5:
             self._decide_all(running)
             return
         batch = [one for one in running[:4] if chance.random() < 0.6] or running[:1]
@@ -166,7 +167,7 @@ class Application:
             self._send_entries(partition, [f"{2**60},{'F' * 32},8"], "operator")
         elif kind == 3:
             self._send((self._names.end, partition), b"not an END record", [("TXB_V", b"1")])
-        elif kind == 4:
+        elif kind == 4 and not self._load.is_plain:
             self._send((self._names.half, partition), b"not a half message", [("TXB_V", b"1")])
         elif len(stored) > 1:
             one = chance.choice(stored)

@@ -23,6 +23,11 @@ class Load:
     link: int = sys.maxsize
     #: Sizes of messages, about the limits.
     sizes: tuple[int, ...] = ()
+    #: Whether messages come several at a time, nearly all without options, and wait long for their first check: so many
+    #: are decided together while they are fresh.
+    is_plain: bool = False
+    #: Bytes of bodies that a worker keeps: a few messages, or all of them.
+    payload_memory: int = 300
     #: Steps before the first worker comes up.
     outage: int = 0
 
@@ -34,14 +39,20 @@ class Load:
 def choose_load(seed: int) -> Load:
     """A light one or a heavy one."""
     chance = random.Random(f"load {seed}")
+    side = random.Random(f"fresh {seed}")
+    is_plain = side.random() < 0.4
+    payload_memory = side.choice((3_000, 1_000_000, 1_000_000) if is_plain else (300, 300, 1_000_000))
     if chance.random() < 0.5:
-        return Load(chance)
+        return Load(chance, is_plain=is_plain, payload_memory=payload_memory)
     budget = chance.choice((150, 400, 16 * 1024 * 1024))
     return Load(
         chance,
         is_heavy=True,
         limits=Limits(chance.choice((2, 5, 10_000)), budget),
-        link=chance.choice((sys.maxsize, 4_000, 8_000)),
+        # Not so many messages on a slow link: each that is due has to get through in time.
+        link=max(chance.choice((sys.maxsize, 4_000, 8_000)), sys.maxsize * is_plain),
         sizes=chance.choice(((0, 10, 400), (0, 60, 120), (300, 600))),
+        is_plain=is_plain,
+        payload_memory=payload_memory,
         outage=chance.choice((0, 60, 120)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from confluent_kafka import Consumer, Producer
@@ -16,6 +16,8 @@ from tests.simulator.kafka_writer import SimulatedProducer
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.discard_record import MalformedRecord
+from txbridge.core.draft import Draft
 from txbridge.core.names import Names
 from txbridge.core.transaction_size import Limits
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -34,6 +36,33 @@ _KAFKA = {"bootstrap.servers": "simulated:9092"}
 def _metrics() -> WorkerMetrics:
     """One for all processes: making them takes longer than most schedules of a small scope, and nobody looks here."""
     return WorkerMetrics()
+
+
+class _Metrics:
+    """Those of one process: what it commits is counted in the world, too."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_metrics(), name)
+
+    def committed(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
+        for before, run in draft.runs:
+            self._world.count("run of fresh half messages")
+            if len(run.record.entries) > 1:
+                self._world.count("run of several fresh half messages")
+            if run.rollbacks:
+                self._world.count("run that rolls back")
+            if len(run.topics) > 1:
+                self._world.count("run for several real topics")
+            if before:
+                self._world.count("run behind decisions one by one")
+        if draft.runs and len(draft.deliver) > draft.runs[-1][0]:
+            self._world.count("decisions one by one behind a run")
+        if len(draft.runs) > 1:
+            self._world.count("several runs in one transaction")
+        _metrics().committed(draft, malformed, seconds, now)
 
 
 class _SimulatedOutside(Outside):
@@ -91,6 +120,7 @@ class Process:
         name: str,
         check_rate: int = 1_000,
         largest: Limits | None = None,
+        payload_memory: int = 300,
     ) -> None:
         self.name = name
         self.partition = partition
@@ -114,10 +144,10 @@ class Process:
             names=names,
             policy=policy,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
-            payload_memory=300,
+            payload_memory=payload_memory,
             check_rate=check_rate,
             largest=largest or Limits(),
-            metrics=_metrics(),
+            metrics=cast(WorkerMetrics, _Metrics(world)),
             outside=outside,
         )
         self.owner = PartitionOwner(context, partition, lambda _: self._confirm())

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import Decision, EndRecord, Source
+from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import TransactionState
@@ -42,6 +43,7 @@ class Batch:
         self._room = room
         self.entries = 0
         self.bytes = 0
+        self._decided: set[int] = set()
         self._has_any = False
         #: Real topics of what it delivers.
         self.topics: set[str] = set()
@@ -79,6 +81,30 @@ class Batch:
         self.bytes, self._has_any = size, has_any
         return Part(record, start, stop)
 
+    def run_of(self, record: EndRecord) -> Run | None:
+        """What the record decides of fresh half messages, if it can be taken as a run."""
+        queue = self._queue
+        if self._room is not None or (record.offset == queue.next_end and queue.next_entry):
+            return None
+        run = queue.fresh.run_of(record)
+        return None if run is None or not self._decided.isdisjoint(run.commits + run.rollbacks) else run
+
+    def take_run(self, run: Run) -> bool:
+        """Take all of it; False when it has no room."""
+        entries = len(run.record.entries)
+        if self.entries + entries > self._limits.entries or self.bytes + run.size > self._limits.bytes:
+            return False
+        self.entries += entries
+        self.bytes += run.size
+        self._has_any = True
+        self._decided.update(run.commits, run.rollbacks)
+        self.topics |= run.topics
+        return True
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.entries
+
     def take_whole(self, size: int) -> bool:
         """A record without entries, to be set aside; False when it has no room."""
         if self.entries >= self._limits.entries or (self._has_any and self.bytes + size > self._limits.bytes):
@@ -95,35 +121,9 @@ class Turn:
 
     #: END offset below which all is applied then.
     end: int
-    parts: list[Part | MalformedRecord] = field(default_factory=list)
+    parts: list[Part | Run | MalformedRecord] = field(default_factory=list)
     #: Real topics of the commits.
     topics: AbstractSet[str] = frozenset()
-
-
-def next_turn(batch: Batch, waiting: Waiting, end_position: int, most_aside: int, ready: int | None = None) -> Turn:
-    """As much of what waits as the batch has room for, `most_aside` malformed records among it.
-
-    `end_position` is the END offset behind the last of `waiting`; only the first `ready` of them may be taken.
-    """
-    turn = Turn(end_position, topics=batch.topics)
-    for number, record in enumerate(waiting):
-        if number == ready:
-            turn.end = record.offset
-            break
-        if isinstance(record, EndRecord):
-            part = batch.take(record)
-            is_whole = part.stop == len(record.entries)
-            if part.stop > part.start:
-                turn.parts.append(part)
-        else:
-            is_whole = most_aside > 0 and batch.take_whole(len(record.value or b""))
-            if is_whole:
-                turn.parts.append(record)
-                most_aside -= 1
-        if not is_whole:
-            turn.end = record.offset
-            break
-    return turn
 
 
 def first_entries(queue: HalfQueue, waiting: Waiting, limit: int) -> Sequence[EndRecord | MalformedRecord]:

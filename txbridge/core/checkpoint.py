@@ -19,10 +19,14 @@ MAX_OP_BYTES = 100_000
 
 def encode_ops(offsets: Iterable[int]) -> list[bytes]:
     """Values of the OP records that name these half offsets, split at MAX_OP_BYTES."""
+    named = list(offsets)
+    joined = ",".join(map(str, named)).encode()
+    if len(joined) <= MAX_OP_BYTES:
+        return [joined] if named else []
     values: list[bytes] = []
     texts: list[str] = []
     size = 0
-    for offset in offsets:
+    for offset in named:
         digits = str(offset)
         if size + len(digits) > MAX_OP_BYTES:
             values.append(",".join(texts).encode())

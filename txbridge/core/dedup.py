@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 
 #: Longest `message.timeout.ms` of a client: so long it may go on sending a half message. Long enough for a broker's
 #: restart (10 to 20 s). Every second of it costs the worker memory.
@@ -63,15 +64,17 @@ class _Table:
             slot = slot + 1 & mask
         return None
 
-    def add(self, key: bytes, hashed: int, offset: int) -> None:
-        """Add one that is not there."""
-        index, mask = self.index, self.mask
-        slot = hashed & mask
-        while index[slot]:
-            slot = slot + 1 & mask
-        self.ids += key
-        self.offsets.append(offset)
-        index[slot] = len(self.offsets) | (hashed >> _ROW_BITS & (1 << _TAG_BITS) - 1) << _ROW_BITS
+    def add(self, keys: Sequence[bytes], hashes: Sequence[int], start: int) -> None:
+        """Add some that are not there, with offsets from `start` on."""
+        index, mask, row = self.index, self.mask, len(self.offsets)
+        self.ids += b"".join(keys)
+        self.offsets.extend(range(start, start + len(keys)))
+        for hashed in hashes:
+            row += 1
+            slot = hashed & mask
+            while index[slot]:
+                slot = slot + 1 & mask
+            index[slot] = row | (hashed >> _ROW_BITS & (1 << _TAG_BITS) - 1) << _ROW_BITS
 
 
 class DeduplicationWindow:
@@ -86,12 +89,9 @@ class DeduplicationWindow:
 
     def note(self, offset: int, transaction_id: str, born: int) -> int | None:
         """Take in the next valid record of HALF. The offset of the first one with its id, when it is a copy."""
-        table = self._tables[-1] if self._tables else None
-        if table is None or born >= table.ends or len(table.offsets) == table.capacity:
-            table = self._next_table(offset, born)
-        elif born > table.until:
-            table.until = born
-        key, hashed = bytes.fromhex(transaction_id), hash(transaction_id)
+        table = self._table_for(offset, born)
+        key = bytes.fromhex(transaction_id)
+        hashed = hash(key)
         for one, index, mask in self._probes:
             if index[hashed & mask]:
                 first = one.find(key, hashed)
@@ -100,8 +100,39 @@ class DeduplicationWindow:
                     table.firsts.append(first)
                     self._has_copies = True
                     return first
-        table.add(key, hashed, offset)
+        table.add((key,), (hashed,), offset)
         return None
+
+    def note_all(self, start: int, ids: Sequence[bytes], births: Sequence[int]) -> bool:
+        """The same for valid records with consecutive offsets and different ids, as the headers have them.
+
+        False when a copy is among them: then none was taken in.
+        """
+        joined = bytes.fromhex(b"".join(ids).decode())
+        keys = [joined[place : place + _ID_BYTES] for place in range(0, len(joined), _ID_BYTES)]
+        hashes = list(map(hash, keys))
+        for table, index, mask in self._probes:
+            for number in [number for number, hashed in enumerate(hashes) if index[hashed & mask]]:
+                if table.find(keys[number], hashes[number]) is not None:
+                    return False
+        done = 0
+        while done < len(keys):
+            table = self._table_for(start + done, births[done])
+            stop = min(len(keys), done + table.capacity - len(table.offsets))
+            if max(births[done:stop]) >= table.ends:
+                stop = next(number for number in range(done, stop) if births[number] >= table.ends)
+            table.until = max(table.until, *births[done:stop])
+            table.add(keys[done:stop], hashes[done:stop], start + done)
+            done = stop
+        return True
+
+    def _table_for(self, offset: int, born: int) -> _Table:
+        """The table that this message belongs to."""
+        table = self._tables[-1] if self._tables else None
+        if table is None or born >= table.ends or len(table.offsets) == table.capacity:
+            return self._next_table(offset, born)
+        table.until = max(table.until, born)
+        return table
 
     def _next_table(self, offset: int, born: int) -> _Table:
         """The table that begins with this message, once what is too old is forgotten."""

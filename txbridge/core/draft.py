@@ -12,6 +12,7 @@ from typing import Any
 from txbridge.core.batch import Part, Room
 from txbridge.core.effects import EXPIRED, MAX_CHECKS, Abandoned, Decisions, InTurn, Obstacle, Refusal
 from txbridge.core.end_record import EndEntry, EndRecord, Source
+from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
@@ -39,6 +40,10 @@ class Draft:
         #: Whether a held message that is due had no room.
         self.left_out = False
         self.deliver: list[HalfEntry] = []
+        #: Decisions of fresh half messages, each with how many of `deliver` were decided before it.
+        self.runs: list[tuple[int, Run]] = []
+        #: When those were born that runs deliver (ms).
+        self.births: list[int] = []
         self.rolled_back: list[HalfEntry] = []
         self.held: list[HalfEntry] = []
         self.checks: list[HalfEntry] = []
@@ -81,8 +86,27 @@ class Draft:
         decisions.resumes += len(self.resumed) - resumed
         decisions.abandons += len(self.abandoned) - abandoned
         decisions.entries += len(entries) - (len(self.refused) - refused)
-        if delivered and record.appended is not None:
-            self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + delivered
+        self._note_delivered(record, delivered)
+
+    def _note_delivered(self, record: EndRecord, count: int) -> None:
+        if count and record.appended is not None:
+            self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + count
+
+    def apply_run(self, run: Run) -> None:
+        """The same for a record that decides fresh half messages only: nothing can stand in the way of any."""
+        record, commits, rollbacks = run.record, run.commits, run.rollbacks
+        self._final.update(dict.fromkeys(commits, TransactionState.COMMITTED))
+        self._final.update(dict.fromkeys(rollbacks, TransactionState.ROLLED_BACK))
+        self.runs.append((len(self.deliver), run))
+        self.births += run.births
+        self.bytes += run.size
+        self.entries += len(record.entries)
+        self.next_end, self.next_entry = record.offset + 1, 0
+        decisions = self.decisions.setdefault(record.source, Decisions())
+        decisions.entries += len(record.entries)
+        decisions.commits += len(commits)
+        decisions.rollbacks += len(rollbacks)
+        self._note_delivered(record, len(commits))
 
     def skip_end(self, next_end: int) -> None:
         """END has nothing for us below this offset: a malformed record (set aside), or a stranger's marker."""
@@ -288,6 +312,10 @@ class Draft:
                 self.parked.append(self._change(entry, entry.state, entry.next_due))
                 parked += 1
             passed_bytes += size
+        else:
+            fresh = queue.fresh
+            while watermark < fresh.stop and (watermark in self._final or queue.outcome(watermark) is not None):
+                watermark += 1
         self.watermark = watermark
 
     # --- the overlay ------------------------------------------------------------------------------------------------
@@ -313,6 +341,7 @@ class Draft:
         outcome = self._queue.outcome(offset) or self._queue.remembered(offset)
         if outcome is not None:
             return outcome.state
+        assert offset not in self._queue.fresh, "a fresh half message was not entered"
         late = offset < self._queue.watermark
         return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE
 
@@ -348,6 +377,16 @@ class Draft:
         return before is not None and before.parked
 
     @property
+    def delivered(self) -> int:
+        """How many messages it delivers."""
+        return len(self.deliver) + len(self.births)
+
+    @property
+    def real_topics(self) -> set[str]:
+        """Of what it decides."""
+        return {entry.real_topic for entry in self.deliver}.union(*(run.topics for _, run in self.runs))
+
+    @property
     def size(self) -> int:
         """How much there is to do: messages that it changes, and decisions that it refuses."""
         return len(self._final) + len(self._changed) + len(self.malformed) + len(self.refused)
@@ -363,9 +402,14 @@ class Draft:
 
     def ops(self) -> list[tuple[Outcome, list[int]]]:
         """Outcome and half offsets, as OP will name them. A forgotten discard was named when it was discarded."""
+        commits = [entry.offset for entry in self.deliver]
+        rollbacks = [entry.offset for entry in self.rolled_back]
+        for _, run in self.runs:
+            commits += run.commits
+            rollbacks += run.rollbacks
         named = (
-            (Outcome.COMMIT, [entry.offset for entry in self.deliver]),
-            (Outcome.ROLLBACK, [entry.offset for entry in self.rolled_back]),
+            (Outcome.COMMIT, commits),
+            (Outcome.ROLLBACK, rollbacks),
             (Outcome.DISCARD, [*(entry.offset for entry in self.discards), *self.malformed]),
             (Outcome.ABANDON, [one.entry.offset for one in self.abandoned]),
         )
@@ -382,6 +426,9 @@ class Draft:
             entry = self._changed[check.offset]
             self._changed[check.offset] = entry._replace(next_due=max(entry.next_due, queue.policy.next_check(now)))
         queue.next_end, queue.next_entry = self.next_end, self.next_entry
+        for _, run in self.runs:
+            queue.finish(run.commits, Outcome.COMMIT)
+            queue.finish(run.rollbacks, Outcome.ROLLBACK)
         queue.finish([entry.offset for entry in self.deliver], Outcome.COMMIT)
         queue.finish([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
         queue.finish([one.entry.offset for one in self.abandoned], Outcome.ABANDON)

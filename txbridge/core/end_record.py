@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, overload
 from urllib.parse import quote, unquote
 
 from txbridge.core import names
@@ -46,6 +46,12 @@ class Source(Enum):
     ABANDON = "abandon"
 
 
+_PLAIN_DECISION = {b"%d" % decision.value: decision for decision in Decision}
+_PLAIN_DECISIONS = frozenset(_PLAIN_DECISION)
+_ID_CHARACTERS = 32
+_are_ids = re.compile(rb"[0-9A-F]*\Z").match
+#: Of a half offset that fits into 63 bits for certain.
+_MOST_DIGITS = 18
 #: Sources of commands that decide nothing: the decision of their entries is UNKNOWN.
 _COMMANDS = (Source.RESUME, Source.ABANDON)
 
@@ -67,6 +73,62 @@ class EndEntry(NamedTuple):
             return text
         text += f",{'' if self.check_times is None else self.check_times}"
         return text if self.remark is None else f"{text},{_encode_remark(self.remark)}"
+
+
+class PlainEntries(Sequence[EndEntry]):
+    """Entries that only decide, as nearly all do, in columns: objects are made once somebody wants one."""
+
+    __slots__ = ("_made", "decisions", "ids", "offsets")
+    # Compared with lists.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, offsets: list[int], ids: list[bytes], decisions: list[bytes]) -> None:
+        self.offsets, self.ids, self.decisions = offsets, ids, decisions
+        self._made: list[EndEntry] | None = None
+
+    @classmethod
+    def read(cls, value: bytes) -> PlainEntries | None:
+        """The entries of an END record; None unless all are plain: three fields each, and numbers that are small."""
+        fields = value.replace(b"\n", b",\n,").split(b",")
+        numbers, ids, decisions = fields[0::4], fields[1::4], fields[2::4]
+        count = len(numbers)
+        if (
+            count > MAX_ENTRIES
+            or len(fields) != 4 * count - 1
+            or fields[3::4].count(b"\n") != count - 1
+            or not _PLAIN_DECISIONS.issuperset(decisions)
+            or set(map(len, ids)) != {_ID_CHARACTERS}
+            or _are_ids(b"".join(ids)) is None
+            or not 0 < min(map(len, numbers)) <= max(map(len, numbers)) <= _MOST_DIGITS
+            or not b"".join(numbers).isdigit()
+        ):
+            return None
+        return cls(list(map(int, numbers)), ids, decisions)
+
+    def _all(self) -> list[EndEntry]:
+        if self._made is None:
+            columns = zip(self.offsets, self.ids, self.decisions, strict=True)
+            self._made = [EndEntry(offset, name.decode(), _PLAIN_DECISION[one]) for offset, name, one in columns]
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> EndEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[EndEntry]: ...
+    def __getitem__(self, index: int | slice) -> EndEntry | list[EndEntry]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[EndEntry]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return repr(self._all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +154,12 @@ class EndRecord:
     client_id: str | None = None
     #: When Kafka took it (ms), if that is known.
     appended: int | None = None
+
+    @property
+    def half_offsets(self) -> Sequence[int]:
+        """Those that its entries name."""
+        entries = self.entries
+        return entries.offsets if isinstance(entries, PlainEntries) else [entry.half_offset for entry in entries]
 
 
 def _quote(remark: str) -> str:
@@ -147,21 +215,9 @@ def parse_end(
         raise MalformedRecordError(f"header {names.SOURCE} is not one of {', '.join(_SOURCES)}")
     if value is None:
         raise MalformedRecordError("the value is null")
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        raise MalformedRecordError("the value is not UTF-8") from None
-    count = text.count("\n") + 1
-    if count > MAX_ENTRIES:
-        raise MalformedRecordError(f"{count} entries, more than {MAX_ENTRIES}")
-    # All at once, if all of them are: half of what it takes to look at each.
-    plain = _PLAIN_ENTRIES(text)
-    if len(plain) == count and source not in _COMMANDS:
-        entries = [
-            EndEntry(int(half), transaction_id, _DECISIONS[decision]) for half, transaction_id, decision in plain
-        ]
-    else:
-        entries = [_parse_entry(line, number, source) for number, line in enumerate(text.split("\n"), 1)]
+    entries: Sequence[EndEntry] | None = None if source in _COMMANDS else PlainEntries.read(value)
+    if entries is None:
+        entries = _read_entries(value, source)
     return EndRecord(
         offset=offset,
         group=group,
@@ -172,8 +228,14 @@ def parse_end(
     )
 
 
-#: What nearly all entries are, a line each: no check times, no remark, and numbers that are small for certain.
-_PLAIN_ENTRIES = re.compile(r"^([0-9]{1,18}),([0-9A-F]{32}),(0|8|12)$", re.MULTILINE).findall
+def _read_entries(value: bytes, source: Source) -> list[EndEntry]:
+    try:
+        lines = value.decode().split("\n")
+    except UnicodeDecodeError:
+        raise MalformedRecordError("the value is not UTF-8") from None
+    if len(lines) > MAX_ENTRIES:
+        raise MalformedRecordError(f"{len(lines)} entries, more than {MAX_ENTRIES}")
+    return [_parse_entry(line, number, source) for number, line in enumerate(lines, 1)]
 
 
 def _parse_entry(line: str, number: int, source: Source) -> EndEntry:

@@ -16,9 +16,9 @@ _SHARED = 1_000
 _VERSION_HEADER = (names.VERSION, names.PROTOCOL_VERSION)
 _TRAN_MSG_HEADER = (names.TRAN_MSG, b"true")
 #: How many headers of a half message without options are ours, the last ones, as `half_headers` writes them.
-_PLAIN = 5
+PLAIN = 5
 #: Of a topic, in bytes; a group's are fewer.
-_LONGEST_NAME = 249
+LONGEST_NAME = 249
 _is_id = re.compile(rb"[0-9A-F]{32}\Z").match
 
 
@@ -102,7 +102,7 @@ def parse_half(
     topic_names: Names,
 ) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
-    if headers is not None and len(headers) >= _PLAIN:
+    if headers is not None and len(headers) >= PLAIN:
         half = _parse_plain(offset, born, key, value, headers, topic_names)
         if half is not None:
             return half
@@ -152,7 +152,7 @@ def _group(value: bytes) -> str:
     return sys.intern(group)
 
 
-class _Envelope(NamedTuple):
+class Envelope(NamedTuple):
     """What our headers of a plain half message say, but for the id; many share it."""
 
     group: str
@@ -168,27 +168,12 @@ def _parse_plain(
 
     Most are like that, and differ in the id and the user's headers: a third of what it takes to look each header up.
     """
-    *users, version, tran_msg, (topic_name, topic), (group_name, group), (id_name, transaction_id) = headers
-    if (
-        version != _VERSION_HEADER
-        or tran_msg != _TRAN_MSG_HEADER
-        or topic_name != names.REAL_TOPIC
-        or group_name != names.PGROUP
-        or id_name != names.UNIQ_KEY
-        # What is remembered must be small, whoever wrote it.
-        or not topic
-        or len(topic) > _LONGEST_NAME
-        or not group
-        or len(group) > _LONGEST_NAME
-        or transaction_id is None
-        or _is_id(transaction_id) is None
-    ):
-        return None
-    envelope = _envelope(topic, group, topic_names.namespace)
-    if envelope is None:
+    users, (id_name, transaction_id) = headers[:-PLAIN], headers[-1]
+    envelope = envelope_of(headers[-PLAIN:-1], topic_names.namespace)
+    if envelope is None or id_name != names.UNIQ_KEY or transaction_id is None or _is_id(transaction_id) is None:
         return None
     for name, _ in users:
-        if len(name) > _LONGEST_NAME or _is_reserved(name):
+        if len(name) > LONGEST_NAME or _is_reserved(name):
             return None
     real_group, real_topic, size = envelope
     size += len(key or b"") + len(value or b"") + _size_of(users)
@@ -199,11 +184,31 @@ def _parse_plain(
     )
 
 
+def envelope_of(headers: Headers, namespace: str) -> Envelope | None:
+    """What these headers say, ours of a plain half message without its id; None if they are anything else."""
+    if len(headers) != PLAIN - 1:
+        return None
+    version, tran_msg, (topic_name, topic), (group_name, group) = headers
+    if (
+        version != _VERSION_HEADER
+        or tran_msg != _TRAN_MSG_HEADER
+        or topic_name != names.REAL_TOPIC
+        or group_name != names.PGROUP
+        # What is remembered must be small, whoever wrote it.
+        or not topic
+        or len(topic) > LONGEST_NAME
+        or not group
+        or len(group) > LONGEST_NAME
+    ):
+        return None
+    return _envelope(topic, group, namespace)
+
+
 _is_reserved = lru_cache(_SHARED)(names.is_reserved_header)
 
 
 @lru_cache(_SHARED)
-def _envelope(real_topic: bytes, group: bytes, namespace: str) -> _Envelope | None:
+def _envelope(real_topic: bytes, group: bytes, namespace: str) -> Envelope | None:
     """What plain headers with these values say; None when they are not valid."""
     headers: Headers = [
         _VERSION_HEADER,
@@ -217,7 +222,7 @@ def _envelope(real_topic: bytes, group: bytes, namespace: str) -> _Envelope | No
     except MalformedRecordError:
         # Told by whoever reads the record header by header.
         return None
-    return _Envelope(half.group, half.real_topic, _size_of(headers))
+    return Envelope(half.group, half.real_topic, _size_of(headers))
 
 
 @lru_cache(_SHARED)

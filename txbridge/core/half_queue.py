@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.dedup import DeduplicationWindow
+from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import ParkedEntries
@@ -27,8 +28,9 @@ _REMEMBERED = 50_000
 class HalfQueue:
     """State of one half partition.
 
-    Every half offset at or above the low watermark that was read stands in the window; it is open (an entry), finished
-    (an outcome) or malformed (a copy counts as that) and not yet set aside. Below the low watermark only parked entries
+    Every half offset at or above the low watermark that was read stands in the window, or behind it is fresh. In the
+    window it is open (an entry), finished (an outcome) or malformed (a copy counts as that) and not yet set aside. A
+    fresh one is open, or finished (an outcome). Below the low watermark only parked entries
     are known for certain; the last outcomes are remembered, so that a late decision is told what it contradicts.
     """
 
@@ -46,8 +48,14 @@ class HalfQueue:
         self._park_after, self._first_check = policy.effective_park_after, policy.first_check(0, None)
         #: Next END offset to apply, and index of the first entry there that is not applied yet.
         self.next_end, self.next_entry = next_end, next_entry
-        #: Next HALF offset to read.
+        #: HALF offset behind the window; what is fresh begins here.
         self.half_position = watermark
+        #: Read, and of nobody's concern yet.
+        self.fresh = FreshHalves()
+        # So long after its birth (ms) one is of concern: for its first check, or to be parked.
+        self._fresh_for = min(self._first_check, self._park_after)
+        # HALF offset below which a take-over knows something of what is still to be read.
+        self._restored_to = watermark
         self._entries = OpenMessages()
         self._outcomes: dict[int, Outcome] = {}
         # The younger generation and the older: forgetting half of them at once costs nothing per message.
@@ -76,11 +84,13 @@ class HalfQueue:
             self._entries.put(entry)
             self.timers.schedule(entry)
             self.timers.schedule_expiry(entry)
+            self._restored_to = max(self._restored_to, entry.offset + 1)
 
     def restore_op(self, op_offset: int, outcome: Outcome, half_offsets: Collection[int]) -> None:
         """Take in one OP record, in the order of OP, after the parked entries and before anything is read."""
         watermark = self.half_position
         named = [offset for offset in half_offsets if offset >= watermark]
+        self._restored_to = max(self._restored_to, max(named, default=-1) + 1)
         for offset in named:
             # A discarded message is open, if only for a resume: its parked entry is the last word.
             if offset not in self._entries:
@@ -109,16 +119,19 @@ class HalfQueue:
         if entry is None:
             if offset in self._outcomes:
                 return False
-            immunity = half.immunity
-            next_due = born + self._first_check if immunity is None else self.policy.first_check(born, immunity)
-            # By position: naming the arguments takes three times as long.
-            entry = HalfEntry(offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
+            entry = self._entry_of(half)
             self._entries.add(entry)
             # One that will be parked before its first check is scheduled then: most messages are long finished by that
             # time, and a schedule is not searched for those that are.
-            if next_due <= born + self._park_after:
+            if entry.next_due <= born + self._park_after:
                 self.timers.schedule_first(entry)
         return entry.state is not TransactionState.DISCARDED
+
+    def _entry_of(self, half: HalfMessage) -> HalfEntry:
+        born, immunity = half.born, half.immunity
+        next_due = born + self._first_check if immunity is None else self.policy.first_check(born, immunity)
+        # By position: naming the arguments takes three times as long.
+        return HalfEntry(half.offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
 
     def read_malformed(self, offset: int, size: int) -> bool:
         """Take in a malformed record of HALF. True when it has not been set aside yet."""
@@ -128,7 +141,10 @@ class HalfQueue:
         return True
 
     def advance_reader(self, position: int) -> None:
-        """The log has no more records below this offset (what is missing are transaction markers of strangers)."""
+        """The log has no more records below this offset (what is missing are transaction markers of strangers).
+
+        Nothing may be fresh.
+        """
         self.half_position = max(self.half_position, position)
 
     def _enter(self, offset: int, size: int) -> bool:
@@ -138,6 +154,59 @@ class HalfQueue:
         self._window.append((offset, size))
         self._window_bytes += size
         return True
+
+    # --- what is fresh ----------------------------------------------------------------------------------------------
+
+    @property
+    def read_position(self) -> int:
+        """HALF offset behind all that was read."""
+        return self.fresh.stop if self.fresh else self.half_position
+
+    def take_fresh(self, halves: FreshHalves) -> bool:
+        """Take in the next half messages, instead of `note_id` and `read` for each; False when it must be those."""
+        if halves.start != self.read_position or halves.start < self._restored_to:
+            return False
+        if not self._recent.note_all(halves.start, [name or b"" for name in halves.ids], halves.births):
+            return False
+        self.fresh.extend(halves)
+        self._entries.count_fresh(halves)
+        return True
+
+    def fresh_until(self, now: int) -> int:
+        """HALF offset below which what is fresh is of concern at this time (ms)."""
+        return self.fresh.stop if self.must_park else self.fresh.older_than(now - self._fresh_for)
+
+    def enter_fresh(self, until: int) -> list[HalfMessage]:
+        """Those below this offset are fresh no more, as if they were read now. The bodies of these will be needed."""
+        fresh, entered = self.fresh, []
+        while fresh and fresh.first < until:
+            offset, size = fresh.first, fresh.size_of(fresh.first)
+            half = fresh.enter()
+            if half is None:
+                self._enter(offset, size)
+                continue
+            self._entries.uncount_fresh(half.group, (half.born,))
+            self.read(half)
+            entered.append(half)
+        return entered
+
+    def _finish_fresh(self, offsets: Collection[int], outcome: Outcome) -> None:
+        fresh, start = self.fresh, self.fresh.start
+        envelopes, births = fresh.envelopes, fresh.births
+        group = envelopes[next(iter(offsets)) - start].group
+        # Those of one END record are all of its group.
+        self._entries.uncount_fresh(group, [births[offset - start] for offset in offsets])
+        self._outcomes.update(dict.fromkeys(offsets, outcome))
+        fresh.finish(offsets)
+
+    def _pass_fresh(self) -> None:
+        """Nothing is in the window: the low watermark moves over what is finished at the front."""
+        fresh, finished = self.fresh, self._outcomes.pop
+        offset, stop = fresh.first, fresh.stop
+        while offset < stop and (outcome := finished(offset, None)) is not None:
+            self._remember(offset, outcome)
+            offset += 1
+        fresh.first = self.half_position = offset
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
@@ -173,7 +242,9 @@ class HalfQueue:
         return younger.get(offset) or older.get(offset)
 
     def open_entries(self) -> Iterator[HalfEntry]:
-        return iter(self._entries)
+        yield from self._entries
+        for half in filter(None, map(self.fresh.open_at, range(self.fresh.first, self.fresh.stop))):
+            yield self._entry_of(half)
 
     @property
     def malformed(self) -> frozenset[int]:
@@ -191,8 +262,8 @@ class HalfQueue:
     def lags_behind(self, watermark: int, passed_bytes: int) -> bool:
         """Whether the watermark must not stand here, so many bytes into the window: too much would be read again."""
         return (
-            self.half_position - watermark > self.policy.park_after_records
-            or self._window_bytes - passed_bytes > self.policy.park_after_bytes
+            self.read_position - watermark > self.policy.park_after_records
+            or self._window_bytes + self.fresh.bytes - passed_bytes > self.policy.park_after_bytes
         )
 
     @property
@@ -205,8 +276,8 @@ class HalfQueue:
         """Whether so much is read and unfinished that more of it might soon have to be parked."""
         policy = self.policy
         return (
-            2 * (self.half_position - self.watermark) > policy.park_after_records
-            or 2 * self._window_bytes > policy.park_after_bytes
+            2 * (self.read_position - self.watermark) > policy.park_after_records
+            or 2 * (self._window_bytes + self.fresh.bytes) > policy.park_after_bytes
         )
 
     def counts(self) -> Mapping[TransactionState, int]:
@@ -236,6 +307,10 @@ class HalfQueue:
                 heads.append(0 if lags else entry.born + self.policy.effective_park_after)
                 break
             passed_bytes += size
+        else:
+            if self.fresh:
+                lags = self.lags_behind(self.half_position, passed_bytes)
+                heads.append(0 if lags else self.fresh.births[self.fresh.first - self.fresh.start] + self._fresh_for)
         return min(heads, default=None)
 
     # --- applying what Kafka has committed --------------------------------------------------------------------------
@@ -243,6 +318,9 @@ class HalfQueue:
     def finish(self, offsets: Collection[int], outcome: Outcome) -> None:
         """Messages are finished for good (or discarded without a way back: malformed ones). `advance` comes after."""
         watermark, outcomes, remove = self.watermark, self._outcomes, self._entries.remove
+        if self.fresh and (fresh := [offset for offset in offsets if offset >= self.half_position]):
+            self._finish_fresh(fresh, outcome)
+            offsets = [offset for offset in offsets if offset < self.half_position]
         for offset in offsets:
             remove(offset)
             if offset >= watermark:
@@ -283,6 +361,8 @@ class HalfQueue:
                 break
             window.popleft()
             self._window_bytes -= size
+        if self.fresh and not window:
+            self._pass_fresh()
         watermark = self.watermark
         while self._ops and self._ops[0][1] < watermark:
             self._ops.popleft()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txbridge.core.states import TransactionState
@@ -72,10 +73,20 @@ class OpenCounter:
         self._unnamed[group] = self._unnamed.get(group, 0) + count
         return OTHER
 
-    def _count_out(self, group: str) -> str:
-        """The name under which one was counted that goes."""
+    def add_born(self, group: str, births: Sequence[int]) -> None:
+        """Pending ones of a group, by their births (ms)."""
+        for slot, count in _by_slot(births):
+            self.add_pending(group, slot, count)
+
+    def remove_born(self, group: str, births: Sequence[int]) -> None:
+        """What `add_born` has added, or a part of it."""
+        for slot, count in _by_slot(births):
+            self._remove_pending(group, slot, count)
+
+    def _count_out(self, group: str, count: int = 1) -> str:
+        """The name under which those were counted that go."""
         counts = self._named if group in self._named else self._unnamed
-        left = counts[group] - 1
+        left = counts[group] - count
         if left:
             counts[group] = left
         else:
@@ -84,18 +95,22 @@ class OpenCounter:
 
     def remove(self, group: str, state: TransactionState, since: int) -> None:
         """One that was added with these is open no more."""
-        group = self._count_out(group)
         if state is TransactionState.PENDING:
-            key = group, since // SLOT_MS
-            left = self._pending[key] - 1
-            if left:
-                self._pending[key] = left
-            else:
-                del self._pending[key]
-        elif (left := self._others[group, state] - 1) > 0:
+            self._remove_pending(group, since // SLOT_MS, 1)
+            return
+        group = self._count_out(group)
+        if (left := self._others[group, state] - 1) > 0:
             self._others[group, state] = left
         else:
             del self._others[group, state]
+
+    def _remove_pending(self, group: str, slot: int, count: int) -> None:
+        key = self._count_out(group, count), slot
+        left = self._pending[key] - count
+        if left:
+            self._pending[key] = left
+        else:
+            del self._pending[key]
 
     def count(self) -> OpenCounts:
         """A copy."""
@@ -112,3 +127,13 @@ class OpenCounter:
         for (_, state), number in self._others.items():
             totals[state] += number
         return totals
+
+
+def _by_slot(births: Sequence[int]) -> Iterable[tuple[int, int]]:
+    if not births:
+        return ()
+    slot = min(births) // SLOT_MS
+    if slot == max(births) // SLOT_MS:
+        # Nearly always.
+        return ((slot, len(births)),)
+    return Counter([born // SLOT_MS for born in births]).items()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.open_counts import SLOT_MS, OpenCounter, OpenCounts
 from txbridge.core.parked_table import ParkedTable
@@ -93,6 +94,18 @@ class OpenMessages:
         if entry is None:
             return self._rows.schedule_of(offset)
         return (entry.next_due, entry.checks, entry.since) if entry.state is TransactionState.PENDING else None
+
+    def count_fresh(self, halves: FreshHalves) -> None:
+        """Those that are not in here yet are open, too."""
+        for group in {envelope.group for envelope in halves.envelopes}:
+            self._counter.add_born(
+                group,
+                [born for born, one in zip(halves.births, halves.envelopes, strict=True) if one.group == group],
+            )
+
+    def uncount_fresh(self, group: str, births: Sequence[int]) -> None:
+        """Those of a group are finished, or about to be added here."""
+        self._counter.remove_born(group, births)
 
     def counts(self) -> Mapping[TransactionState, int]:
         """How many of each state."""

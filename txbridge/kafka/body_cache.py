@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.half_message import HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import Names
+from txbridge.core.names import Headers, Names
 from txbridge.kafka.failures import LogGoneError
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.partition_reader import PartitionReader
@@ -31,10 +31,11 @@ def offset_of(message: Message) -> int:
     return offset
 
 
-def to_half(message: Message, names: Names) -> HalfMessage:
-    """Read a record of HALF. Raises MalformedRecordError."""
+def to_half(message: Message, names: Names, headers: Headers | None = None) -> HalfMessage:
+    """Read a record of HALF, of which the headers may be known already. Raises MalformedRecordError."""
     born = message.timestamp()[1]
-    return parse_half(offset_of(message), born, message.key(), message.value(), headers_of(message), names)
+    headers = headers_of(message) if headers is None else headers
+    return parse_half(offset_of(message), born, message.key(), message.value(), headers, names)
 
 
 def mark_of(message: Message, names: Names, transaction_id: str | None = None) -> Mark:
@@ -67,14 +68,26 @@ class BodyCache:
         #: What is kept only as long as nothing else wants its room, oldest first, and some that are kept no more.
         self._yielding: deque[int] = deque()
         self.bytes = 0
+        # Of bodies that are kept elsewhere.
+        self._reserved = 0
+
+    def reserve(self, size: int) -> bool:
+        """Leave so much of the budget to bodies that are kept elsewhere; False when it is not to be had."""
+        while self.bytes + size > self._budget and self._yielding:
+            self.drop([self._yielding.popleft()])
+        has_room = self.bytes + size <= self._budget
+        if has_room:
+            self._reserved = size
+        return has_room
 
     def put(self, half: HalfMessage) -> None:
         """Keep a body, unless the budget is used up: then it is read back when it is needed."""
         if half.offset in self._bodies or half.size > self._budget:
             return
-        while self.bytes + half.size > self._budget and self._yielding:
+        most = self._budget - self._reserved - half.size
+        while self.bytes > most and self._yielding:
             self.drop([self._yielding.popleft()])
-        if self.bytes + half.size <= self._budget:
+        if self.bytes <= most:
             self._bodies[half.offset] = half
             self.bytes += half.size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import methodcaller
 from typing import cast
 
@@ -22,6 +23,17 @@ def headers_of(message: Message) -> Headers:
     except (SystemError, UnicodeDecodeError):
         # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
         raise MalformedRecordError("the name of a header is not UTF-8; the headers can not be copied") from None
+
+
+def headers_of_all(messages: Iterable[Message]) -> list[Headers | MalformedRecordError]:
+    """The same for many, each with the reason when they can not be had."""
+    found: list[Headers | MalformedRecordError] = []
+    for message in messages:
+        try:
+            found.append(headers_of(message))
+        except MalformedRecordError as error:
+            found.append(error)
+    return found
 
 
 def copyable_headers(message: Message) -> Headers:

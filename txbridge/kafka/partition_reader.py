@@ -190,6 +190,13 @@ class PartitionReader:
         if first is None:
             return []
         found = [first, *self._consumer.consume(limit - 1, 0)] if limit > 1 else [first]
+        if not any([message.error() is not None for message in found]):  # noqa: C419 - a list is made in half the time
+            # Nearly always.
+            last = found[-1].offset()
+            assert last is not None
+            self.position = last + 1
+            self._fetch_short.contradict()
+            return found
         records: list[Message] = []
         for message in found:
             error, offset = message.error(), message.offset()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from txbridge.core.batch import Batch, Part, Turn, first_entries, lacks_the_rest, next_turn
+from txbridge.core.batch import Batch, Part, Turn, first_entries, lacks_the_rest
 from txbridge.core.commit_pacing import CommitPacing
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.draft import Draft
+from txbridge.core.end_record import EndRecord
+from txbridge.core.fresh_halves import Run
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.failures import AbortedError, LogGoneError
@@ -104,6 +106,8 @@ class CommitLoop:
         self._round.note_what_is_due(self.clock, end_log.position)
         turn = self._next_of(end_log, None if ready == len(first) else ready)
         as_of = self._round.as_of(turn.end)
+        if as_of is not None or self._state.queue.must_park:
+            self._half.enter_fresh(self._state.queue.fresh_until(self.clock.now()))
         self._look_up(turn.topics, as_of)
         started = self._outside.monotonic()
         draft, malformed = self._draft(turn, as_of)
@@ -190,7 +194,43 @@ class CommitLoop:
         self._topics.begin_draft()
         batch = Batch(queue, self._size.limits, self._topics.room)
         most_aside = _CAREFUL_LIMIT if self._is_careful else ROUND_LIMIT
-        return next_turn(batch, end_log.waiting, end_log.position, most_aside, ready)
+        turn = Turn(end_log.position, topics=batch.topics)
+        for number, record in enumerate(end_log.waiting):
+            if number == ready:
+                turn.end = record.offset
+                break
+            if isinstance(record, EndRecord):
+                part = self._part_of(record, batch)
+                is_whole = isinstance(part, Run) or (part is not None and part.stop == len(record.entries))
+                if isinstance(part, Run) or (part is not None and part.stop > part.start):
+                    turn.parts.append(part)
+            else:
+                is_whole = most_aside > 0 and batch.take_whole(len(record.value or b""))
+                if is_whole:
+                    turn.parts.append(record)
+                    most_aside -= 1
+            if not is_whole:
+                turn.end = record.offset
+                break
+        return turn
+
+    def _part_of(self, record: EndRecord, batch: Batch) -> Part | Run | None:
+        """As much of an END record as has room, as a run if it is one; None when a run has none."""
+        run = batch.run_of(record) if self._committer.is_clear else None
+        if run is not None:
+            if batch.take_run(run):
+                return run
+            if not batch.is_empty:
+                return None
+        self._enter(record)
+        return batch.take(record)
+
+    def _enter(self, record: EndRecord) -> None:
+        """What a record names is looked at one by one."""
+        fresh = self._state.queue.fresh
+        named = [offset for offset in record.half_offsets if offset in fresh]
+        if named:
+            self._half.enter_fresh(max(named) + 1)
 
     @property
     def _is_careful(self) -> bool:
@@ -211,6 +251,12 @@ class CommitLoop:
         limits = self._size.limits
         malformed: list[MalformedRecord] = []
         for part in turn.parts:
+            if isinstance(part, Run):
+                if all(map(self._topics.is_clear, part.topics)):
+                    draft.apply_run(part)
+                    continue
+                self._enter(part.record)
+                part = Part(part.record, 0, len(part.record.entries))  # noqa: PLW2901 - the same, one by one
             if isinstance(part, Part):
                 draft.apply_end(part, self._topics.obstacle)
             else:
@@ -256,8 +302,8 @@ class CommitLoop:
         self._written_at = self._outside.monotonic()
         queue, checkpoint = state.queue, state.checkpoint
         op_end = state.end_reader.watermarks(self._context.names.op)[1]
-        at_ends = (queue.half_position, end_position, op_end)
-        if queue.watermark < queue.half_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):
+        at_ends = (queue.read_position, end_position, op_end)
+        if queue.watermark < queue.read_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):
             return
         self._committer.settle(op_end)
         draft = Draft(queue, self.clock.now(), self.clock.due())

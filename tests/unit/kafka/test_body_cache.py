@@ -89,3 +89,16 @@ def test_nothing_is_left_of_many_that_were_parked_and_decided(cache):
         cache.drop([offset])
     assert cache.bytes == 0
     assert len(cache._yielding) < 2_000
+
+
+def test_what_is_kept_elsewhere_counts_and_drives_out_what_was_parked(cache):
+    cache.put(half(1))
+    cache.put(half(2))
+    assert not cache.reserve(100)
+    cache.yield_room([1])
+    assert cache.reserve(100)
+    cache.put(half(3))
+    assert kept(cache, 1, 2, 3) == [2]
+    assert cache.reserve(0)
+    cache.put(half(3))
+    assert kept(cache, 2, 3) == [2, 3]

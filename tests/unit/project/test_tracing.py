@@ -19,7 +19,9 @@ from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.listener import Outcome
 from txbridge.client.prepare.half_writer import Prepared
 from txbridge.client.tracing import ClientTracing
-from txbridge.core.end_record import Decision, EndEntry
+from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
+from txbridge.core.fresh_halves import read_plain
+from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.worker.commit import tracing as worker_tracing
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -139,14 +141,23 @@ def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_car
 
 
 def contents(*headers: tuple[str, bytes | None]) -> SimpleNamespace:
-    entry = SimpleNamespace(offset=42, real_topic="orders", group="group", transaction_id=ID)
-    return SimpleNamespace(
-        draft=SimpleNamespace(deliver=[entry]), bodies={42: SimpleNamespace(headers=[("UNIQ_KEY", b"1"), *headers])}
-    )
+    half = HalfMessage(42, ID, "group", "orders", 0, None, b"x", [("UNIQ_KEY", b"1"), *headers])
+    return SimpleNamespace(draft=SimpleNamespace(deliver=[half], runs=[]), bodies={42: half})
 
 
-def test_a_delivery_spans_the_kafka_transaction(spans: InMemorySpanExporter):
-    worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
+def contents_of_a_run() -> SimpleNamespace:
+    user_headers = [("traceparent", TRACEPARENT)]
+    headers = half_headers(user_headers, transaction_id=ID, group="group", real_topic="orders")
+    halves = read_plain(42, [0], [None], [b"x"], [headers], "")
+    assert halves is not None
+    value, end_headers = encode_end([EndEntry(42, ID, Decision.COMMIT)], "group", Source.CLIENT)
+    run = halves.run_of(parse_end(0, value, end_headers))
+    return SimpleNamespace(draft=SimpleNamespace(deliver=[], runs=[(0, run)]), bodies={})
+
+
+@pytest.mark.parametrize("delivered", [contents(("traceparent", TRACEPARENT)), contents_of_a_run()])
+def test_a_delivery_spans_the_kafka_transaction(spans: InMemorySpanExporter, delivered: SimpleNamespace):
+    worker_tracing.delivered(delivered, 1, 1_000, 1_025)
     [span] = spans.get_finished_spans()
     assert span.name == "deliver orders"
     assert hexadecimal(span.parent.span_id, 16) == SPAN

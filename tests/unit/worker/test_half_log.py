@@ -48,13 +48,13 @@ def end(offset: int, *half_offsets: int) -> EndRecord:
 class Log:
     def __init__(self) -> None:
         self.kafka = Kafka()
-        queue = SimpleNamespace(half_position=5, must_park=False, entry=lambda _offset: None)
+        queue = SimpleNamespace(read_position=5, must_park=False, entry=lambda _offset: None)
         self.state = SimpleNamespace(half_reader=self.kafka, queue=queue)
         self.log = HalfLog(cast(PartitionState, self.state), self.kafka)
         self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
     def ready(self, *batch: EndRecord) -> int:
-        self.state.queue.half_position = self.kafka.position
+        self.state.queue.read_position = self.kafka.position
         return self.log.ready(batch, max(one.offset for one in batch) + 1)
 
     def seconds_until(self, wanted: int, *batch: EndRecord) -> float:

@@ -74,6 +74,8 @@ class Committer:
         self._look_again = False
         # Whether the fate of every record has to be known, after one was refused of which it was not.
         self._named = False
+        #: Whether the last Kafka transaction gave no cause to look at each message by itself.
+        self.is_clear = True
 
     @property
     def pause(self) -> float:
@@ -91,6 +93,7 @@ class Committer:
         """
         state = self._state
         receipt = Receipt()
+        self.is_clear = False
         try:
             bodies = load_bodies(draft, state.bodies, self._topics)
         except BaseException:
@@ -152,7 +155,7 @@ class Committer:
         queue, last = self._state.queue, self._state.checkpoint
         # From where OP must be replayed never moves back: what a higher watermark needs is less.
         op = max(queue.replay_op, last.op)
-        if draft.watermark >= queue.half_position:
+        if draft.watermark >= queue.read_position:
             # Everything read is finished or parked: no OP record up to here names anything that is still needed.
             op = max(op, self._settled_op)
         return Checkpoint(
@@ -161,7 +164,7 @@ class Committer:
             op=op,
             topics=last.topics,
             # What the predecessor has read stays so, though it is read anew.
-            read=max(queue.half_position, last.read or 0),
+            read=max(queue.read_position, last.read or 0),
             ops=queue.ops_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
             recent=self._recent(),
             entry=draft.next_entry,
@@ -181,6 +184,7 @@ class Committer:
         for op_offset, half_offsets in receipt.ops:
             state.queue.note_op(op_offset, half_offsets)
         draft.apply(self._clock.now_at_latest())
+        self._half.settle()
         assert receipt.checkpoint is not None
         state.checkpoint, state.checkpoint_offset = receipt.checkpoint, receipt.checkpoint_offset
         state.offset_topic_end, self._look_again = receipt.offset_topic_end, False
@@ -195,6 +199,7 @@ class Committer:
             self._bodiless.difference_update(one.entry.offset for one in draft.abandoned)
             self._bodiless.difference_update((record.topic, record.offset) for record in contents.malformed)
         self._topics.delivered(draft.deliver)
+        self._topics.worked(draft.real_topics)
         self._refused_checks.noted(draft.unchecked)
         for _, half_offsets in draft.ops():
             self._refused_checks.finished(half_offsets)
@@ -207,7 +212,7 @@ class Committer:
         if draft.discards or draft.abandoned or contents.malformed:
             self._topics.worked([self._context.names.discard])
         self._backoff.reset()
-        self._failures, self._named = 0, False
+        self._failures, self._named, self.is_clear = 0, False, True
         log_effects(contents, state.partition)
         self._context.no_longer_held.note(state.partition, draft.deliver, self._outside.monotonic())
         fault_point("commit.applied")
@@ -324,7 +329,7 @@ class Committer:
         if self._failures >= _SUSPECT_AFTER:
             # Kafka does not name the topic that it forbids. Every other one must be able to go on without it.
             names = self._context.names
-            topics = {entry.real_topic for entry in draft.deliver} | {names.check(one.group) for one in draft.checks}
+            topics = draft.real_topics | {names.check(one.group) for one in draft.checks}
             for topic in topics:
                 self._topics.block_topic(topic, f"a Kafka transaction with topic {topic} in it failed: {error}")
         self._back_off(event, error)

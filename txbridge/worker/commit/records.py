@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -99,24 +99,13 @@ class Transaction:
         Raises TransactionFailedError as soon as the transaction is beyond help, OffsetTopicMovedError, KafkaException.
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
-        for entry in draft.deliver:
-            half = bodies[entry.offset]
-            with_limit = contents.limits.get(half.real_topic)
-            if with_limit is None and not contents.named:
-                self._deliver(half)
-                continue
-            self._produce(
-                RecordKind.REAL,
-                half.real_topic,
-                half.value,
-                half.key,
-                delivered_headers(half, partition),
-                which=entry.offset,
-                partition=half.real_partition,
-                timestamp=delivered_timestamp(half),
-                limit=None if with_limit is None else self._limit_of(entry, with_limit),
-                size=half.size,
-            )
+        done = 0
+        for before, run in draft.runs:
+            self._deliver_each(contents, draft.deliver[done:before])
+            for offset, copy in zip(run.commits, run.copies(partition), strict=True):
+                self._deliver(offset, *copy)
+            done = before
+        self._deliver_each(contents, draft.deliver[done:])
         fault_point("commit.real_records")
         for entry in draft.checks:
             half, topic = bodies[entry.offset], names.check(entry.group)
@@ -144,27 +133,46 @@ class Transaction:
                     f"it was read up to {contents.offset_topic_end}, the next record landed at {landed}"
                 )
 
-    def _deliver(self, half: HalfMessage) -> None:
+    def _deliver_each(self, contents: Contents, entries: Iterable[HalfEntry]) -> None:
+        for entry in entries:
+            half = contents.bodies[entry.offset]
+            headers, timestamp = delivered_headers(half, self._partition), delivered_timestamp(half)
+            with_limit = contents.limits.get(half.real_topic)
+            if with_limit is None and not contents.named:
+                to = -1 if half.real_partition is None else half.real_partition
+                self._deliver(entry.offset, half.real_topic, half.value, half.key, to, timestamp, headers)
+                continue
+            self._produce(
+                RecordKind.REAL,
+                half.real_topic,
+                half.value,
+                half.key,
+                headers,
+                which=entry.offset,
+                partition=half.real_partition,
+                timestamp=timestamp,
+                limit=None if with_limit is None else self._limit_of(entry, with_limit),
+                size=half.size,
+            )
+
+    # Any: confluent-kafka's types know no list whose values are bytes or None only.
+    def _deliver(
+        self, offset: int, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any
+    ) -> None:
         """Produce a user's message; only whether all of them were taken will be known."""
-        # Any: confluent-kafka's types know no list whose values are bytes or None only.
-        headers: Any = delivered_headers(half, self._partition)
-        partition = -1 if half.real_partition is None else half.real_partition
-        timestamp = delivered_timestamp(half)
-        report = self._report_of.get(half.real_topic)
+        report = self._report_of.get(topic)
         if report is None:
-            reports = self._reports[half.real_topic] = {}
-            report = self._report_of[half.real_topic] = reports.__setitem__
+            reports = self._reports[topic] = {}
+            report = self._report_of[topic] = reports.__setitem__
         while True:
             try:
                 # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the
                 # rest. With None for `callback`, `on_delivery` would be ignored.
-                self._producer.produce(
-                    half.real_topic, half.value, half.key, partition, report, None, timestamp, headers
-                )
+                self._producer.produce(topic, value, key, partition, report, None, timestamp, headers)
             except BufferError:
                 self._wait_for_room()
             except KafkaException as error:
-                self._refused(RecordKind.REAL, half.real_topic, half.offset, error)
+                self._refused(RecordKind.REAL, topic, offset, error)
                 return
             else:
                 return

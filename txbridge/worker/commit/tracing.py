@@ -16,12 +16,16 @@ def delivered(contents: Contents, partition: int, started_ms: int, ended_ms: int
         return
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - an extra
 
-    for entry in contents.draft.deliver:
-        context = tracing.context_of(contents.bodies[entry.offset].headers)
+    draft = contents.draft
+    halves = [contents.bodies[entry.offset] for entry in draft.deliver]
+    for _, run in draft.runs:
+        halves += filter(None, map(run.fresh.open_at, run.commits))
+    for half in halves:
+        context = tracing.context_of(half.headers)
         if context is None:
             continue
         span = tracer.start_span(
-            f"deliver {entry.real_topic}",
+            f"deliver {half.real_topic}",
             context,
             kind=SpanKind.PRODUCER,
             start_time=started_ms * _NS_PER_MS,
@@ -29,10 +33,10 @@ def delivered(contents: Contents, partition: int, started_ms: int, ended_ms: int
                 **tracing.SYSTEM,
                 "messaging.operation.name": "deliver",
                 "messaging.operation.type": "send",
-                "messaging.destination.name": entry.real_topic,
-                "txbridge.group": entry.group,
-                "txbridge.transaction": short_id(entry.transaction_id),
-                "txbridge.half": f"{partition}:{entry.offset}",
+                "messaging.destination.name": half.real_topic,
+                "txbridge.group": half.group,
+                "txbridge.transaction": short_id(half.transaction_id),
+                "txbridge.half": f"{partition}:{half.offset}",
             },
         )
         span.end(ended_ms * _NS_PER_MS)

@@ -166,6 +166,10 @@ class TopicHealth:
             self._flushes_left -= 1 if entry.attempts else min(1.0, entry.size / limit)
         return True
 
+    def is_clear(self, topic: str) -> bool:
+        """Whether any message whose commit has just come can be delivered there now, as far as is known."""
+        return not (self._refused or self._walls or self._limits) and self.problem_of(topic) is None
+
     def obstacle(self, entry: HalfEntry) -> str | None:
         """Why a message whose commit has just come can not be delivered now."""
         if not (self._refused or self._walls):

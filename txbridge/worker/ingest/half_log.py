@@ -12,11 +12,13 @@ from confluent_kafka import Message
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import EndRecord
 from txbridge.core.fingerprint import Mark, digest
+from txbridge.core.fresh_halves import read_plain
 from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Headers
 from txbridge.kafka.agreement import Agreement
 from txbridge.kafka.body_cache import mark_of, offset_of, to_half
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.headers import copyable_headers
+from txbridge.kafka.headers import copyable_headers, headers_of_all
 from txbridge.worker.partition_state import PartitionState
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
@@ -110,9 +112,60 @@ class HalfLog:
         messages = reader.poll(limit, timeout)
         if reader.position > before + len(messages):
             state.half_gaps.note(reader.position)
-        for message in messages:
+        queue.fresh.forget_entered()
+        if messages:
+            self._last_half, self._half_mark = messages[-1], None
+            headers = headers_of_all(messages)
+            if not self._take_in_fresh(messages, headers):
+                self.enter_fresh(queue.read_position)
+                self._take_in_each(messages, headers)
+        if not queue.fresh:
+            queue.advance_reader(reader.position)
+        return len(messages)
+
+    def _take_in_fresh(self, messages: Sequence[Message], headers: Sequence[Headers | MalformedRecordError]) -> bool:
+        """Take them in together; False when not all of them are plain, or one may be known already."""
+        state, queue, first = self._state, self._state.queue, offset_of(messages[0])
+        if offset_of(messages[-1]) - first + 1 != len(messages) or MalformedRecordError in map(type, headers):
+            return False
+        halves = read_plain(
+            first,
+            [message.timestamp()[1] for message in messages],
+            [message.key() for message in messages],
+            [message.value() for message in messages],
+            [*headers],
+            state.names.namespace,
+        )
+        if halves is None or not state.bodies.reserve(queue.fresh.bytes + halves.bytes):
+            return False
+        if first > queue.read_position:
+            # What is missing are markers of strangers.
+            self.enter_fresh(queue.read_position)
+            queue.advance_reader(first)
+        is_taken = queue.take_fresh(halves)
+        self.settle()
+        if is_taken:
+            self._last_id = (halves.ids[-1] or b"").decode()
+        return is_taken
+
+    def enter_fresh(self, until: int) -> None:
+        """What is fresh below this HALF offset is of concern."""
+        entered = self._state.queue.enter_fresh(until)
+        self.settle()
+        for half in entered:
+            self._state.bodies.put(half)
+
+    def settle(self) -> None:
+        """The budget for bodies is the cache's, but for what is fresh."""
+        self._state.bodies.reserve(self._state.queue.fresh.bytes)
+
+    def _take_in_each(self, messages: Sequence[Message], headers: Sequence[Headers | MalformedRecordError]) -> None:
+        state, queue = self._state, self._state.queue
+        for message, its in zip(messages, headers, strict=True):
             try:
-                half = to_half(message, state.names)
+                if isinstance(its, MalformedRecordError):
+                    raise its
+                half = to_half(message, state.names, its)
             except MalformedRecordError as error:
                 self._last_id = ""
                 self._take_in_malformed(message, str(error))
@@ -123,10 +176,6 @@ class HalfLog:
                 self._take_in_malformed(message, f"a copy of the half message at offset {first}: the same id", first)
             elif queue.read(half):
                 state.bodies.put(half)
-        queue.advance_reader(reader.position)
-        if messages:
-            self._last_half, self._half_mark = messages[-1], None
-        return len(messages)
 
     def marks(self) -> dict[str, Mark]:
         """The last records that were read, by this owner or the one before it."""
@@ -237,10 +286,9 @@ class HalfLog:
             return None
         # Below the watermark: one that is open is known, another may be a copy.
         unread = (
-            entry.half_offset
-            for entry in record.entries
-            if entry.half_offset >= position
-            and (entry.half_offset >= queue.half_position or queue.entry(entry.half_offset) is None)
+            offset
+            for offset in record.half_offsets
+            if offset >= position and (offset >= queue.read_position or queue.entry(offset) is None)
         )
         return min(unread, default=None)
 
@@ -298,4 +346,4 @@ class HalfLog:
 def _highest(record: EndRecord | MalformedRecord) -> int:
     if not isinstance(record, EndRecord):
         return -1
-    return max((entry.half_offset for entry in record.entries), default=-1)
+    return max(record.half_offsets, default=-1)

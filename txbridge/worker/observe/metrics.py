@@ -173,11 +173,13 @@ class WorkerMetrics:
             ):
                 if number:
                     self._decisions.labels(outcome, source.value).inc(number)
-        self._delivered.inc(len(draft.deliver))
+        self._delivered.inc(draft.delivered)
         self._visible.observe_weighted(
             [((now - since) / 1000, number) for since, number in draft.delivered_since.items()]
         )
-        self._finish.observe_milliseconds([now - entry.born for entry in draft.deliver])
+        self._finish.observe_milliseconds(
+            [now - born for born in draft.births] + [now - entry.born for entry in draft.deliver]
+        )
         self._held.inc(len(draft.held))
         for (reason, by), number in Counter((one.reason.value, one.source.value) for one in draft.refused).items():
             self._refused.labels(reason, by).inc(number)
@@ -194,6 +196,7 @@ class WorkerMetrics:
         self._commit.observe(seconds)
         self._commit_messages.observe(
             sum(map(len, (draft.deliver, draft.rolled_back, draft.held, draft.checks, draft.discards)))
+            + sum(len(run.commits) + len(run.rollbacks) for _, run in draft.runs)
         )
 
     def found_partitions(self, number: int) -> None:

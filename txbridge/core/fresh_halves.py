@@ -1,0 +1,230 @@
+"""FreshHalves: half messages that were read and are of nobody's concern yet, in columns.
+
+Nearly all are decided while they are fresh. Such a one never becomes an entry: no object, no place in the window, no
+check to schedule. What an END record decides of them is a Run, which is looked up, delivered and finished as a whole.
+What is not decided in time, or not as a run, is entered into the HalfQueue as if it had just been read.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from txbridge.core import names
+from txbridge.core.end_record import Decision, EndRecord, PlainEntries, Source
+from txbridge.core.half_message import LONGEST_NAME, PLAIN, Envelope, HalfMessage, coordinates, envelope_of
+from txbridge.core.names import Headers
+from txbridge.core.states import TRANSITIONS, TransactionState, event_of
+
+_ID_BYTES = 32
+_are_ids = re.compile(rb"[0-9A-F]*\Z").match
+_is_reserved = lru_cache(1_000)(names.is_reserved_header)
+#: What becomes of a pending message by each decision, in the form of END.
+_STATES = {
+    b"%d" % decision: TRANSITIONS[TransactionState.PENDING, event_of(decision, Source.CLIENT)].state
+    for decision in Decision
+}
+#: Those at the front that are fresh no more are removed when there are so many: each time all others move.
+_FEW = 1_024
+
+
+class FreshHalves:
+    """Plain half messages with consecutive offsets. Those below `first` are fresh no more."""
+
+    __slots__ = ("births", "bytes", "envelopes", "first", "headers", "ids", "keys", "sizes", "start", "values")
+
+    def __init__(self) -> None:
+        #: Offset of what stands first in the columns, and of the first that is still fresh.
+        self.start = self.first = 0
+        #: Of those that are not finished.
+        self.bytes = 0
+        self.births: list[int] = []
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.headers: list[Sequence[tuple[str, bytes | None]]] = []
+        #: None for one that is finished.
+        self.ids: list[bytes | None] = []
+        self.envelopes: list[Envelope] = []
+        self.sizes: list[int] = []
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+    def __contains__(self, offset: int) -> bool:
+        return self.first <= offset < self.stop
+
+    @property
+    def stop(self) -> int:
+        """Offset behind the last one."""
+        return self.start + len(self.ids)
+
+    @property
+    def _columns(self) -> tuple[list[Any], ...]:
+        return self.births, self.keys, self.values, self.headers, self.ids, self.envelopes, self.sizes
+
+    def extend(self, more: FreshHalves) -> None:
+        """Take in those that follow; with none here, any."""
+        if not self:
+            for column in self._columns:
+                column.clear()
+            self.start = self.first = more.start
+        self.bytes += more.bytes
+        for mine, its in zip(self._columns, more._columns, strict=True):
+            mine.extend(its)
+
+    def open_at(self, offset: int) -> HalfMessage | None:
+        """One of them as an object; None when it is finished."""
+        index = offset - self.start
+        name = self.ids[index]
+        if name is None:
+            return None
+        group, real_topic, _ = self.envelopes[index]
+        headers = self.headers[index]
+        fields = (
+            *(offset, name.decode(), group, real_topic, self.births[index], self.keys[index], self.values[index]),
+            *(headers, None, None, None, headers[:-PLAIN], self.sizes[index]),
+        )
+        return tuple.__new__(HalfMessage, fields)
+
+    def size_of(self, offset: int) -> int:
+        return self.sizes[offset - self.start]
+
+    def older_than(self, born: int) -> int:
+        """Offset behind the last one, from the first on, that was born by then (ms): by append times, which grow."""
+        if not self or self.births[self.first - self.start] > born:
+            return self.first
+        return max(self.first + 1, self.start + bisect_right(self.births, born, self.first - self.start))
+
+    def finish(self, offsets: Collection[int]) -> None:
+        """They need no room any more, and no run has them."""
+        start = self.start
+        ids, keys, values, headers, sizes = self.ids, self.keys, self.values, self.headers, self.sizes
+        for offset in offsets:
+            index = offset - start
+            ids[index] = keys[index] = values[index] = None
+            headers[index] = ()
+            self.bytes -= sizes[index]
+
+    def enter(self) -> HalfMessage | None:
+        """The first one is fresh no more; None when it is finished. A run that has it keeps it."""
+        half = self.open_at(self.first)
+        if half is not None:
+            self.bytes -= half.size
+        self.first += 1
+        return half
+
+    def forget_entered(self) -> None:
+        """Make room. No run may be in use."""
+        gone = self.first - self.start
+        if gone >= _FEW or not self:
+            for column in self._columns:
+                del column[:gone]
+            self.start = self.first
+
+    def run_of(self, record: EndRecord) -> Run | None:
+        """What an END record decides, if it decides of fresh ones alone, and of none that it must not."""
+        entries = record.entries
+        if not isinstance(entries, PlainEntries):
+            return None
+        offsets, ids, decisions = entries.offsets, entries.ids, entries.decisions
+        lowest, highest, count = min(offsets), max(offsets), len(offsets)
+        if lowest < self.first or highest >= self.stop or len(set(offsets)) != count:
+            return None
+        start, known, envelopes, sizes = self.start, self.ids, self.envelopes, self.sizes
+        if [known[offset - start] for offset in offsets] != ids:
+            return None
+        its = [envelopes[offset - start] for offset in offsets]
+        distinct = {its[0]} if its.count(its[0]) == count else set(its)
+        if any(envelope.group != record.group for envelope in distinct):
+            return None
+        if decisions.count(decisions[0]) == count:
+            by_state = {_STATES[decisions[0]]: offsets}
+        else:
+            by_state = {}
+            for offset, decision in zip(offsets, decisions, strict=True):
+                by_state.setdefault(_STATES[decision], []).append(offset)
+        commits = by_state.get(TransactionState.COMMITTED, [])
+        rollbacks = by_state.get(TransactionState.ROLLED_BACK, [])
+        size = sum([sizes[offset - start] for offset in commits])
+        return Run(record, self, commits, rollbacks, size, {envelope.real_topic for envelope in distinct})
+
+
+class Run(NamedTuple):
+    """What one END record decides of fresh half messages, in its order: half offsets."""
+
+    record: EndRecord
+    fresh: FreshHalves
+    commits: list[int]
+    rollbacks: list[int]
+    #: Bytes of what it commits.
+    size: int
+    #: Real topics of what it decides.
+    topics: set[str]
+
+    @property
+    def births(self) -> list[int]:
+        """When each of those that it commits was born (ms)."""
+        births, start = self.fresh.births, self.fresh.start
+        return [births[offset - start] for offset in self.commits]
+
+    def copies(self, partition: int) -> Iterator[tuple[str, Any, Any, int, int, list[tuple[str, bytes | None]]]]:
+        """Real topic, value, key, partition (-1: by the key), timestamp and headers of what it commits."""
+        fresh, name = self.fresh, names.HALF_COORDINATES
+        start, births, keys, values = fresh.start, fresh.births, fresh.keys, fresh.values
+        for offset in self.commits:
+            index = offset - start
+            headers = fresh.headers[index]
+            copied = [*headers[:-PLAIN], headers[-1], (name, coordinates(partition, offset))]
+            yield fresh.envelopes[index].real_topic, values[index], keys[index], -1, births[index], copied
+
+
+def read_plain(
+    start: int,
+    births: list[int],
+    keys: list[bytes | None],
+    values: list[bytes | None],
+    headers: list[Any],
+    namespace: str,
+) -> FreshHalves | None:
+    """Records of HALF with consecutive offsets; None unless all are plain half messages with ids of their own."""
+    # All headers but the last, which is the id: messages of one kind have the same ones.
+    before: Headers | None = None
+    envelope: Envelope | None = None
+    size = 0
+    envelopes: list[Envelope] = []
+    sizes: list[int] = []
+    for one in headers:
+        if (found := one[:-1]) != before:
+            before, envelope = found, envelope_of(found[1 - PLAIN :], namespace)
+            if envelope is None:
+                return None
+            size = envelope.size
+            for name, value in found[: 1 - PLAIN]:
+                if len(name) > LONGEST_NAME or _is_reserved(name):
+                    return None
+                size += len(name) + len(value or b"")
+        assert envelope is not None
+        envelopes.append(envelope)
+        sizes.append(size)
+    ids = [one[-1][1] for one in headers]
+    count = len(ids)
+    if (
+        [one[-1][0] for one in headers].count(names.UNIQ_KEY) != count
+        or None in ids
+        or set(map(len, ids)) != {_ID_BYTES}
+        or not _are_ids(b"".join(ids))
+        or len(set(ids)) != count
+    ):
+        return None
+    halves = FreshHalves()
+    halves.start = halves.first = start
+    halves.births, halves.keys, halves.values, halves.headers = births, keys, values, headers
+    halves.ids, halves.envelopes = ids, envelopes
+    halves.sizes = [
+        size + len(key or b"") + len(value or b"") for size, key, value in zip(sizes, keys, values, strict=True)
+    ]
+    halves.bytes = sum(halves.sizes)
+    return halves
