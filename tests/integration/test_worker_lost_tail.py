@@ -20,7 +20,7 @@ from txbridge.operations import acknowledge_loss
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_offset, read_view
-from txbridge.worker import owner
+from txbridge.worker import partitions
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def _connection(bridge: Bridge) -> Connection:
 def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
     own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 4.0)
+    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 4.0)
     with Bridge(own_kafka.bootstrap_servers, "lost tail", partitions=1) as bridge:
         topic = bridge.create_topic("real")
         with bridge.local_owner(park_after=100):
@@ -109,7 +109,7 @@ def _as_a_former_leader(*question: Any) -> tuple[OffsetTopic, list[str]]:
 def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
     own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 4.0)
+    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 4.0)
     with Bridge(own_kafka.bootstrap_servers, "lost end", partitions=1) as bridge:
         topic = bridge.create_topic("real")
         prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(6)], partition=0)

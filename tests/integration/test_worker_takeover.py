@@ -23,7 +23,7 @@ from txbridge.kafka import partition_reader
 from txbridge.kafka.failures import IndefiniteError
 from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_view
-from txbridge.worker import commit_loop, owner, restore
+from txbridge.worker import commit_loop, partitions, restore
 from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.failpoints import fault_point
 
@@ -151,7 +151,7 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
 
     def write(writer: TransactionalWriter, contents: Any, receipt: Any) -> None:
         made.append(writer)
-        outcome = next(outcomes, None) if contents.draft.deliver else None
+        outcome = next(outcomes, None) if contents.draft.delivered else None
         if outcome == "aborted":
             # Lost on the way: nothing was written, but the writer can not know.
             writer._seq += 1
@@ -208,7 +208,7 @@ def test_a_takeover_refuses_a_log_that_begins_above_what_is_needed(used: Bridge,
 
 @pytest.mark.parametrize("short", ["half", "end", "op"])
 def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
-    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     checkpoint = used.checkpoint(0)
     key = used.names.checkpoint_key(0)
 
@@ -285,7 +285,7 @@ def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
     used: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stranger's, or HALF was cut below the watermark: the next message with that offset would be taken for it."""
-    monkeypatch.setattr(owner, "REFUSED_RETRY_S", 0.5)
+    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     end = used.bounds(used.names.half, 0)[1]
     entry = HalfEntry(
         end, "A" * 32, "group", "orders", 1, 1, next_due=1, state=TransactionState.HELD, decided=0, error="no topic"
