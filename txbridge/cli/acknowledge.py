@@ -8,28 +8,26 @@ import typer
 
 from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.operations import EXIT_DONE, EXIT_REFUSED, Operator, default_operator
-from txbridge.cli.options import SOURCES, BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.cli.options import SOURCES, ClusterOptions, spread
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.connection import Connection
 from txbridge.subject import about
 
 
 @ends_at_once
+@spread
 def acknowledge_command(
+    cluster: ClusterOptions,
     partition: Annotated[int, typer.Argument(help="Partition of HALF and END that workers refuse.")],
     reason: Annotated[str, typer.Option(help="Why it is accepted; recorded in the checkpoint.")],
     operator: Operator = None,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
 ) -> None:
     """Acknowledge that HALF or END of a partition has lost its tail; what was lost stays lost, and is told.
 
     Exit code 0: workers serve the partition again; 1: nothing was lost, nothing has changed; 2: could not be carried
     out.
     """
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    settings = cluster.settings()
     with about(settings):
         connection = Connection.open(settings)
         found = acknowledge(connection, partition, reason=reason, operator=operator or default_operator())

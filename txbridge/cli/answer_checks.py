@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.cli.options import ClusterOptions, spread
 from txbridge.errors import UsageError
 from txbridge.extras import needs
 from txbridge.subject import about
@@ -15,8 +15,10 @@ from txbridge.subject import about
 DATABASE_VARIABLE = "TXBRIDGE_DATABASE_URL"
 
 
+@spread
 def answer_checks(
     *,
+    cluster: ClusterOptions,
     group: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="The producer group; may be repeated.")
     ] = None,
@@ -31,10 +33,6 @@ def answer_checks(
         ),
     ] = None,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Checks of a group that are looked up at once.")] = 4,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
     metrics_port: Annotated[
         str | None, typer.Option(metavar="N", help="Port for /metrics, /livez and /readyz (default 0: none).")
     ] = None,
@@ -56,9 +54,7 @@ def answer_checks(
     with needs("answer-checks", "answer-checks reads a database by SQLAlchemy"):
         from txbridge import log  # noqa: PLC0415
         from txbridge.cli import answer_checks_program  # noqa: PLC0415
-    settings = settings_of(
-        bootstrap_servers, namespace, config, kafka, metrics_port=metrics_port, metrics_host=metrics_host
-    )
+    settings = cluster.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
         answer_checks_program.run(list(dict.fromkeys(group)), database_url, threads, settings)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from txbridge.cli.interrupts import watch
-from txbridge.cli.options import BootstrapServers, Config, Format, Namespace, OutputFormat, settings_of
+from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.extras import needs
 from txbridge.subject import about
 
@@ -19,14 +18,7 @@ from txbridge.subject import about
 class Options:
     """What one run is told: each field is a flag of the command line, and nothing else states one."""
 
-    bootstrap_servers: BootstrapServers = None
-    namespace: Namespace = None
     output: OutputFormat = Format.TABLE
-    kafka: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A Kafka option by librdkafka's name; java.KEY goes to Spark alone."),
-    ] = None
-    config: Config = None
     real_topic: Annotated[
         list[str] | None,
         typer.Option(metavar="TOPIC", help="Look for phantoms here too, besides the topics that half messages name."),
@@ -76,22 +68,18 @@ class Options:
     ] = None
 
 
-def audit(**flags: Any) -> None:
-    """Say from the topics alone what became of every transaction.
+@spread
+def audit(cluster: ClusterOptions, options: Options) -> None:
+    """Say from the topics alone what became of every transaction. `--kafka java.KEY=VALUE` goes to Spark alone.
 
     Exit code 0: clean. 1: violations; with --strict findings, too. 2: could not audit.
     """
-    options = Options(**flags)
     # Until Spark starts: it asks Kafka what is there, which hears no signal.
     watch()
     # Only here: Spark is an extra, and no other command should pay for its import.
     with needs("audit", "the audit runs on PySpark"):
         from txbridge.cli import audit_program  # noqa: PLC0415
-    settings = settings_of(options.bootstrap_servers, options.namespace, options.config, options.kafka)
+    settings = cluster.settings()
     with about(settings), needs("audit", "the page of an audit has plots"):
         code = audit_program.run(options, settings)
     raise typer.Exit(code)
-
-
-audit.__signature__ = inspect.signature(Options, eval_str=True)  # type: ignore[attr-defined]
-audit.__annotations__ = {name: one.annotation for name, one in audit.__signature__.parameters.items()}  # type: ignore[attr-defined]

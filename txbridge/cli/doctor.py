@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from txbridge.cli.interrupts import ends_at_once
-from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.cli.options import ClusterOptions, spread
 from txbridge.cli.terminal import console
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
@@ -42,12 +42,10 @@ class Format(enum.Enum):
 
 
 @ends_at_once
+@spread
 def doctor(
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
+    cluster: ClusterOptions,
     app_id: Annotated[str | None, typer.Option(help="The workers' group, if it has a name of its own.")] = None,
-    config: Config = None,
-    kafka: Kafka = None,
     role: Annotated[Role, typer.Option(help="Whose rights to look at: this user should have them.")] = Role.WORKER,
     group: Annotated[
         list[str] | None, typer.Option(help="A producer group whose rights to look at. May be repeated.")
@@ -67,7 +65,7 @@ def doctor(
         from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
         from txbridge.doctor.run import examine  # noqa: PLC0415
 
-    settings = settings_of(bootstrap_servers, namespace, config, kafka, app_id=app_id)
+    settings = cluster.settings(app_id=app_id)
     subject = Subject(settings.namespace, settings.bootstrap_servers)
     try:
         report = examine(settings, Questions(role, tuple(group or ()), tuple(real_topic or ())))

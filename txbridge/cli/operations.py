@@ -15,16 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from txbridge.cli.interrupts import ends_at_once, if_interrupted
-from txbridge.cli.options import (
-    SOURCES,
-    BootstrapServers,
-    Config,
-    Format,
-    Kafka,
-    Namespace,
-    OutputFormat,
-    settings_of,
-)
+from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
 from txbridge.cli.terminal import complain, warn
@@ -92,11 +83,9 @@ Message = Annotated[
 
 
 @ends_at_once
+@spread
 def pending_command(
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
+    cluster: ClusterOptions,
     state: Annotated[
         list[State] | None,
         typer.Option(help="May be repeated. Default: pending and held.", show_default=False),
@@ -124,7 +113,7 @@ def pending_command(
     Exit code 0: listed, be it none; 2: could not list, or not all partitions.
     """
     selection = Selection(_states(state or []), group, topic, partition, parse_age(min_age), cause, limit)
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    settings = cluster.settings()
     with about(settings):
         connection = Connection.open(settings)
         listing = list_pending(connection, selection, errors=not no_errors)
@@ -151,17 +140,16 @@ def pending_command(
 
 
 @ends_at_once
+@spread
 def resolve_command(
+    *,
     message: Message,
     decision: Annotated[Choice, typer.Argument(help="What to decide; abandon gives a held message up.")],
     reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
     operator: Operator = None,
     id_prefix: IdPrefix = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With abandon: only say what would be done.")] = False,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
+    cluster: ClusterOptions,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
@@ -178,7 +166,7 @@ def resolve_command(
         raise UsageError("--dry-run belongs to abandon")
     if not (dry_run or reason.strip()):
         raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    settings = cluster.settings()
 
     def work(connection: Connection) -> list[Answer]:
         who = operator or default_operator()
@@ -201,7 +189,9 @@ def resolve_command(
 
 
 @ends_at_once
+@spread
 def resume_command(
+    *,
     message: Annotated[
         str | None,
         typer.Argument(metavar="MESSAGE", help="<partition>:<half offset>, or the whole transaction id."),
@@ -212,10 +202,7 @@ def resume_command(
     group: Annotated[str | None, typer.Option(help="All discarded messages of this producer group.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --group: only say which they are.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --group: yes, all of them.")] = False,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
+    cluster: ClusterOptions,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
@@ -232,7 +219,7 @@ def resume_command(
         raise UsageError("--id belongs to one MESSAGE, not to --group")
     if group is not None and dry_run == yes:
         raise UsageError(f"--group resumes everything of {group!r}: look first with --dry-run, then give --yes")
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    settings = cluster.settings()
 
     def work(connection: Connection) -> list[Answer]:
         who = operator or default_operator()

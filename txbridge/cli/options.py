@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import enum
+import functools
+import inspect
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as fields_of
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -18,17 +23,10 @@ SOURCES = (
     "in this order."
 )
 
-BootstrapServers = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT,...", help="Kafka brokers to start from; or TXBRIDGE_BOOTSTRAP_SERVERS."),
-]
-Namespace = Annotated[str | None, typer.Option(help="Prefix of all internal topics; or TXBRIDGE_NAMESPACE.")]
+_Answer = TypeVar("_Answer")
+
 Config = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A TOML file with options, the worker's; or TXBRIDGE_CONFIG.")
-]
-Kafka = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A librdkafka property; may be repeated. Or TXBRIDGE_KAFKA, as JSON."),
 ]
 
 
@@ -42,12 +40,47 @@ class Format(enum.Enum):
 OutputFormat = Annotated[Format, typer.Option("--format", help="For people or for programs.")]
 
 
-def settings_of(
-    bootstrap_servers: str | None, namespace: str | None, config: Path | None, kafka: list[str] | None, **more: Any
-) -> WorkerSettings:
-    """The settings of a command: those of the worker, from the same places, so that one file serves both.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The options about the cluster."""
 
-    Raises UsageError.
-    """
-    flags = {"bootstrap_servers": bootstrap_servers, "namespace": namespace, "kafka": kafka or None, **more}
-    return load_settings(flags, config, os.environ)
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Kafka brokers to start from; or TXBRIDGE_BOOTSTRAP_SERVERS."),
+    ] = None
+    namespace: Annotated[str | None, typer.Option(help="Prefix of all internal topics; or TXBRIDGE_NAMESPACE.")] = None
+    config: Config = None
+    kafka: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A librdkafka property; may be repeated. Or TXBRIDGE_KAFKA, as JSON."),
+    ] = None
+
+    def settings(self, **more: Any) -> WorkerSettings:
+        """The settings of a command: those of the worker, from the same places, so that one file serves both.
+
+        Raises UsageError.
+        """
+        flags = {"bootstrap_servers": self.bootstrap_servers, "namespace": self.namespace, "kafka": self.kafka or None}
+        return load_settings({**flags, **more}, self.config, os.environ)
+
+
+def spread(command: Callable[..., _Answer]) -> Callable[..., _Answer]:
+    """A command that takes dataclasses of options: on the command line their fields are flags of its own."""
+    own = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: one.annotation for name, one in own.parameters.items() if is_dataclass(one.annotation)
+    }
+    parameters: list[inspect.Parameter] = []
+    for name, one in own.parameters.items():
+        fields = inspect.signature(groups[name], eval_str=True).parameters.values() if name in groups else [one]
+        parameters += [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> _Answer:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields_of(group)})
+        return command(**given)
+
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run

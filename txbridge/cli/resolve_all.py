@@ -10,16 +10,7 @@ import typer
 
 from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.operations import MinAge, Operator, Timeout, answer, default_operator, parse_age
-from txbridge.cli.options import (
-    SOURCES,
-    BootstrapServers,
-    Config,
-    Format,
-    Kafka,
-    Namespace,
-    OutputFormat,
-    settings_of,
-)
+from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.errors import UsageError
 from txbridge.operations import Answer, Connection, Selection, resolve_all
 from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action
@@ -31,7 +22,9 @@ _LONGEST = 500
 
 
 @ends_at_once
+@spread
 def resolve_all_command(
+    *,
     action: Annotated[
         Action,
         typer.Argument(help="commit or rollback what is pending, abandon what is held, resume what is discarded."),
@@ -51,10 +44,7 @@ def resolve_all_command(
     topic: Annotated[str | None, typer.Option(help="Only for this real topic.")] = None,
     partition: Annotated[int | None, typer.Option(help="Only of this half partition.")] = None,
     min_age: MinAge = "0s",
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
+    cluster: ClusterOptions,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
@@ -70,7 +60,7 @@ def resolve_all_command(
     if not (dry_run or reason.strip()):
         raise UsageError("a reason is needed: it is recorded with each decision (--reason)")
     selection = Selection(group=group, topic=topic, partition=partition, min_age=parse_age(min_age), cause=cause)
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    settings = cluster.settings()
 
     def work(connection: Connection) -> list[Answer]:
         return resolve_all(

@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from txbridge.cli.options import BootstrapServers, Config, Kafka, Namespace, settings_of
+from txbridge.cli.options import ClusterOptions, spread
 from txbridge.extras import needs
 from txbridge.subject import about
 
 
+@spread
 def rocketmq(
     *,
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
+    cluster: ClusterOptions,
     listen: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", envvar="TXBRIDGE_ROCKETMQ_LISTEN", help="Where RocketMQ clients connect."),
@@ -97,7 +95,7 @@ def rocketmq(
 
         from txbridge import log  # noqa: PLC0415
 
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    settings = cluster.settings()
     options = door_options(
         listen=listen,
         advertised=advertised,

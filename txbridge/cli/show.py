@@ -10,16 +10,7 @@ import typer
 from rich.text import Text
 
 from txbridge.cli.interrupts import ends_at_once
-from txbridge.cli.options import (
-    SOURCES,
-    BootstrapServers,
-    Config,
-    Format,
-    Kafka,
-    Namespace,
-    OutputFormat,
-    settings_of,
-)
+from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.render import iso_time
 from txbridge.cli.terminal import console, warn
 from txbridge.operations import Connection, History, Step, read_history
@@ -31,7 +22,9 @@ _LONGEST = 1_000
 
 
 @ends_at_once
+@spread
 def show_command(
+    cluster: ClusterOptions,
     message: Annotated[
         str,
         typer.Argument(
@@ -39,10 +32,6 @@ def show_command(
             help="<partition>:<half offset>, as in 0:42, or the whole transaction id, for which HALF is searched.",
         ),
     ],
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show the history of one transaction: prepared, checked, decided, delivered. From the topics alone.
@@ -52,7 +41,7 @@ def show_command(
     Exit code 0: shown; what this user may not read is named; 2: there is no such transaction (any more), or it could
     not be read.
     """
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
+    settings = cluster.settings()
     with about(settings):
         connection = Connection.open(settings)
         found = read_history(connection, message)

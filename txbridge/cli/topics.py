@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -14,16 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txbridge.cli.interrupts import ends_at_once
-from txbridge.cli.options import (
-    SOURCES,
-    BootstrapServers,
-    Config,
-    Format,
-    Kafka,
-    Namespace,
-    OutputFormat,
-    settings_of,
-)
+from txbridge.cli.options import SOURCES, ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
@@ -76,29 +67,44 @@ RealTopics = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedOptions:
+    """The options about the topics, of `plan` and of `apply`."""
+
+    partitions: Partitions = None
+    replication_factor: ReplicationFactor = None
+    min_insync_replicas: MinInsyncReplicas = None
+    max_message_size: MaxMessageSize = DEFAULT_MESSAGE
+    group: Groups = None
+    real_topic: RealTopics = None
+
+    def plan_options(self, settings: WorkerSettings) -> PlanOptions:
+        """What is asked for. Raises UsageError."""
+        return PlanOptions(
+            partitions=self.partitions,
+            replication_factor=self.replication_factor,
+            min_insync_replicas=self.min_insync_replicas,
+            max_message_size=self.max_message_size,
+            transaction_max_age=settings.transaction_max_age,
+            groups=tuple(self.group or ()),
+            real_topics=_real_topics(self.real_topic, settings),
+        )
+
+
 @app.command(epilog=SOURCES)
 @ends_at_once
+@spread
 def plan(
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
-    partitions: Partitions = None,
-    replication_factor: ReplicationFactor = None,
-    min_insync_replicas: MinInsyncReplicas = None,
-    max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
-    group: Groups = None,
-    real_topic: RealTopics = None,
+    cluster: ClusterOptions,
+    wanted: WantedOptions,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what `apply` would do; nothing is changed.
 
     Exit code 0: nothing to do; 1: something to do; 2: something is refused, or the plan could not be made.
     """
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
-    options = _options(
-        settings, partitions, replication_factor, min_insync_replicas, max_message_size, group, real_topic
-    )
+    settings = cluster.settings()
+    options = wanted.plan_options(settings)
     plans = _run(make_plan, settings, options, output_format)
     if any(one.action is Action.REFUSED for one in plans):
         raise typer.Exit(EXIT_REFUSED)
@@ -107,50 +113,20 @@ def plan(
 
 @app.command(epilog=SOURCES)
 @ends_at_once
+@spread
 def apply(
-    bootstrap_servers: BootstrapServers = None,
-    namespace: Namespace = None,
-    config: Config = None,
-    kafka: Kafka = None,
-    partitions: Partitions = None,
-    replication_factor: ReplicationFactor = None,
-    min_insync_replicas: MinInsyncReplicas = None,
-    max_message_size: MaxMessageSize = DEFAULT_MESSAGE,
-    group: Groups = None,
-    real_topic: RealTopics = None,
+    cluster: ClusterOptions,
+    wanted: WantedOptions,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Create missing topics and raise weaker settings; larger ones stay. If anything is refused, nothing is done.
 
     Exit code 0: all topics are as wanted; 2: something is refused, or could not be done.
     """
-    settings = settings_of(bootstrap_servers, namespace, config, kafka)
-    options = _options(
-        settings, partitions, replication_factor, min_insync_replicas, max_message_size, group, real_topic
-    )
+    settings = cluster.settings()
+    options = wanted.plan_options(settings)
     plans = _run(apply_plan, settings, options, output_format)
     raise typer.Exit(EXIT_REFUSED if any(one.action is Action.REFUSED for one in plans) else EXIT_OK)
-
-
-def _options(
-    settings: WorkerSettings,
-    partitions: int | None,
-    replication_factor: int | None,
-    min_insync_replicas: int | None,
-    max_message_size: int,
-    groups: list[str] | None,
-    real_topics: list[str] | None,
-) -> PlanOptions:
-    """What `plan` and `apply` were asked for. Raises UsageError."""
-    return PlanOptions(
-        partitions=partitions,
-        replication_factor=replication_factor,
-        min_insync_replicas=min_insync_replicas,
-        max_message_size=max_message_size,
-        transaction_max_age=settings.transaction_max_age,
-        groups=tuple(groups or ()),
-        real_topics=_real_topics(real_topics, settings),
-    )
 
 
 def _real_topics(given: list[str] | None, settings: WorkerSettings) -> tuple[RealTopic, ...]:
