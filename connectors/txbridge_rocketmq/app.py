@@ -30,13 +30,14 @@ from txbridge.log import get_logger
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.worker.http.server import Web
 from txbridge_rocketmq.connection import Connection
-from txbridge_rocketmq.door import Door, Setting
+from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.ends import Ends
 from txbridge_rocketmq.identity import LARGEST_PARTITION
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.options import DoorOptions
 from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.server import Server
+from txbridge_rocketmq.setting import Setting
 from txbridge_rocketmq.topics import Topics
 
 #: Half messages and plain ones wait so long (ms) for company: half of the time that Kafka takes to acknowledge, as in

@@ -91,7 +91,10 @@ class Outlet:
     def _tell(self) -> None:
         while self._reports:
             done, error, partition, offset = self._reports.popleft()
-            done(error, partition, offset)
+            try:
+                done(error, partition, offset)
+            except Exception as failure:  # noqa: BLE001  one that fails must not keep the others from their reports
+                report(logging.ERROR, "kafka_callback_raised", exception=failure)
 
     def _report(self, done: Delivered, error: KafkaError | None, record: Record) -> None:
         if error is None:

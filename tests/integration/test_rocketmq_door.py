@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import subprocess
@@ -19,6 +20,7 @@ from tests.support.rocketmq_door import (
     JavaClient,
     RawClient,
     end_fields,
+    frame,
     heartbeat,
     send_fields,
     topic_of,
@@ -282,3 +284,27 @@ def test_tls_and_plain_connections_share_the_port(bridge: Bridge, tmp_path: Path
     with Door(bridge) as door, RawClient(door) as client:
         client.send(b"\x16\x03\x01\0\0")
         assert client.is_closed()
+
+
+@pytest.mark.long
+def test_a_thousand_connections_of_clients_that_do_nothing_cost_nobody_else_anything(
+    bridge: Bridge, door: Door
+) -> None:
+    """Half-open ones, halves of frames, and one that sends and never takes an answer."""
+    topic = topic_of(bridge, "many")
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(RawClient(door)) for _ in range(1_000)]
+        for number, client in enumerate(many):
+            if number % 3 == 1:
+                client.send(b"\0\0")
+            elif number % 3 == 2:
+                client.send(frame(ROUTE, {"topic": topic})[:-1])
+        deaf = stack.enter_context(RawClient(door))
+        deaf.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(100_000):
+                deaf.socket.send(frame(ROUTE, {"topic": topic}))
+        with RawClient(door) as client:
+            sent, _ = client.ask(SEND, send_fields("many", topic, TRAN_MSG="true", UNIQ_KEY="one"), b"one")
+            assert client.ask(END, end_fields("many", sent, COMMIT))[0]["code"] == 0
+        bridge.wait_visible(topic, [b"one"])

@@ -58,6 +58,15 @@ def test_a_send_of_a_real_client(name: str) -> None:
     assert len(send.properties["UNIQ_KEY"]) == 32
 
 
+def test_a_send_with_long_names() -> None:
+    command = of_frame("4.9.8 send")
+    names = {"a": "producerGroup", "b": "topic", "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag"}
+    names |= {"i": "properties", "m": "batch"}
+    command.fields = {names[name]: value for name, value in command.fields.items() if name in names}
+    command.code = Request.SEND_MESSAGE
+    assert parse_send(command) == parse_send(of_frame("4.9.8 send"))
+
+
 @pytest.mark.parametrize("name", ["4.9.8 end", "5.3.2 end", "5.3.2 binary end"])
 def test_an_end_of_a_real_client(name: str) -> None:
     command = of_frame(name)

@@ -1,0 +1,233 @@
+"""What a connection may cost, and for how long the door is a member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.groups import Groups
+from txbridge_rocketmq.metrics import Metrics
+from txbridge_rocketmq.topics import NoAnswerError
+
+from tests.property.test_rocketmq_frames import Handler, Wire, frame
+
+
+def connected(handler: Handler) -> tuple[Connection, Wire]:
+    connection, wire = Connection(handler), Wire()
+    connection.connection_made(wire)
+    return connection, wire
+
+
+def test_a_frame_that_does_not_come_to_its_end_ends_its_connection() -> None:
+    handler = Handler(1_000_000)
+    connection, wire = connected(handler)
+    connection.data_received(frame(1, b"x" * 100)[:-1])
+    connection.look(time.monotonic() + 29)
+    assert not wire.aborted
+    connection.look(time.monotonic() + 31)
+    assert wire.aborted
+    connection.connection_lost(None)
+    assert handler.memory.used == 0
+
+
+def test_a_client_that_takes_no_answers_is_not_read_and_not_asked_and_then_closed() -> None:
+    async def drive() -> None:
+        handler = Handler(1_000_000)
+        connection, wire = connected(handler)
+        connection.pause_writing()
+        connection.data_received(frame(2, b"later"))
+        assert not connection.takes_checks
+        assert not wire.reads
+        assert handler.seen == []
+        connection.resume_writing()
+        assert [one.body for one in handler.seen] == [b"later"]
+        assert wire.reads
+        connection.pause_writing()
+        connection.look(time.monotonic() + 29)
+        assert not wire.aborted
+        connection.look(time.monotonic() + 31)
+        assert wire.aborted
+
+    asyncio.run(drive())
+
+
+def test_a_connection_without_traffic_is_closed_unless_it_waits_for_an_answer() -> None:
+    async def drive() -> None:
+        handler = Handler(1_000_000)
+        connection, wire = connected(handler)
+        connection.data_received(frame(1, b"being answered"))
+        connection.look(time.monotonic() + 121)
+        assert not wire.aborted
+        handler.unfinished.pop()()
+        connection.look(time.monotonic() + 119)
+        assert not wire.aborted
+        connection.look(time.monotonic() + 121)
+        assert wire.aborted
+
+    asyncio.run(drive())
+
+
+def test_what_does_not_fit_into_memory_waits_until_something_is_answered() -> None:
+    async def drive() -> None:
+        handler = Handler(1_000)
+        first, _ = connected(handler)
+        second, wire = connected(handler)
+        gone, _ = connected(handler)
+        first.data_received(frame(1, b"x" * 900))
+        second.data_received(frame(3, b"y" * 900))
+        gone.data_received(frame(5, b"z" * 900))
+        assert [one.opaque for one in handler.seen] == [1]
+        assert not wire.reads
+        gone.connection_lost(None)
+        handler.unfinished.pop(0)()
+        await asyncio.sleep(0)
+        assert [one.opaque for one in handler.seen] == [1, 3]
+        assert wire.reads
+        handler.unfinished.pop(0)()
+        assert handler.memory.used == 0
+
+    asyncio.run(drive())
+
+
+def test_requests_that_are_not_answered_are_bounded_for_each_connection() -> None:
+    async def drive() -> None:
+        handler = Handler(100_000_000)
+        connection, wire = connected(handler)
+        connection.data_received(b"".join(frame(2 * number + 1, b"") for number in range(2_000)))
+        assert len(handler.seen) == 1_024
+        assert not wire.reads
+        while handler.unfinished:
+            handler.unfinished.pop(0)()
+            await asyncio.sleep(0)
+        assert len(handler.seen) == 2_000
+        assert wire.reads
+
+    asyncio.run(drive())
+
+
+def test_a_length_is_judged_before_anything_is_kept() -> None:
+    handler = Handler(1_000)
+    connection, wire = connected(handler)
+    connection.data_received(struct.pack(">i", 2 * 1024 * 1024))
+    assert wire.aborted
+    assert handler.memory.used == 0
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """Topics and memberships of a Kafka that answers at once."""
+
+    def __init__(self, *check_topics: str) -> None:
+        self.check_topics = set(check_topics)
+        self.joined: list[str] = []
+        self.left: list[str] = []
+        self.takers: list[Callable[..., None]] = []
+        self.asked: list[tuple[str, Any, list[Any]]] = []
+        self.is_away = False
+
+    async def partitions(self, topic: str) -> int:
+        if self.is_away:
+            raise NoAnswerError
+        return int(topic in self.check_topics)
+
+    def join(self, group: str, take: Callable[..., None]) -> Any:
+        self.joined.append(group)
+        self.takers.append(take)
+        return SimpleNamespace(close=lambda: self.left.append(group))
+
+    def ask(self, group: str, request: Any, members: list[Any]) -> None:
+        self.asked.append((group, request, members))
+
+    def groups(self, most: int = 10) -> Groups:
+        return Groups(self, str, self.join, self.ask, Metrics(), most)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not condition():  # noqa: ASYNC110  of threads
+            await asyncio.sleep(0.01)
+
+
+class Member:
+    """As far as groups look at a connection."""
+
+    groups: frozenset[str] = frozenset()
+
+
+def member() -> Any:
+    return Member()
+
+
+def test_a_group_is_joined_for_as_long_as_one_of_it_is_connected() -> None:
+    async def drive() -> None:
+        cluster, first, second = Cluster("orders"), member(), member()
+        groups = cluster.groups()
+        groups.introduce(first, frozenset({"orders"}))
+        await until(lambda: cluster.joined == ["orders"])
+        groups.introduce(second, frozenset({"orders"}))
+        groups.drop(first)
+        await asyncio.sleep(0.05)
+        assert cluster.left == []
+        groups.forget(second, "orders")
+        await until(lambda: cluster.left == ["orders"])
+        groups.introduce(second, frozenset({"orders"}))
+        await until(lambda: cluster.joined == ["orders", "orders"])
+        await groups.close()
+        assert cluster.left == ["orders", "orders"]
+
+    asyncio.run(drive())
+
+
+def test_a_group_of_plain_producers_is_not_joined_until_it_sends_a_transaction() -> None:
+    async def drive() -> None:
+        cluster, connection = Cluster(), member()
+        groups = cluster.groups()
+        groups.introduce(connection, frozenset({"plain"}))
+        await asyncio.sleep(0.05)
+        assert cluster.joined == []
+        groups.transactional("plain")
+        await until(lambda: cluster.joined == ["plain"])
+        # And one that sends before its first heartbeat.
+        groups.transactional("early")
+        groups.introduce(connection, frozenset({"plain", "early"}))
+        await until(lambda: cluster.joined == ["plain", "early"])
+        await groups.close()
+
+    asyncio.run(drive())
+
+
+def test_no_more_groups_are_joined_than_wanted() -> None:
+    async def drive() -> None:
+        cluster, connection = Cluster("one", "two"), member()
+        groups = cluster.groups(most=1)
+        groups.introduce(connection, frozenset({"one", "two"}))
+        await until(lambda: len(cluster.joined) == 1)
+        await asyncio.sleep(0.05)
+        assert len(cluster.joined) == 1
+        # Does not wait for the time after which it would try again.
+        await asyncio.wait_for(groups.close(), 20)
+
+    asyncio.run(drive())
+
+
+def test_checks_go_to_the_members_in_turn_and_wait_while_there_is_none() -> None:
+    async def drive() -> None:
+        cluster, first, second = Cluster("orders"), member(), member()
+        groups, settled = cluster.groups(), []
+        groups.introduce(first, frozenset({"orders"}))
+        groups.introduce(second, frozenset({"orders"}))
+        await until(lambda: cluster.joined == ["orders"])
+        for number in range(2):
+            cluster.takers[0](number, lambda number=number: settled.append(number))
+        await until(lambda: settled == [0, 1])
+        assert [members for _, _, members in cluster.asked] == [[first, second], [second, first]]
+        await groups.close()
+
+    asyncio.run(drive())
