@@ -124,6 +124,11 @@ def test_other_variables_of_ours_are_no_options():
     assert load(MINIMAL, others).bootstrap_servers == "a:1"
 
 
+def test_options_of_the_front_door_are_its_own():
+    environ = {"TXBRIDGE_BOOTSTRAP_SERVERS": "a:1", "TXBRIDGE_ROCKETMQ_SECRET": "x", "TXBRIDGE_ROCKETMQ_LISTEN": "y"}
+    assert load_settings({}, None, environ).bootstrap_servers == "a:1"
+
+
 def test_bootstrap_servers_are_required():
     assert problems() == [
         (
