@@ -123,6 +123,7 @@ def test_its_table_is_the_one_of_sqlalchemy(environment):
     engine.dispose()
 
 
+@pytest.mark.parametrize("environment", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True)
 def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, environment):
     """Orders by HTTP; two that die in and after their transaction; and `manage.py txbridge_answer_checks`."""
     topic = bridge.create_topic("orders")

@@ -40,7 +40,9 @@ def post(port, number):
     return http.ask_if_there(request, timeout=120).status
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize(
+    "service", ["fastapi-async", *(pytest.param(name, marks=pytest.mark.long) for name in ("fastapi", "flask"))]
+)
 def test_the_service_of_the_page(bridge, tmp_path, service):
     page, name, command, again = SERVICES[service]
     topic = bridge.create_topic("orders.placed")

@@ -281,7 +281,11 @@ def test_purge(engine, run):
 # --- cancelled at each await ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("factory", [lambda engine: engine, async_sessionmaker], ids=["connection", "session"])
+@pytest.mark.parametrize(
+    "factory",
+    [lambda engine: engine, pytest.param(async_sessionmaker, marks=pytest.mark.long)],
+    ids=["connection", "session"],
+)
 def test_p2_p4_cancelled_anywhere_data_and_answer_agree(engine, run, driver, factory):
     """And no connection goes back into the pool with a transaction that the next one would commit."""
 
