@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.cells import CELLS, CellReport, run_cell
+from tests.chaos.cluster_cells import CLUSTER_CELLS, run_cluster_cell
 
 _REPORT = Path("build/chaos/report.json")
 
@@ -22,18 +23,23 @@ _REPORT = Path("build/chaos/report.json")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--transactions", type=int, default=100_000, help="per cell (default 100,000)")
-    parser.add_argument("--cell", choices=sorted(CELLS), action="append", help="only this one; may be repeated")
+    parser.add_argument(
+        "--cell", choices=sorted([*CELLS, *CLUSTER_CELLS]), action="append", help="only this one; may be repeated"
+    )
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="the cells on so many (default 1)")
     options = parser.parse_args()
     # So that what was started is ended, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     reports: list[CellReport] = []
-    for cell in options.cell or CELLS:
+    cells = options.cell or [*(CELLS if options.brokers == 1 else CLUSTER_CELLS)]
+    for cell in cells:
         started = time.monotonic()
-        reports.append(run_cell(cell, options.transactions, _say))
+        run = run_cluster_cell if cell in CLUSTER_CELLS else run_cell
+        reports.append(run(cell, options.transactions, _say))
         _say(f"{cell}: {len(reports[-1].violations)} violations, {time.monotonic() - started:.0f} s")
         _REPORT.parent.mkdir(parents=True, exist_ok=True)
-        cells = [{**asdict(one), "violations": one.violations[:20], "violated": len(one.violations)} for one in reports]
-        _REPORT.write_text(json.dumps({"load": os.getloadavg(), "cells": cells}, indent=2) + "\n")
+        told = [{**asdict(one), "violations": one.violations[:20], "violated": len(one.violations)} for one in reports]
+        _REPORT.write_text(json.dumps({"load": os.getloadavg(), "cells": told}, indent=2) + "\n")
     _show(reports)
     return 1 if any(one.violations for one in reports) else 0
 

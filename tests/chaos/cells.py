@@ -160,6 +160,7 @@ def _rebalance_storm(run: Run) -> None:
         time.sleep(0.5)
 
 
+#: On one node of Kafka; those on three brokers are in cluster_cells.py.
 CELLS: dict[str, Callable[[Run], None]] = {
     "client kill -9": _client_dies(signal.SIGKILL),
     "client terminate": _client_dies(signal.SIGTERM),
@@ -196,10 +197,20 @@ class CellReport:
     violations: list[str]
 
 
-def run_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
-    """Traffic, the fault at a third of it, then quiet, then the verdict."""
+def run_cell(
+    cell: str,
+    transactions: int,
+    say: Callable[[str], None] = print,
+    *,
+    fault_of: Callable[[Run], None] | None = None,
+    on: EmbeddedKafka | None = None,
+) -> CellReport:
+    """Traffic, the fault at a third of it, then quiet, then the verdict.
+
+    A cell that is not among CELLS brings its fault and the Kafka to start.
+    """
     with ExitStack() as stack:
-        kafka = stack.enter_context(EmbeddedKafka(heap="1g", jvm_profile="throughput"))
+        kafka = stack.enter_context(on or EmbeddedKafka(heap="1g", jvm_profile="throughput"))
         bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"chaos {cell}", partitions=PARTITIONS))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txbridge-chaos-")))
         run = stack.enter_context(_closing(Run(kafka, bridge, folder, transactions)))
@@ -208,7 +219,7 @@ def run_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -
             eventually(lambda: run.decided >= transactions // 3, 300, "the traffic did not come up")
             say(f"{cell}: fault at {run.decided:,} transactions")
             fault = time.monotonic()
-            CELLS[cell](run)
+            (fault_of or CELLS[cell])(run)
             fault_s = time.monotonic() - fault
             eventually(
                 lambda: all((folder / f"{one.name}.done").exists() for one in run.clients),

@@ -29,8 +29,10 @@ from txbridge.kafka.aiokafka_security import credentials
 
 _Result = TypeVar("_Result")
 
-#: What tells the release: DescribeTransactions came with Kafka 3.0, and 4.0 ended Fetch before version 4.
-_FETCH_OF_4 = 4
+#: What tells the release: DescribeTransactions came with Kafka 3.0, Fetch 17 with 3.9, and 4.0 ended Fetch before 4.
+_FETCH_OF_3_9, _FETCH_OF_4 = 17, 4
+#: Releases that are told apart.
+TOO_OLD, UNTESTED = "older than 3.0", "3.0 to 3.8"
 #: The one answer that neither of our clients has a name for: nobody has used the id, or not for a week.
 ID_NOT_FOUND = "TRANSACTIONAL_ID_NOT_FOUND"
 _NAMES = {105: ID_NOT_FOUND}
@@ -71,7 +73,7 @@ class TransactionalProducer:
 class Answers:
     """What was asked beyond librdkafka; an entry that could not be had is an error text instead."""
 
-    #: By broker: "4.x", "3.x", "older than 3.0", or why the broker did not answer.
+    #: By broker: "4.x", "3.9", UNTESTED, TOO_OLD, or why the broker did not answer.
     releases: Mapping[int, str]
     unreachable: Mapping[int, str]
     #: The controller's clock less ours, ms, and how much that may be wrong; or the error.
@@ -102,6 +104,16 @@ def ask(
         raise EnvironmentProblemError(
             f"a worker's second Kafka client, aiokafka, can not connect with these settings: {_text(error)}"
         ) from None
+
+
+def release_of(versions: Mapping[int, tuple[int, int]]) -> str:
+    """The release of a broker by the requests that it knows: of each the oldest and the newest version."""
+    if ApiKey.DESCRIBE_TRANSACTIONS not in versions:
+        return TOO_OLD
+    least, most = versions.get(ApiKey.FETCH, (0, 0))
+    if least >= _FETCH_OF_4:
+        return "4.x"
+    return "3.9" if most >= _FETCH_OF_3_9 else UNTESTED
 
 
 class _Client:
@@ -145,11 +157,7 @@ class _Client:
             except (kafka_errors.KafkaError, OSError, TimeoutError):
                 unreachable[broker.nodeId] = f"{broker.host}:{broker.port}"
                 continue
-            versions = {key: least for key, least, _ in answer.api_versions}
-            if ApiKey.DESCRIBE_TRANSACTIONS not in versions:
-                releases[broker.nodeId] = "older than 3.0"
-            else:
-                releases[broker.nodeId] = "4.x" if versions.get(ApiKey.FETCH, 0) >= _FETCH_OF_4 else "3.x"
+            releases[broker.nodeId] = release_of({key: (least, most) for key, least, most in answer.api_versions})
         return releases, unreachable
 
     async def _clock(self) -> tuple[float, float]:

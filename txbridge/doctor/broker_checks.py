@@ -9,7 +9,7 @@ from importlib.metadata import version
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from txbridge.doctor.admin_requests import Answers
+from txbridge.doctor.admin_requests import TOO_OLD, UNTESTED, Answers
 from txbridge.doctor.cluster_view import Patient
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import NO_RIGHT, Greeting
@@ -68,8 +68,10 @@ def versions(answers: Answers) -> Iterator[Finding]:
     )
     releases = sorted(set(answers.releases.values()))
     text = f"Kafka {' and '.join(releases) or 'unknown'}; {ours}"
-    if "older than 3.0" in releases:
-        yield warning(Check.VERSIONS, text, "use brokers of Kafka 3.x or 4.x: txbridge is not tested with older ones")
+    if TOO_OLD in releases:
+        yield problem(Check.VERSIONS, text, "use brokers of Kafka 3.9 or later: older than 3.0 is not supported")
+    elif UNTESTED in releases:
+        yield warning(Check.VERSIONS, text, "use brokers of Kafka 3.9 or later: txbridge is not tested with older ones")
     elif len(releases) > 1:
         yield note(Check.VERSIONS, f"the brokers are of different releases: {text}", "finish the upgrade")
     else:

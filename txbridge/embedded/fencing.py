@@ -10,7 +10,8 @@ registration for its own, becomes coordinator, has markers to write and can not 
 ends the former session, for an instant no partition has a leader, and the markers are gone. If the session was ended
 before, the broker becomes leader of everything at once, when it is ready, and writes them.
 
-The controller of Kafka 3.9 ends no session before a first broker has spoken to it. There the sessions are Kafka's own,
+Older versions need none of it, and do not stand it: the controller of 3.9 ends no session before a first broker has
+spoken to it, and that of 4.0 keeps the broker out for a whole session all the same. There the sessions are Kafka's own,
 and a restart waits until the former one has ended.
 """
 
@@ -42,13 +43,14 @@ _FENCED = {"true": True, "1": True, "false": False, "-1": False}
 _WRITTEN = re.compile(r"Read-write operation (maybeFenceStaleBroker\(\d+\)) will be completed")
 
 
-#: For a version that can not do this: what Kafka itself would have, instead of a session that never ends.
+#: For a version that does without: what Kafka itself would have, instead of a session that never ends.
 OWN_SESSION = {"broker.session.timeout.ms": "9000"}
 
 
-def is_possible(version: str) -> bool:
-    """Whether the controller of this version of Kafka ends sessions by itself."""
-    return int(version.partition(".")[0]) >= 4
+def is_needed(version: str) -> bool:
+    """Whether this version of Kafka loses transaction markers at a restart."""
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) >= (4, 3)
 
 
 def is_fenced(log: str) -> bool:

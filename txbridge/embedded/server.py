@@ -118,7 +118,7 @@ class EmbeddedKafka:
         self._extra_jvm_flags = list(extra_jvm_flags)
         #: As in "4.3.1".
         self.version = locked_version(kafka_version)
-        self._fences = fencing.is_possible(self.version)
+        self._fences = fencing.is_needed(self.version)
         self._jars = JarCache(cache_dir, self.version)
         self._use_archive = class_data_archive
         self._separate_controllers = separate_controllers

@@ -8,7 +8,7 @@ from txbridge.cli.doctor import exit_code
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.doctor import broker_checks, run, runtime_checks, topic_checks
-from txbridge.doctor.admin_requests import Answers, Transaction, TransactionalProducer
+from txbridge.doctor.admin_requests import Answers, Transaction, TransactionalProducer, release_of
 from txbridge.doctor.cluster_view import Described, Patient, Place, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.kafka.admin import Greeting, MissingRight, TopicFacts
@@ -142,11 +142,23 @@ def test_a_broker_whose_advertised_address_is_wrong() -> None:
 
 
 def test_releases_of_kafka() -> None:
-    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "4.x", 2: "3.x"})))
+    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "4.x", 2: "3.9"})))
     assert level == "note"
-    assert text.startswith("the brokers are of different releases: Kafka 3.x and 4.x; txbridge ")
+    assert text.startswith("the brokers are of different releases: Kafka 3.9 and 4.x; txbridge ")
     [(level, text)] = lines(broker_checks.versions(answers(releases={1: "older than 3.0"})))
-    assert (level, text[:20]) == ("warning", "Kafka older than 3.0")
+    assert (level, text[:20]) == ("problem", "Kafka older than 3.0")
+    [(level, text)] = lines(broker_checks.versions(answers(releases={1: "4.x", 2: "3.0 to 3.8"})))
+    assert (level, text[:27]) == ("warning", "Kafka 3.0 to 3.8 and 4.x; t")
+
+
+@pytest.mark.parametrize(
+    ("fetch", "others", "release"),
+    [((4, 18), {65}, "4.x"), ((0, 17), {65}, "3.9"), ((0, 16), {65}, "3.0 to 3.8"), ((0, 12), set(), "older than 3.0")],
+)
+def test_a_release_is_told_by_the_requests_that_a_broker_knows(
+    fetch: tuple[int, int], others: set[int], release: str
+) -> None:
+    assert release_of({1: fetch} | dict.fromkeys(others, (0, 0))) == release
 
 
 @pytest.mark.parametrize(

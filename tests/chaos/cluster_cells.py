@@ -1,0 +1,190 @@
+"""The chaos cells on three brokers: replication factor 3, `min.insync.replicas` 2, sessions as long as Kafka's own."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.chaos.cells import STOPPED_S, CellReport, Run, run_cell
+from tests.support.harness import eventually, quiet
+from txbridge.embedded import EmbeddedKafka, Node
+from txbridge.embedded.jars import JarCache
+from txbridge.embedded.java import find_java
+from txbridge.embedded.metadata import Metadata, ask
+
+#: A broker that is killed is away for at least as long as a session, so that others take over.
+_AWAY_S = 10.0
+_ELECTIONS = 10
+#: Bytes. Every segment that has grown beyond it can not grow any more.
+_FULL_AT = 1_024
+
+#: Moves every partition of the topics to other brokers (argument 2 and on: servers are the first).
+_REASSIGN = """
+import java.util.*;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.common.*;
+
+public class Reassign {
+    public static void main(String[] arguments) throws Exception {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", (Object) arguments[0]))) {
+            List<String> topics = Arrays.asList(arguments).subList(1, arguments.length);
+            Map<TopicPartition, Optional<NewPartitionReassignment>> moves = new HashMap<>();
+            for (TopicDescription topic : admin.describeTopics(topics).allTopicNames().get().values())
+                for (TopicPartitionInfo partition : topic.partitions()) {
+                    List<Integer> replicas = new ArrayList<>();
+                    for (Node node : partition.replicas()) replicas.add(node.id() % 4 + 1);
+                    moves.put(new TopicPartition(topic.name(), partition.partition()),
+                        Optional.of(new NewPartitionReassignment(replicas)));
+                }
+            admin.alterPartitionReassignments(moves).all().get();
+            while (!admin.listPartitionReassignments().reassignments().get().isEmpty()) Thread.sleep(200);
+        }
+    }
+}
+"""
+
+
+def metadata(node: Node) -> Metadata:
+    """What this broker knows."""
+    return eventually(lambda: ask(int(node.bootstrap_servers.rpartition(":")[2])))
+
+
+def leader_of(run: Run, partition: str) -> Node:
+    """The broker that leads a partition, such as "orders/0", by the word of most."""
+    told = [metadata(node).partitions[partition].leader for node in run.kafka.brokers if node.is_running()]
+    return run.kafka.brokers[max(set(told), key=told.count) - 1]
+
+
+def _topic(run: Run, kind: str) -> str:
+    names = run.bridge.names
+    return {"HALF": names.half, "END": names.end, "OP": names.op, "OFFSET": names.offset, "real": run.topic}.get(
+        kind, kind
+    )
+
+
+def _leader_dies(kind: str) -> Callable[[Run], None]:
+    def fault(run: Run) -> None:
+        victim = leader_of(run, f"{_topic(run, kind)}/0")
+        victim.kill()
+        time.sleep(_AWAY_S)
+        victim.start()
+        run.kafka.wait_in_sync()
+
+    return fault
+
+
+def _rolling_restart(run: Run) -> None:
+    """SIGTERM, start, wait for the replicas; each broker twice."""
+    for _ in range(2):
+        for broker in run.kafka.brokers:
+            broker.restart()
+            run.kafka.wait_in_sync()
+
+
+def _one_stops(run: Run) -> None:
+    victim = leader_of(run, f"{run.bridge.names.half}/0")
+    victim.pause()
+    time.sleep(STOPPED_S)
+    victim.resume()
+    run.kafka.wait_in_sync()
+
+
+def _one_is_cut_off(run: Run) -> None:
+    victim = leader_of(run, f"{run.bridge.names.half}/0")
+    victim.cut_off()
+    time.sleep(STOPPED_S)
+    victim.join_again()
+    run.kafka.wait_in_sync()
+
+
+def _two_are_gone(run: Run) -> None:
+    """Fewer in sync than min.insync.replicas: nothing can be written, and nothing that was written is lost."""
+    victims = run.kafka.brokers[:2]
+    for victim in victims:
+        victim.kill()
+    time.sleep(STOPPED_S)
+    for victim in victims:
+        victim.begin()
+    for victim in victims:
+        victim.wait_ready()
+    run.kafka.wait_in_sync()
+
+
+def _elections(run: Run) -> None:
+    """Leaders move away and back again, several times: half of the brokers' leaderships each time."""
+    admin = AdminClient(quiet(run.kafka.bootstrap_servers))
+    for number in range(_ELECTIONS):
+        run.kafka.brokers[number % 3].restart()
+        run.kafka.wait_in_sync()
+        partitions = [
+            TopicPartition(topic, int(partition))
+            for topic, _, partition in (one.rpartition("/") for one in metadata(run.kafka.brokers[0]).partitions)
+        ]
+        try:
+            admin.elect_leaders(ElectionType.PREFERRED, partitions).result(120)
+        except KafkaException as error:
+            if error.args[0].name() != "ELECTION_NOT_NEEDED":
+                raise
+
+
+def _reassignment(run: Run) -> None:
+    """Every partition of ours gets another set of brokers, of four."""
+    with tempfile.TemporaryDirectory(prefix="txbridge-reassign-") as folder:
+        source = Path(folder) / "Reassign.java"
+        source.write_text(_REASSIGN)
+        topics = [_topic(run, kind) for kind in ("HALF", "END", "OP", "OFFSET", "real")]
+        command = [find_java().executable, "-cp", JarCache().class_path, source, run.kafka.bootstrap_servers, *topics]
+        for _ in range(2):
+            subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run.kafka.wait_in_sync()
+
+
+def _full_disk(run: Run) -> None:
+    """Writes fail as on a full disk, in the process that leads HALF. Kafka then ends it; later there is room again."""
+    victim = leader_of(run, f"{run.bridge.names.half}/0")
+    resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (_FULL_AT, resource.RLIM_INFINITY))
+    assert victim.wait(120) is not None, "a broker without room ends"
+    victim.kill()
+    time.sleep(_AWAY_S)
+    victim.start()
+    run.kafka.wait_in_sync()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCell:
+    """A fault, and what it needs of the cluster."""
+
+    fault: Callable[[Run], None]
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+CLUSTER_CELLS: dict[str, ClusterCell] = {
+    **{
+        f"leader of {kind} kill -9": ClusterCell(_leader_dies(kind))
+        for kind in ("HALF", "END", "OP", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
+    },
+    "rolling restart, twice": ClusterCell(_rolling_restart),
+    "broker stop 30 s": ClusterCell(_one_stops),
+    "broker cut off 30 s": ClusterCell(_one_is_cut_off, {"can_cut_off": True}),
+    "two brokers gone 30 s": ClusterCell(_two_are_gone, {"separate_controllers": True}),
+    "two brokers and the quorum gone 30 s": ClusterCell(_two_are_gone),
+    "preferred leaders": ClusterCell(_elections),
+    "reassignment": ClusterCell(_reassignment, {"brokers": 4}),
+    "full disk": ClusterCell(_full_disk),
+}
+
+
+def run_cluster_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
+    """The same traffic and the same judge as on one node."""
+    chosen = CLUSTER_CELLS[cell]
+    options = {"brokers": 3, "heap": "512m", "jvm_profile": "throughput", **chosen.options}
+    kafka = EmbeddedKafka(**options)  # type: ignore[arg-type]
+    return run_cell(cell, transactions, say, fault_of=chosen.fault, on=kafka)

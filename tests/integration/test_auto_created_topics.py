@@ -1,0 +1,91 @@
+"""Brokers that create a topic when somebody asks about it: txbridge asks, and none may spring up by that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.test_client import Listener
+from tests.support.faces import FACES
+from tests.support.harness import COMMIT, Bridge, quiet
+from txbridge import Message, TxBridgeError
+from txbridge.embedded import EmbeddedKafka
+
+#: A Kafka of its own.
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(config={"auto.create.topics.enable": "true"}) as broker:
+        yield broker
+
+
+def topics(kafka: EmbeddedKafka) -> set[str]:
+    """Of no topic in particular, so that this look creates none."""
+    found = AdminClient(quiet(kafka.bootstrap_servers)).list_topics(timeout=120).topics
+    return {name for name in found if not name.startswith("__")}
+
+
+def cli(kafka: EmbeddedKafka, *arguments: str) -> None:
+    command = [sys.executable, "-m", "txbridge.cli.main", *arguments, "--bootstrap-servers", kafka.bootstrap_servers]
+    subprocess.run(command, capture_output=True, timeout=600, check=False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["doctor", "--real-topic", "orders.missing", "--group", "nobody"],
+        ["topics", "plan", "--real-topic", "orders.missing", "--group", "nobody"],
+        ["pending"],
+        ["show", "0:0"],
+        ["resolve", "0:0", "commit", "--reason", "test"],
+        ["resume", "0:0", "--reason", "test"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_command_creates_a_topic_by_asking(kafka: EmbeddedKafka, command: list[str]) -> None:
+    """Neither a real one nor an internal one, with the wrong number of partitions and without its settings."""
+    before = topics(kafka)
+    cli(kafka, *command, "--namespace", f"auto-{command[0]}")
+    assert topics(kafka) - before == set()
+
+
+def starts_and_sends(producer: Any) -> None:
+    producer.start()
+    producer.send(Message("orders.missing", b"v"))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_producer_without_topics_creates_none(kafka: EmbeddedKafka, face: type) -> None:
+    before = topics(kafka)
+    producer = face(
+        "orders", Listener(), {"bootstrap.servers": kafka.bootstrap_servers}, namespace=f"auto-{face.__name__}"
+    )
+    try:
+        with pytest.raises(TxBridgeError):
+            starts_and_sends(producer)
+    finally:
+        producer.close(0)
+        producer.end_loop()
+    assert topics(kafka) - before == set()
+
+
+def test_a_commit_for_a_missing_topic_is_held_and_creates_none(kafka: EmbeddedKafka, bridge: Bridge) -> None:
+    missing = f"{bridge.namespace}.missing"
+    worker = bridge.worker()
+    before = topics(kafka)
+    prepared = bridge.prepare(missing, b"late")
+    bridge.decide(prepared, COMMIT)
+    worker.wait_logged('"held"')
+    cli(kafka, "show", f"{prepared.partition}:{prepared.offset}", "--namespace", bridge.namespace)
+    cli(kafka, "pending", "--namespace", bridge.namespace)
+    cli(kafka, "doctor", "--real-topic", missing, "--namespace", bridge.namespace)
+    assert topics(kafka) - before == set()
+    bridge.create_topic("missing", partitions=3)
+    bridge.wait_visible(missing, [b"late"], 90)
