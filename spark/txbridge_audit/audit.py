@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from txbridge.core.names import Names
+from txbridge.core.names import Names, is_topic
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.incremental.filesystems import refuse_without_rename, scheme_of
 from txbridge_audit.incremental.steps import Increments
@@ -73,9 +73,11 @@ def run_audit(
     )
     if continued:
         refuse_to_continue(plan.selection, ledger_path, with_overview=with_overview)
+    names = named(namespace)
+    if ledger_path is not None and not continued:
+        parquet.refuse_existing_locally(ledger_path)
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = Cluster(settings)
-    names = Names(namespace)
     topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
     with spark_session(spark, progress, small=is_small(cluster, topics[names.half])) as session:
         source = Source(session, cluster, settings, names, topics, progress)
@@ -98,6 +100,16 @@ def run_audit(
         if ledger_path is not None:
             parquet.write_summary(session, report.to_json(), ledger_path)
     return report
+
+
+def named(namespace: str) -> Names:
+    """The names of a namespace. Raises CouldNotAuditError when there can be no topics of such a name."""
+    names = Names(namespace)
+    if not is_topic(names.check("x")):
+        raise CouldNotAuditError(
+            f"{namespace!r} cannot be a namespace: letters, digits and . _ - name topics; check --namespace"
+        )
+    return names
 
 
 def is_small(cluster: Cluster, half: Collection[TopicPartition]) -> bool:

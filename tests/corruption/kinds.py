@@ -22,7 +22,7 @@ class Round:
     forged: bool = False
     #: Visible copies. Each after the first goes to the next partition.
     copies: int = 0
-    #: What is changed in the copies: key, value or header.
+    #: What is changed in the copies: key, value or header; or a reserved header is added.
     altered: str | None = None
     #: Copies in a Kafka transaction of its own that is aborted, before.
     aborted: int = 0
@@ -157,7 +157,14 @@ CORRUPT = (
             Round(end=(COMMIT, "client"), copies=1, altered=what, op="commit"),
             says=("ALTERED",),
         )
-        for what in ("key", "value", "header")
+        for what in ("key", "value", "header", "reserved header")
+    ),
+    _kind(
+        "in another partition",
+        "delivered",
+        Round(end=(COMMIT, "client"), copies=1, op="commit"),
+        says=("MISPLACED",),
+        REAL_QID="7",
     ),
     _kind("out of checks", "pending", Round(parked=("pending", {"checks": 15, "next": 1})), says=("STUCK",)),
     _kind(

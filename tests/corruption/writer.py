@@ -241,6 +241,8 @@ class Writer:
             value = value[:-1] + b"\x01"
         elif step.altered == "header":
             users = [("trace", b"another")]
+        elif step.altered == "reserved header":
+            users = [*users, ("TXB_FOO", b"1")]
         ours = _encoded({"UNIQ_KEY": one.id, "TXB_HALF": f"{partition}:{one.half}"})
         where = (int(one.id, 16) + number) % PARTITIONS
         self._produce(self._worker, one.topic, value, key, where, [*users, *ours])

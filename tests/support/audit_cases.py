@@ -852,6 +852,46 @@ def altered_by_a_header_more(log: Log) -> Half:
     return altered(log, lambda copy: replace(copy, headers=[("more", b"1"), *copy.headers]))
 
 
+def altered_by_one_of_ours(log: Log, name: str) -> Half:
+    return altered(log, lambda copy: replace(copy, headers=[*copy.headers, (name, b"true")]))
+
+
+@case("delivered", "ALTERED")
+def altered_by_a_header_of_half_messages(log: Log) -> Half:
+    return altered_by_one_of_ours(log, "TRAN_MSG")
+
+
+@case("delivered", "ALTERED")
+def altered_by_a_reserved_header(log: Log) -> Half:
+    return altered_by_one_of_ours(log, "TXB_FOO")
+
+
+@case("delivered", "ALTERED")
+def altered_by_the_real_topic_in_a_header(log: Log) -> Half:
+    return altered_by_one_of_ours(log, "REAL_TOPIC")
+
+
+@case("delivered", "ALTERED")
+def altered_by_an_id_more(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, headers=[("UNIQ_KEY", b"another"), *copy.headers]))
+
+
+@case("delivered")
+def delivered_to_the_partition_asked_for(log: Log) -> Half:
+    half = log.half(REAL_QID="1")
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half, partition=1), log.op("commit", half))
+    return half
+
+
+@case("delivered", "MISPLACED")
+def delivered_to_another_partition_than_asked_for(log: Log) -> Half:
+    half = log.half(REAL_QID="1")
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
 @case("delivered", "CHECKED_AFTER_DECISION")
 def checked_after_the_commit_was_applied(log: Log) -> Half:
     half = log.half()

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit.judge import fates, mentions, reach
+from txbridge_audit.judge import fates, loss_evidence, mentions, reach
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts
 from txbridge_audit.read.context import Facts
@@ -74,7 +74,7 @@ def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selecti
         groups.groupBy("at_partition", "story", "topic", "place")
         .agg(
             F.sum("n").alias("n"),
-            F.min(F.struct("op_at", "copy_at")).alias("oldest"),
+            *loss_evidence.oldest("op_at", "copy_at", "n"),
         )
         .join(F.broadcast(_names(cache.spark, topics)), "topic", "left")
         .collect()
@@ -99,9 +99,11 @@ def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selecti
             reach=_reach(taken),
         ),
         anchors=[
-            Anchor(row.at_partition, row.name, row.place, row.oldest.op_at, row.oldest.copy_at)
+            Anchor(row.at_partition, row.name, row.place, one.op_commit, one.copy_at, one.records)
             for row in plain
             if row.story & _COMMIT
+            for one in (row.oldest, row.other)
+            if one is not None
         ],
         rest=rest,
     )
@@ -132,7 +134,7 @@ def _reach(rows: Sequence[Row]) -> dict[str, int]:
 
 def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> DataFrame:
     """What each record says of its coordinates: `bits`, hashes that must agree (`end`: of half message and decision,
-    `delivered`: of half message and copy), and where OP names it and its copy is.
+    `delivered`: of half message and copy; `place`: the partition), and where OP names it and its copy is.
     """
     taken = F.when(selection.takes_half(), _TAKEN).otherwise(0)
     source, decision, outcome = F.col("source"), F.col("decision"), F.col("outcome")
@@ -148,6 +150,7 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
             _with_lacking(F.when(F.col("fault").isNull(), F.lit(_HALF).bitwiseOR(taken)).otherwise(_ODD), here),
             end=F.xxhash64("id", "group"),
             delivered=F.xxhash64("id", "real_topic", "content"),
+            place=F.col("fixed_partition"),
         ),
         _row(
             mentions.decisions(names, frames),
@@ -210,11 +213,14 @@ def _summed(told: DataFrame) -> DataFrame:
             # Of two hashes 0, if they are the same.
             *(F.bit_xor(name).alias(name) for name in ("end", "delivered")),
             *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+            # The one that the half message asks for, if it does, and that of the copy.
+            F.min("place").alias("least_place"),
         )
     )
     story = F.col("bits").bitwiseAND((1 << _LACKING) - 1).bitwiseAND(~_BESIDE)
     # As many records as bits: each of them occurs once.
     delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & (F.col("delivered") == 0)
+    delivered &= F.col("place") == F.col("least_place")
     rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count())
     plain = (F.col("end") == 0) & (delivered | rolled_back)
     return summed.select(

@@ -90,6 +90,11 @@ RULES: tuple[Rule, ...] = (
             & ~_col("truncated")
         ),
     ),
+    Rule(
+        "HELD_LONG",
+        "committed hours ago, its real topic is there, and it is not delivered: `txbridge pending` says why",
+        lambda: (_col("pending_state") == fates.HELD) & _col("held_long"),
+    ),
     Rule("FOREIGN_COPY", "somebody forwarded the delivered record to another topic", lambda: _col("foreign") > 0),
 )
 

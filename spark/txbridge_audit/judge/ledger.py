@@ -21,6 +21,10 @@ from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
 
+#: A held message is tried again every minute at most, and a topic that comes back is written within that. Hours later
+#: something else is wrong.
+HELD_LONG_MS = 2 * 3_600_000
+
 
 def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
     """The ledger. Lazy; to be persisted before rules are applied to it."""
@@ -106,6 +110,7 @@ def _sum(mentions: DataFrame) -> DataFrame:
     )
     copied = F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset"))
     altered = of(COPY, home & (F.col("number") != F.col("own_content")))
+    misplaced = of(COPY, home & (F.col("place") != F.col("own_fixed_partition")))
     asked = F.struct(
         F.col("number").alias("end_position"), F.col("name").alias("topic"), place, F.col("at").alias("offset")
     )
@@ -146,6 +151,7 @@ def _sum(mentions: DataFrame) -> DataFrame:
         ends(of(COPY, right_id & ~home), "foreign_at"),
         count(altered, "altered"),
         F.min(F.when(altered, copied)).alias("altered_at"),
+        F.min(F.when(misplaced, copied)).alias("misplaced_at"),
         F.max(F.when(of(CHECK, right_id), asked)).alias("checked"),
         F.max(F.when(of(CHECK, right_id) | of(PARKED) | of(END, ours), F.col("checks"))).alias("checks_known"),
         F.min(F.when(of(OP, F.col("name") == "commit"), F.col("stamp"))).alias("committed_at"),
@@ -204,7 +210,7 @@ def _resolve(summed: DataFrame) -> DataFrame:
         (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
         F.coalesce("discards", F.lit(0)).alias("discards"),
         *("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
-        *("altered", "altered_at", "checked", "committed_at"),
+        *("altered", "altered_at", "misplaced_at", "checked", "committed_at"),
         F.col("last_parked.state").alias("parked"),
         F.col("own_fixed_partition").alias("fixed_partition"),
         F.coalesce(F.greatest("checks_known", "discard_checks"), F.lit(0)).alias("checks_sent"),
@@ -265,6 +271,8 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
             "reopened": F.coalesce(resume_seen, F.lit(False)),
             # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
             "overdue": F.coalesce(expires < now, F.lit(False)) | F.coalesce(checked_out, F.lit(False)),
+            # Decided hours ago, and its real topic is there.
+            "held_long": F.coalesce(F.col("topic_exists") & (F.col("winner.stamp") < now - HELD_LONG_MS), F.lit(False)),
             "op_settled": F.coalesce("op_settled", F.lit(True)),
             "topic_exists": F.coalesce("topic_exists", F.lit(False)),
             "settled": F.coalesce("settled", F.lit(True)),

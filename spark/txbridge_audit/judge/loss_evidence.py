@@ -9,14 +9,17 @@ record may have been removed by
   to;
 - the deletion of the topic, after which another one was created by its name. That removed everything. A record with a
   lower OP offset anywhere in the topic says that this has not happened since.
+
+Somebody may have put an old record back into the topic that was created again: that one proves nothing, and looks like
+any other. So two older records are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.read.cuts import TopicPartition
@@ -33,24 +36,41 @@ class Anchor:
     copy_partition: int
     #: Offset in OP.
     op_commit: int
-    #: Offset in the real topic.
+    #: Offset in the real topic: the lowest of those that the OP record names there, and how many they are.
     copy_at: int
+    records: int = 1
 
 
 def anchors(ledger: DataFrame) -> list[Anchor]:
-    """The oldest delivered record of each half partition in each partition of a real topic."""
+    """The oldest delivered records of each half partition in each partition of a real topic: of two OP records."""
     # Of a doubled one nobody knows which copy goes with the OP record.
     there = ledger.where((F.col("copies") == 1) & F.col("op_commit").isNotNull()).select(
         "partition",
         "real_topic",
         F.get("copied_to", F.lit(0))["partition"].alias("copy_partition"),
-        F.struct("op_commit", F.get("copied_to", F.lit(0))["offset"].alias("copy_at")).alias("oldest"),
+        "op_commit",
+        F.get("copied_to", F.lit(0))["offset"].alias("copy_at"),
     )
-    rows = there.groupBy("partition", "real_topic", "copy_partition").agg(F.min("oldest").alias("oldest")).collect()
+    place = ("partition", "real_topic", "copy_partition")
+    by_op = there.groupBy(*place, "op_commit").agg(F.min("copy_at").alias("copy_at"), F.count("*").alias("records"))
+    rows = by_op.groupBy(*place).agg(*oldest("op_commit", "copy_at", "records")).collect()
     return [
-        Anchor(row.partition, row.real_topic, row.copy_partition, row.oldest.op_commit, row.oldest.copy_at)
+        Anchor(row.partition, row.real_topic, row.copy_partition, one.op_commit, one.copy_at, one.records)
         for row in rows
+        for one in (row.oldest, row.other)
+        if one is not None
     ]
+
+
+def oldest(op: str, copy_at: str, records: str) -> tuple[Column, Column]:
+    """`oldest` and `other`: two of the oldest OP records in the rows, with what they name; null when there is none.
+
+    The oldest of either half of all OP offsets. So the younger one is no older than the second of all, and to find it
+    takes two sums instead of an order.
+    """
+    told = F.struct(F.col(op).alias("op_commit"), F.col(copy_at).alias("copy_at"), F.col(records).alias("records"))
+    half = F.pmod(F.xxhash64(op), F.lit(2))
+    return F.min(F.when(half == 0, told)).alias("oldest"), F.min(F.when(half == 1, told)).alias("other")
 
 
 def add(
@@ -63,15 +83,23 @@ def add(
     needed: dict[str, set[int]] = {}
     for topic, partition in truncated:
         needed.setdefault(topic, set()).add(partition)
-    oldest: dict[tuple[int, str], dict[int, int]] = {}
+    there: dict[tuple[int, str], dict[int, dict[int, int]]] = {}
     for anchor in known:
-        of_half = oldest.setdefault((anchor.partition, anchor.real_topic), {})
-        of_half[anchor.copy_partition] = min(anchor.op_commit, of_half.get(anchor.copy_partition, anchor.op_commit))
+        in_place = there.setdefault((anchor.partition, anchor.real_topic), {}).setdefault(anchor.copy_partition, {})
+        # The same ones may be known twice: from the plain ones or an earlier step, and from the ledger.
+        in_place[anchor.op_commit] = max(anchor.records, in_place.get(anchor.op_commit, 0))
     rows = []
-    for (partition, topic), first in oldest.items():
+    for (partition, topic), places in there.items():
         edges = needed.get(topic, set())
-        if edges <= first.keys():
-            above = max((first[edge] for edge in edges), default=min(first.values()))
+        asked = [_second([places.get(edge, {})]) for edge in edges] or [_second(places.values())]
+        above = None if None in asked else max(edge for edge in asked if edge is not None)
+        if above is not None:
             rows.append({"partition": partition, "real_topic": topic, "proof_above": above})
     proofs = frame(spark, rows, "partition: int, real_topic: string, proof_above: bigint")
     return ledger.join(F.broadcast(proofs), ["partition", "real_topic"], "left")
+
+
+def _second(places: Iterable[Mapping[int, int]]) -> int | None:
+    """The OP offset up to which there are two delivered records."""
+    records = sorted(op for place in places for op, number in place.items() for _ in range(min(number, 2)))
+    return records[1] if len(records) > 1 else None

@@ -22,7 +22,10 @@ class OtherNamespaces:
 
     #: partition, half, id
     halves: DataFrame
-    #: Highest log start among their partitions with that number: below it, a half message may have been removed.
+    #: What their ENDs name, as far as their half messages are gone: partition, half, id
+    ends: DataFrame
+    #: Highest log start among their partitions with that number whose END was cut, too: a half message below it may
+    #: have been removed, and nothing tells whether it was there.
     starts: Mapping[int, int]
 
 
@@ -41,12 +44,17 @@ def label(
 ) -> DataFrame:
     """The candidates with `kind`: PHANTOM, OTHER_NAMESPACE or HALF_GONE (removed by retention, here or there).
 
+    A half message of another namespace that is gone was one if an END there names its id, which nobody else knows.
+    Where END was cut, too, nobody can tell.
+
     Those of half messages that are there, but before where HALF was read from, are left out.
     """
     starts = dict(log_starts)
     known = frame(spark, [], "partition: int, half: bigint, id: string")
+    ended = known
     if others is not None:
         known = others.halves.select("partition", "half", "id").distinct()
+        ended = others.ends.select("partition", "half", "id").distinct()
         for partition, start in others.starts.items():
             starts[partition] = max(start, starts.get(partition, 0))
     rows = (
@@ -57,11 +65,12 @@ def label(
     unread = F.coalesce((F.col("half") >= F.col("start")) & (F.col("half") < F.col("read")), F.lit(False))
     kind = (
         F.when(F.col("elsewhere"), findings.OTHER_NAMESPACE)
-        .when(F.col("half") < F.col("edge"), findings.HALF_GONE)
+        .when(F.col("ended") | (F.col("half") < F.col("edge")), findings.HALF_GONE)
         .otherwise(fates.PHANTOM)
     )
     return (
         unmatched.join(known.withColumn("elsewhere", F.lit(True)), ["partition", "half", "id"], "left")
+        .join(ended.withColumn("ended", F.lit(True)), ["partition", "half", "id"], "left")
         .join(F.broadcast(edges), "partition", "left")
         .where(~unread)
         .withColumn("kind", kind)

@@ -184,7 +184,7 @@ def limit(kind: str) -> int:
     return VIOLATIONS_LISTED if kind in VIOLATIONS else FINDINGS_LISTED
 
 
-def strays(labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
+def strays(names: Names, labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
     """Visible records that match no half message (persisted): how many of each kind, and the first of each."""
     counted = {row["kind"]: row["count"] for row in labelled.groupBy("kind").count().collect()}
     entries: list[Entry] = []
@@ -198,7 +198,10 @@ def strays(labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
                 says,
                 transaction=None if row.id is None else short_id(row.id),
                 real_topic=row.topic,
-                evidence=(Place("copy", row.topic, row.copy_partition, row.copy_at),),
+                evidence=(
+                    Place("copy", row.topic, row.copy_partition, row.copy_at),
+                    *(() if row.half is None else (Place("claims", names.half, row.partition, row.half),)),
+                ),
             )
             for row in chosen.collect()
         ]
@@ -249,6 +252,8 @@ def _evidence(names: Names, row: Row) -> Iterable[Place]:
     """Every record that the row knows of; of refused ENDs the one that the kind is about."""
     if row.present:
         yield Place("half", names.half, row.partition, row.half)
+    if row.kind == violations.EXPIRED:
+        yield Place("gone", names.half, row.partition, row.half)
     refused = {
         "LATE": row.late_at,
         "REPEAT": row.last_decision_at,
@@ -269,6 +274,8 @@ def _evidence(names: Names, row: Row) -> Iterable[Place]:
     copies = {(place.topic, place.partition, place.offset) for place in (*row.copied_to, *row.foreign_at)}
     if row.kind == violations.ALTERED:
         copies.add((row.altered_at.topic, row.altered_at.partition, row.altered_at.offset))
+    if row.kind == violations.MISPLACED:
+        copies.add((row.misplaced_at.topic, row.misplaced_at.partition, row.misplaced_at.offset))
     yield from (Place("copy", *place) for place in sorted(copies))
 
 

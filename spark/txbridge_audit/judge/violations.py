@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates
 
-ALTERED, STUCK, EXPIRED = "ALTERED", "STUCK", "EXPIRED"
+ALTERED, MISPLACED, STUCK, EXPIRED = "ALTERED", "MISPLACED", "STUCK", "EXPIRED"
 CHECKED_AFTER_DECISION, PROGRESS_AHEAD = "CHECKED_AFTER_DECISION", "PROGRESS_AHEAD"
 
 
@@ -47,8 +47,14 @@ RULES: tuple[Rule, ...] = (
     # Sound at any cut: what is compared are two records that are there, and equal contents have equal hashes.
     Rule(
         ALTERED,
-        "key, value or a user header of a visible copy is not that of the half message",
+        "key, value or a header of a visible copy is not that of the half message",
         lambda: _col("valid") & (_col("altered") > 0),
+    ),
+    # Sound at any cut: the half message says where, and the copy is elsewhere.
+    Rule(
+        MISPLACED,
+        "a visible copy is in another partition than REAL_QID says",
+        lambda: _col("valid") & _col("misplaced_at").isNotNull(),
     ),
     # Sound because clocks may differ by an hour without making anything overdue, and because END, OP and discard are
     # cut after OFFSET: what ended the wait by then is known, and such a transaction is not pending undecided.

@@ -8,6 +8,7 @@ the worker has set aside.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -38,7 +39,9 @@ def halves(raw: DataFrame) -> DataFrame:
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
     born = F.unix_millis("timestamp").alias("born")
     texts = (_text(own[name]).alias(name) for name in own)
-    named = raw.select("partition", F.col("offset").alias("half"), born, _content(), *texts)
+    reserved = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
+    users = _but(lambda name: name.isin(*sorted(reserved)) | name.startswith("TXB_"))
+    named = raw.select("partition", F.col("offset").alias("half"), born, _content(users, F.lit(0)), *texts)
     version, tran_msg, identity, group, topic, fixed, stamp = (F.col(column) for column in own)
     fault = _first_fault(
         (version == "1", "TXB_V is not 1"),
@@ -290,8 +293,11 @@ def copies(raw: DataFrame) -> DataFrame:
     """Real topics: records that carry TXB_HALF; the rest is other people's.
 
     topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id, content (a
-    hash of the user's key, value and headers).
+    hash of the user's key, value and headers; a header that is ours and should not be there counts as the user's).
     """
+    # The worker adds these two, each once.
+    added = (headers.UNIQ_KEY, headers.HALF_COORDINATES)
+    users = _but(lambda name: name.isin(*added))
     ours = raw.where(F.array_contains("headers.key", headers.HALF_COORDINATES))
     named = ours.select(
         "topic",
@@ -299,7 +305,7 @@ def copies(raw: DataFrame) -> DataFrame:
         F.col("offset").alias("copy_at"),
         _text(headers.HALF_COORDINATES).alias("where"),
         _text(headers.UNIQ_KEY).alias("id"),
-        _content(),
+        _content(users, F.size("headers") - F.size(users) - len(added)),
     )
     return named.select(
         "topic",
@@ -345,20 +351,20 @@ def unknown_versions(raw: DataFrame) -> DataFrame:
     return rows.where(version.rlike(_DIGITS) & (version != headers.PROTOCOL_VERSION.decode()))
 
 
-def _content() -> Column:
-    """A hash of what the user gave: key, value and the headers that are not ours, in their order.
+def _but(is_ours: Callable[[Column], Column]) -> Column:
+    """The headers of a raw record that are not ours, in their order."""
+    return F.filter(F.coalesce("headers", F.array()), lambda header: ~is_ours(header["key"]))
+
+
+def _content(users: Column, more: Column) -> Column:
+    """A hash of what the user gave: key, value and headers, in their order; `more`: headers of ours that are too many.
 
     Equal contents have equal hashes, so a difference is one; two contents share a hash once in 2^64. Spark's hash
     passes over nulls, which are not the same as empty bytes, so it is told of each.
     """
-    reserved = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
-    given = F.filter(
-        F.coalesce("headers", F.array()),
-        lambda header: ~(header["key"].isin(*sorted(reserved)) | header["key"].startswith("TXB_")),
-    )
-    told = F.transform(given, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]))
+    told = F.transform(users, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]))
     key, value = F.col("key"), F.col("value")
-    return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told).alias("content")
+    return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told, more).alias("content")
 
 
 def _text(name: str) -> Column:

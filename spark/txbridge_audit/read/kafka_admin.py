@@ -23,6 +23,9 @@ from txbridge_audit.read.kafka_config import KafkaSettings
 
 #: Longest wait for one answer, seconds. A healthy cluster answers in milliseconds.
 REQUEST_TIMEOUT = 10.0
+#: For the first answer of all, seconds: together with the start of Python somebody who has misspelt the address waits
+#: less than ten.
+_FIRST_TIMEOUT = 7.0
 #: Questions that met an election, a restarting or a busy broker are repeated a second apart, for so long. A broker that
 #: dies or stands still is replaced after broker.session.timeout.ms (9 s); its answer is waited for REQUEST_TIMEOUT.
 _PATIENCE, _PAUSE = 40.0, 1.0
@@ -107,7 +110,7 @@ class Cluster:
         deadline = time.monotonic() + _PATIENCE
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                seen = self._admin.list_topics(timeout=REQUEST_TIMEOUT)
+                seen = self._admin.list_topics(timeout=REQUEST_TIMEOUT if self._answered else _FIRST_TIMEOUT)
                 break
             except KafkaException as error:
                 passes = error.args[0].code() in _TRANSIENT and attempt < _ATTEMPTS and time.monotonic() < deadline

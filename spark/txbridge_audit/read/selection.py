@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
+from txbridge.core.names import Names, is_topic
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.read.context import CLOCK_MARGIN_MS
 from txbridge_audit.read.cuts import TopicPartition
@@ -47,6 +48,9 @@ class Selection:
 
 def selection_of(since: str | None, until: str | None, topics: Sequence[str]) -> Selection:
     """From the options of a command line. Raises CouldNotAuditError."""
+    for topic in topics:
+        if not is_topic(topic) or Names.is_forbidden(topic):
+            raise CouldNotAuditError(f"{topic!r} cannot be a real topic: check --only-topic")
     chosen = Selection(_parsed(since, "--since"), _parsed(until, "--until"), frozenset(topics))
     if chosen.since is not None and chosen.until is not None and chosen.until <= chosen.since:
         raise CouldNotAuditError("--until must be later than --since")

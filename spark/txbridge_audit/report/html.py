@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -11,9 +10,9 @@ from markupsafe import Markup
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
 from txbridge_audit.judge import fates, reach
-from txbridge_audit.judge.findings import SAYS
 from txbridge_audit.report import plots
-from txbridge_audit.report.model import AuditReport, Entry
+from txbridge_audit.report.meaning import advice, rule_of, says, some_of_each
+from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import QUANTILES, Overview
 
 #: Violations shown of each kind: a page that a phone opens at once.
@@ -35,22 +34,19 @@ def html(report: AuditReport, overview: Overview) -> str:
         overview=overview,
         verdict="No violations" if report.clean else f"{total:,} violation{'s' if total > 1 else ''}",
         wrong=fates.WRONG_FATES,
-        shown=_shown(report),
+        shown=some_of_each(report, SHOWN),
+        advice=advice(report),
+        says=says,
+        rule_of=rule_of,
         # Made here from numbers and names of ours alone.
         over_time=Markup(plots.over_time(overview)),  # noqa: S704
         latencies=Markup(plots.latencies(overview)),  # noqa: S704
         quantiles=QUANTILES,
-        meaning=SAYS,
         reasons=reach.SAYS,
         count=lambda number: f"{number:,}",
         duration=plots.duration,
         time=_time,
     )
-
-
-def _shown(report: AuditReport) -> list[Entry]:
-    by_kind = itertools.groupby(report.violations.listed, key=lambda entry: entry.kind)
-    return [entry for _, entries in by_kind for entry in itertools.islice(entries, SHOWN)]
 
 
 def _time(ms: int) -> str:

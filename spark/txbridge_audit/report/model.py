@@ -25,7 +25,8 @@ NOTES = frozenset({"FOREIGN_COPY", "OTHER_NAMESPACE", "HALF_GONE"})
 class Place:
     """Coordinates of one record that is evidence."""
 
-    #: What the record is: half, end, op, copy, discard.
+    #: What the record is: half, end, op, copy, discard, parked, check. `claims`: the half message that a copy names and
+    #: that is none; `gone`: one that HALF no longer holds.
     role: str
     topic: str
     partition: int

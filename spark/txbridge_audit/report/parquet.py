@@ -6,12 +6,17 @@ is what logs show, and `id_sha256` finds the row for somebody who knows the id.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.incremental.filesystems import scheme_of
 from txbridge_audit.judge.mentions import KEY, decisions
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
@@ -24,6 +29,23 @@ KEPT = 100
 SUMMARY = "_audit"
 
 
+def refuse_existing_locally(path: str) -> None:
+    """As below, before Spark is started: where the path is surely one of this machine."""
+    scheme = scheme_of(path)
+    if scheme == "file":
+        folder = Path(urlsplit(path).path)
+    elif scheme is None and not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
+        folder = Path(path)
+    else:
+        return
+    if next(folder.rglob("*.parquet"), None) is not None:
+        raise _existing(path)
+
+
+def _existing(path: str) -> CouldNotAuditError:
+    return CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
+
+
 def refuse_existing(spark: SparkSession, path: str) -> None:
     """Raise CouldNotAuditError when there is a ledger at the path already: it is not overwritten."""
     try:
@@ -32,7 +54,7 @@ def refuse_existing(spark: SparkSession, path: str) -> None:
         if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
             return
         raise
-    raise CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
+    raise _existing(path)
 
 
 def write(names: Names, judged: DataFrame, frames: Frames, path: str, mode: str = "append") -> None:

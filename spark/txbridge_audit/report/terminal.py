@@ -9,32 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from txbridge.text import counted
-from txbridge_audit.judge import fates, reach, violations
-from txbridge_audit.judge.findings import SAYS
+from txbridge_audit.judge import fates, reach
 from txbridge_audit.judge.summary import VIOLATIONS
-from txbridge_audit.report.model import AuditReport, Entry, Tally
+from txbridge_audit.report.meaning import MEANING, advice, rule_of, says, some_of_each
+from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
-#: Violations and findings shown with evidence; the JSON form has more of them.
-ROWS = 20
-
-_MEANING = {
-    fates.DELIVERED: "committed, one visible copy",
-    fates.ROLLED_BACK: "rolled back, not visible",
-    fates.PENDING: "waiting",
-    fates.DISCARDED: "undecided after the last check, can be resumed",
-    fates.ABANDONED: "committed, not deliverable, given up by an operator",
-    fates.UNVERIFIABLE: "the log no longer says",
-    fates.LOST: "committed, not visible",
-    fates.DUPLICATED: "more than one visible copy",
-    fates.LEAKED: "visible though rolled back, undecided, discarded or abandoned",
-    fates.PHANTOM: "visible without a half message (records)",
-    violations.ALTERED: "a visible copy differs from its half message",
-    violations.STUCK: "undecided for too long",
-    violations.EXPIRED: "open, and its half message is gone",
-    violations.CHECKED_AFTER_DECISION: "checked although decided",
-    violations.PROGRESS_AHEAD: "passed by the checkpoint without a trace",
-    fates.WRONG_WINNER: "a later decision prevailed over the first",
-}
+#: Violations of each kind that are shown with evidence; the JSON form has more of them.
+SHOWN = 5
 
 
 def print_report(report: AuditReport, console: Console) -> None:
@@ -45,15 +26,14 @@ def print_report(report: AuditReport, console: Console) -> None:
     if report.pending:
         waiting = ", ".join(f"{state} {count:,}" for state, count in report.pending_states.items() if count)
         console.print(f"pending: {waiting}", highlight=False)
+    for text in advice(report):
+        _line(console, text)
     if report.violations.total:
-        console.print(_violations(report.violations))
-        if report.violations.total > ROWS:
-            more = f"the first {ROWS} of {report.violations.total:,}; --format json or --report shows more"
-            console.print(more, highlight=False)
+        _violations(report, console)
     if report.unjudged:
         console.print(_unjudged(report.unjudged))
     if report.findings.total:
-        console.print(_findings(report.findings))
+        _findings(report.findings, console)
 
 
 def _verdict(report: AuditReport) -> Text:
@@ -71,33 +51,41 @@ def _fates(report: AuditReport) -> Table:
     counts = dict.fromkeys(VIOLATIONS, 0) | dict(report.violations.by_kind) | dict(report.fates)
     for fate in (*(f for f in fates.FATES if f not in VIOLATIONS), *VIOLATIONS):
         wrong = fate in VIOLATIONS and counts[fate]
-        table.add_row(fate, f"{counts[fate]:,}", _MEANING[fate], style="bold red" if wrong else None)
+        table.add_row(fate, f"{counts[fate]:,}", MEANING[fate], style="bold red" if wrong else None)
     return table
 
 
-def _violations(tally: Tally) -> Table:
-    table = Table(title="Violations", title_justify="left")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("transaction", no_wrap=True)
-    table.add_column("real topic")
-    table.add_column("evidence")
-    for entry in tally.listed[:ROWS]:
-        table.add_row(entry.kind, entry.transaction or "-", entry.real_topic or "-", _evidence(entry))
-    return table
+def _line(console: Console, text: str) -> None:
+    """As it is: a log keeps long lines, and what is cut is no evidence."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _findings(tally: Tally) -> Table:
-    table = Table(title="Findings (no violations)", title_justify="left")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("count", justify="right")
-    table.add_column("meaning")
-    table.add_column("first seen at")
+def _violations(report: AuditReport, console: Console) -> None:
+    console.print(Text("\nViolations", "bold red"))
+    shown = 0
+    for kind, entries in some_of_each(report, SHOWN):
+        _line(console, f"{kind} {report.violations.by_kind[kind]:,}: {says(kind)} ({rule_of(kind)})")
+        for entry in entries:
+            shown += 1
+            about = [entry.transaction or "-", entry.group or "-", entry.real_topic or "-"]
+            _line(console, f"  {' '.join(about)}: {entry.says}")
+            for place in entry.evidence:
+                _line(console, f"    {_place(place)}")
+    if report.violations.total > shown:
+        more = f"{shown:,} of {report.violations.total:,}, some of each kind; --format json or --report shows more"
+        _line(console, more)
+
+
+def _findings(tally: Tally, console: Console) -> None:
+    console.print(Text("\nFindings (no violations)", "bold"))
     first: dict[str, Entry] = {}
     for entry in tally.listed:
         first.setdefault(entry.kind, entry)
     for kind, count in tally.by_kind.items():
-        table.add_row(kind, f"{count:,}", SAYS[kind], _evidence(first[kind]) if kind in first else "-")
-    return table
+        _line(console, f"{kind} {count:,}: {says(kind)} ({rule_of(kind)})")
+        if kind in first:
+            about = f"  first: {first[kind].says}" if first[kind].says != says(kind) else "  first:"
+            _line(console, " ".join([about, *map(_place, first[kind].evidence)]))
 
 
 def _unjudged(unjudged: Mapping[str, Mapping[str, int]]) -> Table:
@@ -111,5 +99,5 @@ def _unjudged(unjudged: Mapping[str, Mapping[str, int]]) -> Table:
     return table
 
 
-def _evidence(entry: Entry) -> str:
-    return "\n".join(f"{place.role} {place.topic}/{place.partition}@{place.offset}" for place in entry.evidence)
+def _place(place: Place) -> str:
+    return f"{place.role} {place.topic}/{place.partition}@{place.offset}"

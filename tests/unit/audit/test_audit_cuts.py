@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -22,15 +23,18 @@ from txbridge_audit.incremental.state import Archive, State, thinned
 from txbridge_audit.incremental.steps import Increments
 from txbridge_audit.incremental.store import Store
 from txbridge_audit.judge import fates as verdicts
+from txbridge_audit.judge import findings
 from txbridge_audit.judge.loss_evidence import Anchor
-from txbridge_audit.judge.summary import Counts, Listed
+from txbridge_audit.judge.summary import VIOLATIONS, Counts, Listed
 from txbridge_audit.read import kafka_admin
 from txbridge_audit.read.context import Checkpoint
 from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
+from txbridge_audit.read.differences import differing
 from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.terminal import print_report
 
@@ -470,7 +474,8 @@ def test_json_form() -> None:
             "abandoned",
             "discarded",
         ),
-        *("unverifiable", "violations", "findings", "findings_to_act_on", "selection", "cuts", "started_at", "seconds"),
+        *("unverifiable", "violations", "findings", "findings_to_act_on", "unjudged"),
+        *("selection", "cuts", "started_at", "seconds"),
     }
     assert (data["clean"], data["transactions"], data["delivered"], data["seconds"]) == (False, 3, 2, 1.25)
     assert data["violations"] == {
@@ -511,17 +516,75 @@ def test_table_of_a_clean_audit() -> None:
     assert "Findings" not in text
 
 
+def test_evidence_is_whole_and_some_of_each_kind_is_shown() -> None:
+    """On a terminal of 80 columns, as in the log of a CI job."""
+    topic = "a-namespace-of-some-length.RMQ_SYS_TRANS_HALF_TOPIC_and-still-longer-than-eighty-columns-of-a-terminal"
+    late = Entry("WRONG_WINNER", "too late", "4567CDEF", evidence=(Place("half", topic, 11, 123_456_789),))
+    out = io.StringIO()
+    print_report(
+        report(Tally({"LOST": 25, "WRONG_WINNER": 1}, (*(LOST,) * 25, late)), LOST=25), Console(file=out, width=80)
+    )
+    assert f"half {topic}/11@123456789" in out.getvalue()
+    assert "…" not in out.getvalue()
+    assert f"{rule_of('WRONG_WINNER')})" in out.getvalue()
+
+
 def test_table_shows_evidence_of_the_first_rows() -> None:
     text = shown(report(Tally({"LOST": 25}, (LOST,) * 25), Tally({"LATE": 3}), LOST=25))
     assert "25 violations: 25 transactions" in text
     assert "half HALF/0@7" in text
     assert "op OP/0@2" in text
-    assert "the first 20 of 25; --format json or --report shows more" in text
-    assert text.count("0123ABCD") == 20
+    assert "5 of 25, some of each kind; --format json or --report shows more" in text
+    assert text.count("0123ABCD") == 5
     assert "LATE" in text
+
+
+def test_every_verdict_has_an_anchor_in_the_docs() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
+    for kind in (*VIOLATIONS, *findings.SAYS):
+        assert f'<a id="{kind.lower()}"></a>' in text, kind
+        assert says(kind)
 
 
 def test_every_fate_has_a_rule_and_says_something() -> None:
     assert {rule.fate for rule in verdicts.RULES} == set(verdicts.FATES)
     assert all(rule.says for rule in verdicts.RULES)
     assert verdicts.RULES[-1].fate == "pending"
+
+
+def test_what_differs_is_named() -> None:
+    ours: list[tuple[str, bytes | None]] = [("TXB_V", b"1"), ("UNIQ_KEY", b"A"), ("REAL_TOPIC", b"orders")]
+    added: list[tuple[str, bytes | None]] = [("UNIQ_KEY", b"A"), ("TXB_HALF", b"0:7")]
+    users: list[tuple[str, bytes | None]] = [("trace", b"1"), ("more", None)]
+    half = (b"k", b"v", [*users, *ours])
+
+    def differ(key: bytes | None, value: bytes | None, *headers: tuple[str, bytes | None]) -> list[str]:
+        return list(differing(half, (key, value, [*headers, *added])))
+
+    assert differ(b"k", b"v", *users) == []
+    assert differ(b"K", None, *users) == ["key", "value"]
+    assert differ(b"k", b"v", ("trace", b"2"), ("more", b"")) == ["header more", "header trace"]
+    assert differ(b"k", b"v", *users[::-1]) == ["order of headers"]
+    assert differ(b"k", b"v", *users, ("TXB_FOO", b"1"), ("UNIQ_KEY", b"B")) == ["header TXB_FOO", "header UNIQ_KEY"]
+
+
+def test_what_is_wrong_without_spark_is_said_before_it_starts(tmp_path: Path) -> None:
+    """Nobody is connected to either: the address is that of no broker."""
+    (tmp_path / "day=2026-11-23").mkdir()
+    (tmp_path / "day=2026-11-23" / "part-0.parquet").touch()
+    for path in (str(tmp_path), f"file://{tmp_path}"):
+        with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already: give --ledger a new folder"):
+            run_audit("127.0.0.1:1", ledger_path=path)
+    with pytest.raises(CouldNotAuditError, match=r"'a b' cannot be a namespace: .* check --namespace"):
+        run_audit("127.0.0.1:1", namespace="a b")
+    for topic in ("no topic", "__consumer_offsets", "other.RMQ_SYS_TRANS_HALF_TOPIC"):
+        with pytest.raises(CouldNotAuditError, match="cannot be a real topic: check --only-topic"):
+            selection_of(None, None, [topic])
+
+
+def test_an_address_where_nobody_answers_is_told_within_ten_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asked = Cluster(kafka_settings(f"127.0.0.1:{silent.getsockname()[1]}"))
+        assert kafka_admin._FIRST_TIMEOUT <= 8
+        with pytest.raises(CouldNotAuditError, match=r"can not be reached .*: check --bootstrap-servers"):
+            asked.partition_counts()

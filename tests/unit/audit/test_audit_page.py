@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge.summary import VIOLATIONS
 from txbridge_audit.report.html import html, write_prometheus
+from txbridge_audit.report.meaning import rule_of
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.overview import Group, Latency, Overview, Waiting
 from txbridge_audit.report.plots import duration
@@ -82,11 +83,11 @@ def test_page_tells_the_verdict_first_and_then_everything() -> None:
         for text in (
             "26 violations",
             "12,345",
+            "Evidence",
             "Over time",
             "Latency",
             "Checks per group",
             "Oldest pending",
-            "Evidence",
         )
     ]
     assert places == sorted(places)
@@ -99,8 +100,14 @@ def test_page_tells_the_verdict_first_and_then_everything() -> None:
             "21 of 26 are shown",
         ),
         "decided after it had been discarded, and refused",
+        # What each kind means is text, not a hint that only a mouse shows.
+        "committed, not visible",
+        "2 held: decided, and the real topic cannot be written",
     ):
         assert text in told, text
+    links = {named["href"] for tag, named in page.tags if tag == "a"}
+    assert {rule_of("LOST"), rule_of("STUCK"), rule_of("LATE")} <= links
+    assert not [named for _, named in page.tags if "title" in named]
 
 
 def test_page_needs_nothing_besides_itself_and_escapes_what_comes_from_kafka() -> None:

@@ -16,6 +16,7 @@ from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.cuts import TopicPartition
 
 from tests.support.audit_cases import (
+    ABSENT,
     CASES,
     COMMIT,
     ORDERS,
@@ -196,10 +197,11 @@ def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> N
     for half, decision in ((delivered, COMMIT), (rolled_back, ROLLBACK), (lost, COMMIT), (tombstone_unread, COMMIT)):
         log.end(half, decision)
     log.deliver(delivered)
-    log.transaction(log.op("rollback", rolled_back), log.op("commit", lost), log.discard(discarded))
+    log.transaction(log.op("rollback", rolled_back), log.discard(discarded))
     log.transaction(log.op("discard", discarded), log.parked(discarded, "discarded"))
     log.transaction(log.parked(tombstone_unread, "held"))
     log.deliver(tombstone_unread)
+    log.transaction(log.op("commit", lost))
     log.end(unapplied, COMMIT)
     log.deliver(unapplied)
     repeated_at = log.end(unapplied, COMMIT)
@@ -268,11 +270,13 @@ def test_discard_whose_record_is_gone_makes_late_undecidable(spark: SparkSession
 
 def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSession) -> None:
     log = Memory()
-    gone, first, lost, other = log.half(), log.half(), log.half(), log.half(partition=PASSED)
-    for half in (gone, first, lost, other):
+    gone, first, second, lost = log.half(), log.half(), log.half(), log.half()
+    other = log.half(partition=PASSED)
+    for half in (gone, first, second, lost, other):
         log.end(half, COMMIT)
     log.transaction(log.op("commit", gone))
     log.deliver(first)
+    log.deliver(second)
     log.transaction(log.op("commit", lost))
     log.transaction(log.op("commit", other))
     truncated = [TopicFacts(ORDERS, truncated=True)]
@@ -289,11 +293,13 @@ def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSe
 def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> None:
     """All that was delivered before is gone; what is missing behind a record that is there is lost."""
     log = Memory()
-    gone, there, lost, other = log.half(), log.half(), log.half(), log.half(partition=PASSED)
-    for half in (gone, there, lost, other):
+    gone, there, next_one, lost = log.half(), log.half(), log.half(), log.half()
+    other = log.half(partition=PASSED)
+    for half in (gone, there, next_one, lost, other):
         log.end(half, COMMIT)
     log.transaction(log.op("commit", gone))
     log.deliver(there)
+    log.deliver(next_one)
     log.transaction(log.op("commit", lost))
     log.transaction(log.op("commit", other))
     judged = Judged(spark, log, log.facts())
@@ -301,6 +307,22 @@ def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> No
     # Records of another half partition lie in an order of their own.
     assert (judged.fate(other), judged.of(other).findings) == ("unverifiable", ["NOT_IN_TOPIC"])
     assert judged.of(gone).findings == ["NOT_IN_TOPIC"]
+
+
+def test_an_old_record_that_was_put_back_into_a_topic_created_again_proves_no_loss(spark: SparkSession) -> None:
+    log = Memory()
+    put_back, gone, also_gone, new = log.half(), log.half(), log.half(), log.half()
+    for half in (put_back, gone, also_gone, new):
+        log.end(half, COMMIT)
+    log.transaction(log.op("commit", put_back))
+    log.transaction(log.op("commit", gone))
+    log.transaction(log.op("commit", also_gone))
+    log.transaction(log.copy(put_back))
+    log.deliver(new)
+    judged = Judged(spark, log, log.facts())
+    assert [judged.fate(half) for half in (put_back, gone, also_gone, new)] == [
+        *("delivered", "unverifiable", "unverifiable", "delivered"),
+    ]
 
 
 def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) -> None:
@@ -330,6 +352,18 @@ def test_undecided_for_too_long_is_stuck(spark: SparkSession) -> None:
     assert not any(row.breaches for row in young.rows)
     aged = Judged(spark, log, log.facts(partitions=unread, now=BORN + 73 * HOUR + 1))
     assert {row.half: row.breaches for row in aged.rows if row.breaches} == {old.offset: ["STUCK"]}
+
+
+def test_held_for_hours_although_its_topic_is_there_is_a_finding(spark: SparkSession) -> None:
+    log = Memory()
+    held, waits = log.half(), log.half(topic=ABSENT)
+    for half in (held, waits):
+        at = log.end(half, COMMIT)
+        log.transaction(log.parked(half, "held", decided=at))
+    young = Judged(spark, log, log.facts(now=BORN + 3 * HOUR))
+    assert not any(row.findings for row in young.rows)
+    aged = Judged(spark, log, log.facts(now=BORN + 3 * HOUR + 1))
+    assert {row.half: row.findings for row in aged.rows if row.findings} == {held.offset: ["HELD_LONG"]}
 
 
 def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
@@ -367,9 +401,21 @@ def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> No
     log.transaction(log.copy(theirs), log.copy(Half(PLAIN, 0, "F" * 32, "billing", ORDERS)))
     log.transaction(log.copy(Half(PASSED, 7, "F" * 32, "billing", ORDERS)))
     halves = decode.halves(other.frame(spark, other.names.half))
-    others = orphans.OtherNamespaces(halves, {PLAIN: 0, PASSED: 8})
-    # The last one may have been a message of theirs that retention has removed.
+    nothing = decode.entries(decode.end_records(other.frame(spark, other.names.end)))
+    others = orphans.OtherNamespaces(halves, nothing, {PASSED: 8})
+    # The last one may have been a message of theirs that retention has removed, with its END.
     assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "OTHER_NAMESPACE", "PHANTOM"]
+
+
+def test_a_phantom_below_the_log_start_of_another_namespace_is_one(spark: SparkSession) -> None:
+    """Their END is whole: it names each half message of theirs that was delivered, with its id."""
+    log, other = Memory(), Memory()
+    gone = other.half()
+    other.end(gone, COMMIT)
+    log.transaction(log.copy(gone), log.copy(Half(PLAIN, gone.offset, "F" * 32, "billing", ORDERS)))
+    ends = decode.entries(decode.end_records(other.frame(spark, other.names.end)))
+    others = orphans.OtherNamespaces(decode.halves(other.frame(spark)), ends, {})
+    assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "PHANTOM"]
 
 
 def test_repeated_header_names_the_last_one_counts(spark: SparkSession) -> None:

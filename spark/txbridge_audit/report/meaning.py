@@ -1,0 +1,65 @@
+"""The meaning of the verdicts for people: in a few words, with what to do, and where the rule is written."""
+
+from __future__ import annotations
+
+import itertools
+
+from txbridge_audit.judge import fates, violations
+from txbridge_audit.judge.findings import SAYS
+from txbridge_audit.report.model import AuditReport, Entry
+
+#: Every verdict has an anchor there, its name in lower case.
+DOCS = "https://github.com/txbridge/txbridge/blob/main/docs/audit.md"
+
+MEANING = {
+    fates.DELIVERED: "committed, one visible copy",
+    fates.ROLLED_BACK: "rolled back, not visible",
+    fates.PENDING: "waiting",
+    fates.DISCARDED: "undecided after the last check, can be resumed",
+    fates.ABANDONED: "committed, not deliverable, given up by an operator",
+    fates.UNVERIFIABLE: "the log no longer says",
+    fates.LOST: "committed, not visible",
+    fates.DUPLICATED: "more than one visible copy",
+    fates.LEAKED: "visible though rolled back, undecided, discarded or abandoned",
+    fates.WRONG_WINNER: "a later decision prevailed over the first",
+    fates.PHANTOM: "visible without a half message (records)",
+    violations.ALTERED: "a visible copy differs from its half message",
+    violations.MISPLACED: "a visible copy is in another partition than asked for",
+    violations.STUCK: "undecided for too long",
+    violations.EXPIRED: "open, and its half message is gone",
+    violations.CHECKED_AFTER_DECISION: "checked although decided",
+    violations.PROGRESS_AHEAD: "passed by the checkpoint without a trace",
+}
+
+
+def rule_of(kind: str) -> str:
+    """Where the rule of a verdict or finding is written."""
+    return f"{DOCS}#{kind.lower()}"
+
+
+def advice(report: AuditReport) -> list[str]:
+    """What to do about transactions that are no violation, and are not done either."""
+    told = []
+    if report.unverifiable:
+        told.append(
+            f"{report.unverifiable:,} unverifiable: retention or compaction has removed what would tell. Audit more "
+            "often than records expire (--continue), or keep END, OP and the real topics longer."
+        )
+    if report.pending_states.get(fates.HELD):
+        told.append(
+            f"{report.pending_states[fates.HELD]:,} held: decided, and the real topic cannot be written. "
+            "`txbridge pending` says why. Create the topic or give the right, or give them up with "
+            "`txbridge resolve ... abandon`."
+        )
+    return told
+
+
+def some_of_each(report: AuditReport, number: int) -> list[tuple[str, list[Entry]]]:
+    """The kinds of violations that there are, with the first entries of each."""
+    by_kind = itertools.groupby(report.violations.listed, key=lambda entry: entry.kind)
+    return [(kind, list(itertools.islice(entries, number))) for kind, entries in by_kind]
+
+
+def says(kind: str) -> str:
+    """A violation or finding in a sentence."""
+    return MEANING.get(kind) or SAYS[kind]

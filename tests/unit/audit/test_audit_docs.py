@@ -1,0 +1,53 @@
+"""docs/audit.md says which verdict covers each rule of docs/protocol.md, and leaves none out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from txbridge_audit.judge import findings
+from txbridge_audit.judge.reach import REASONS, SAYS
+from txbridge_audit.judge.summary import VIOLATIONS
+
+DOCS = Path(__file__).parents[3] / "docs"
+AUDIT = (DOCS / "audit.md").read_text(encoding="utf-8")
+#: What its examples show is said before.
+PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8").partition("## Examples")[0].partition("## Conventions")[2]
+TABLE = AUDIT.partition("## Rule by rule")[2].partition("\n## ")[0]
+ROWS = [(row[0].replace(r"\|", "|"), row[1]) for row in re.findall(r"^\| `` (.+?) `` \| (.+) \|$", TABLE, re.MULTILINE)]
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def blocks() -> list[str]:
+    """Paragraphs, list items and tables of the protocol."""
+    found = []
+    for part in re.split(r"\n\n+", PROTOCOL):
+        items = re.split(r"\n(?=- )", part) if part.startswith("- ") else [part]
+        found += [flat(item) for item in items if item.strip() and not item.startswith("#")]
+    return found
+
+
+def test_every_rule_of_the_protocol_has_a_verdict_or_a_reason_for_none() -> None:
+    quotations = [flat(quotation) for quotation, _ in ROWS]
+    assert len(quotations) > 60
+    assert [block for block in blocks() if not any(quotation in block for quotation in quotations)] == []
+    assert [quotation for quotation in quotations if not any(quotation in block for block in blocks())] == []
+    assert all(verdict for _, verdict in ROWS)
+
+
+def test_every_violation_covers_a_rule_and_every_name_in_the_table_is_a_verdict() -> None:
+    named = {name for _, verdict in ROWS for name in re.findall(r"`([A-Z_]{4,})`", verdict)}
+    assert set(VIOLATIONS) <= named
+    refusals_that_change_nothing = {"NOT_DISCARDED", "NOT_HELD"}
+    known = {*VIOLATIONS, *findings.SAYS, *SAYS, *refusals_that_change_nothing, "REAL_QID"}
+    assert named <= known
+
+
+def test_every_reason_why_a_rule_cannot_judge_is_explained() -> None:
+    reasons = AUDIT.partition("## What cannot be judged")[2].partition("\n## ")[0]
+    assert set(REASONS.values()) <= set(SAYS)
+    for reason in SAYS:
+        assert f"`{reason}`" in reasons
