@@ -8,6 +8,18 @@ from __future__ import annotations
 
 from txbridge_audit.audit import run_audit
 from txbridge_audit.errors import CouldNotAuditError
+from txbridge_audit.notebook import Audited, audited, transactions, violations
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 
-__all__ = ["AuditReport", "CouldNotAuditError", "Entry", "Place", "Tally", "run_audit"]
+__all__ = [
+    "AuditReport",
+    "Audited",
+    "CouldNotAuditError",
+    "Entry",
+    "Place",
+    "Tally",
+    "audited",
+    "run_audit",
+    "transactions",
+    "violations",
+]

@@ -12,9 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import txbridge_audit
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import Row, SparkSession
-from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+from pyspark.sql.types import StructType
+from txbridge_audit import AuditReport, CouldNotAuditError, notebook, run_audit
 from txbridge_audit.incremental.follow import follow
 from txbridge_audit.read import kafka_source, selection
 from txbridge_audit.read.cuts import Range
@@ -166,8 +169,11 @@ def test_evidence(planted: tuple[KafkaLog, dict[str, Half | None]], kafka: Embed
     records = [("half", half.offset), ("end", first), ("end", second), ("op", outcome.offset), ("copy", copy.offset)]
     assert evidence(report, half) == [("WRONG_WINNER", log.real(ORDERS), records)]
     (entry,) = [entry for entry in report.violations.listed if entry.kind == "PHANTOM"]
-    (place,) = entry.evidence
-    assert (place.role, place.topic, place.partition, place.offset) == ("copy", log.real(ORDERS), 0, phantom.offset)
+    assert [(place.role, place.topic, place.partition, place.offset) for place in entry.evidence] == [
+        ("copy", log.real(ORDERS), 0, phantom.offset),
+        # What it claims to be.
+        ("claims", log.names.half, PLAIN, 7),
+    ]
     assert entry.transaction == "F" * 8
     # Whoever knows all of an id may decide: a report never shows one.
     text = report.to_json()
@@ -281,7 +287,9 @@ def test_a_discard_topic_that_retention_has_emptied_blinds_no_rule(kafka: Embedd
     before = audit(log, spark)
     # The last offset is that of the marker: nothing is left.
     log.delete_records(log.names.discard, 0, -1)
-    report = audit(log, spark)
+    of_all = txbridge_audit.audited(spark, log.servers, namespace=log.names.namespace)
+    frames_say_the_same(spark, of_all, {leaked: "LEAKED", undecided: "LEAKED", lost: "LOST", fine: "delivered"})
+    report = of_all.report
     assert (report.fates, dict(report.violations.by_kind)) == (before.fates, dict(before.violations.by_kind))
     assert (report.fates["LEAKED"], report.fates["LOST"], report.discarded) == (2, 1, 1)
     assert before.unjudged == {}
@@ -289,6 +297,24 @@ def test_a_discard_topic_that_retention_has_emptied_blinds_no_rule(kafka: Embedd
     assert report.unjudged == {"LOST": {"DISCARD_GONE": 1}, "WRONG_WINNER": {"DISCARD_GONE": 1}}
     assert report.to_dict()["unjudged"] == report.unjudged
     assert "BLIND" not in report.findings.by_kind
+
+
+def frames_say_the_same(spark: SparkSession, of_all: txbridge_audit.Audited, fates: dict[Half, str]) -> None:
+    """DataFrames of the documented schemas, which can be joined with one's own tables."""
+    table, wrong = of_all.transactions, of_all.violations
+    assert table.schema == StructType.fromDDL(notebook.TRANSACTIONS)
+    assert wrong.schema == StructType.fromDDL(notebook.VIOLATIONS)
+    # What was written is what is read: nothing is null because its name or type is another one.
+    written = spark.read.parquet(table.inputFiles()[0].rpartition("/day=")[0])
+    assert {(field.name, field.dataType) for field in written.schema} == {(f.name, f.dataType) for f in table.schema}
+    own = spark.sql(f"select explode(array({', '.join(str(half.offset) for half in fates)})) as my_order")
+    joined = own.join(table, (table.half == own.my_order) & (table.partition == PLAIN)).collect()
+    assert {row.my_order: row.fate for row in joined} == {half.offset: fate for half, fate in fates.items()}
+    listed = wrong.select("kind", "transaction", F.explode("evidence.role").alias("role")).where("role = 'half'")
+    bad = {(fate, half.id[:8]) for half, fate in fates.items() if fate.isupper()}
+    found = {(row.kind, row.transaction) for row in listed.collect()}
+    assert bad <= found
+    assert {transaction for _, transaction in found} == {transaction for _, transaction in bad}
 
 
 def test_a_rule_that_judges_nothing_is_a_finding_and_strict_fails(kafka: EmbeddedKafka, spark: SparkSession) -> None:
@@ -331,6 +357,7 @@ def test_range_of_time_and_chosen_topics(
     for half in (new, elsewhere):
         log.end(half, COMMIT)
         log.deliver(half)
+    log.transaction(log.progress(PLAIN, half=0), log.progress(PASSED, half=0))
     since = audit(log, spark, selection=Selection(since=mark))
     assert (since.transactions, since.delivered, since.clean, dict(since.findings.by_kind)) == (2, 2, True, {})
     assert since.cuts[log.names.half]["0"]["start"] == new.offset
@@ -351,7 +378,7 @@ def test_two_namespaces_share_a_real_topic(kafka: EmbeddedKafka, spark: SparkSes
     ours.end(mine, COMMIT)
     ours.deliver(mine)
     shared = Half(PLAIN, mine.offset, theirs.half().id, "billing", mine.topic)
-    ours.transaction(ours.copy(shared))
+    ours.transaction(ours.copy(shared), ours.progress(PLAIN, half=0))
     report = audit(ours, spark)
     assert report.clean
     assert dict(report.findings.by_kind) == {"OTHER_NAMESPACE": 1}

@@ -102,8 +102,7 @@ def split(cache: FrameCache, names: Names, frames: Frames, facts: Facts, selecti
             Anchor(row.at_partition, row.name, row.place, one.op_commit, one.copy_at, one.records)
             for row in plain
             if row.story & _COMMIT
-            for one in (row.oldest, row.other)
-            if one is not None
+            for one in sorted({row.oldest, row.other, row.newest} - {None})
         ],
         rest=rest,
     )

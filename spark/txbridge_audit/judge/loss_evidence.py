@@ -57,20 +57,20 @@ def anchors(ledger: DataFrame) -> list[Anchor]:
     return [
         Anchor(row.partition, row.real_topic, row.copy_partition, one.op_commit, one.copy_at, one.records)
         for row in rows
-        for one in (row.oldest, row.other)
-        if one is not None
+        for one in sorted({row.oldest, row.other, row.newest} - {None})
     ]
 
 
-def oldest(op: str, copy_at: str, records: str) -> tuple[Column, Column]:
-    """`oldest` and `other`: two of the oldest OP records in the rows, with what they name; null when there is none.
+def oldest(op: str, copy_at: str, records: str) -> tuple[Column, Column, Column]:
+    """`oldest`, `other` and `newest`: two of the oldest OP records in the rows, with what they name, and the last.
 
-    The oldest of either half of all OP offsets. So the younger one is no older than the second of all, and to find it
-    takes two sums instead of an order.
+    The first two are the oldest of either half of all OP offsets. So the younger of them is no older than the second of
+    all, and to find it takes two sums instead of an order. Where all are in one half there is the last one.
     """
     told = F.struct(F.col(op).alias("op_commit"), F.col(copy_at).alias("copy_at"), F.col(records).alias("records"))
     half = F.pmod(F.xxhash64(op), F.lit(2))
-    return F.min(F.when(half == 0, told)).alias("oldest"), F.min(F.when(half == 1, told)).alias("other")
+    first, other = (F.min(F.when(half == number, told)) for number in range(2))
+    return first.alias("oldest"), other.alias("other"), F.max(told).alias("newest")
 
 
 def add(

@@ -197,10 +197,11 @@ def partition_facts(
     known: Mapping[int, Checkpoint],
     op: Cut,
     begin: Mapping[TopicPartition, int],
+    written: Mapping[TopicPartition, int],
 ) -> list[PartitionFacts]:
     """What is known of each partition of HALF; `partitions` and `starts` are those of the internal topics.
 
-    HALF is read from `begin`.
+    HALF is read from `begin`. `written` are ends from before OFFSET was cut: what OP held then had its checkpoint.
     """
     cut = [key for name in (names.end, names.op, names.offset, names.discard) for key in partitions[name]]
     oldest = cluster.first_timestamps([key for key in cut if starts[key] > 0])
@@ -231,7 +232,7 @@ def partition_facts(
             outcomes_since=since(outcomes, seen.stamp),
             discards_since=max(map(since, partitions[names.discard])),
             parked_since=since(offset),
-            checkpoint_gone=seen.applied_to is None and (op.ends[outcomes] > 0 or starts[offset] > 0),
+            checkpoint_gone=seen.applied_to is None and (written[outcomes] > 0 or starts[offset] > 0),
             op_settled=outcomes not in op.unsettled,
         )
 

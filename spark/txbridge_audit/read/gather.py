@@ -175,7 +175,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Kept: each is looked at more than once, and every record names many half messages.
     end_records = cache.keep(decode.end_records(source.read(first, end.ends, READ_COMMITTED), exactly=discards_cut))
     op_records = cache.keep(decode.op_records(raw_op))
-    known = context.partition_facts(names, cluster, partitions, starts, checkpoints, op, first)
+    known = context.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
     return Gathered(
         frames=Frames(
             halves=halves,
