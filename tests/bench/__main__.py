@@ -1,23 +1,24 @@
 """Measurements: `python -m tests.bench` takes all, `python -m tests.bench NAME [options]` one of them.
 
-A table is printed; build/bench/report.json has all of a whole run, build/bench/NAME.json one bench's.
+A table is printed; build/bench/report.json has all of a whole run, build/bench/NAME.json one bench's. A whole run that
+was interrupted goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
-import subprocess
 import sys
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.bench.environment import environment, load
+from tests.bench import whole_run
+from tests.bench.environment import environment, is_optimised, load
 from tests.bench.feed import say
-from tests.bench.report import merged, table
+from tests.bench.report import Report, merged, table
+from tests.bench.whole_run import Kind
 
 #: In the order of a whole run: what is short and promised first, the longest last.
 BENCHES = (
@@ -35,6 +36,25 @@ BENCHES = (
     "backlog",
     "audit",
 )
+#: The options of those that have ratios, for `--quick`.
+QUICK: dict[str, dict[str, object]] = {
+    "prepare": {"rounds": 3, "calls": 4_000},
+    "latency": {"rounds": 3, "seconds": 3},
+    "worker": {"rounds": 3, "transactions": 50_000},
+    "check_back": {"rounds": 3, "transactions": 4_000},
+    "end_to_end": {
+        "rounds": 3,
+        "sizes": [100],
+        "threads": [1, 32],
+        "transactions": 40_000,
+        "blocking": 9_000,
+        "peer": 9_000,
+    },
+    "log_cost": {"sizes": [100], "transactions": 5_000, "checks": 300},
+    "rolling": {"runs": 2},
+    "client": {"rounds": 3, "transactions": 20_000, "blocking": 5_000},
+    "pending": {"rounds": 3, "checked_rounds": 3, "pending": 50_000, "commits": 15_000},
+}
 _FOLDER = Path("build/bench")
 
 
@@ -46,6 +66,12 @@ def main() -> int:
         type=int,
         help="of each bench of a whole run that has rounds (default: what each has, mostly 5)",
     )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="every ratio from few and short rounds, for a change under review: some six minutes",
+    )
+    parser.add_argument("--fresh", action="store_true", help="begin a whole run anew also when one was interrupted")
     kinds = parser.add_subparsers(dest="name", title="benches")
     # Only the one that is wanted is imported: the audit's needs Spark, which the others do not.
     wanted = next((argument for argument in sys.argv[1:] if argument in BENCHES), None)
@@ -56,10 +82,15 @@ def main() -> int:
             kind.description = module.__doc__
             module.add_options(kind)
     options = parser.parse_args()
-    rounds = vars(options).pop("all_rounds")
+    rounds, quick, fresh = (vars(options).pop(name) for name in ("all_rounds", "quick", "fresh"))
     _FOLDER.mkdir(parents=True, exist_ok=True)
+    if not is_optimised():
+        say("this CPython was built without --enable-optimizations: all that is measured in Python is a third slower")
     if options.name is None:
-        return _all(rounds)
+        report = whole_run.measure(_FOLDER, tuple(QUICK) if quick else BENCHES, Kind(quick, rounds), fresh=fresh)
+        return _finish("report.json", report)
+    if quick:
+        vars(options).update(QUICK[options.name])
     if rounds is not None and "rounds" in options:
         options.rounds = rounds
     return _one(options)
@@ -76,37 +107,12 @@ def _one(options: argparse.Namespace) -> int:
         traceback.print_exc()
         found["error"] = f"{type(error).__name__}: {error}"
     found |= {"load_before": before, "load_after": load(), "seconds": round(time.monotonic() - since, 1)}
-    return _finish(f"{name}.json", {name: found})
+    report = merged(environment(), {name: found})
+    whole_run.write(_FOLDER / f"{name}.json", report)
+    return _finish(f"{name}.json", report)
 
 
-def _all(rounds: int | None) -> int:
-    """Run each bench in a process of its own: none inherits another's memory, and one that dies takes none along."""
-    reports: dict[str, Any] = {}
-    shared = [] if rounds is None else ["--rounds", str(rounds)]
-    for number, name in enumerate(BENCHES, 1):
-        say(f"--- {name}: {number} of {len(BENCHES)} ---")
-        path = _FOLDER / f"{name}.json"
-        path.unlink(missing_ok=True)
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.bench", *shared, name], stdout=subprocess.DEVNULL, check=False
-        )
-        if path.exists():
-            reports[name] = json.loads(path.read_text())["benches"][name]
-        else:
-            reports[name] = {"error": f"it ended with exit code {done.returncode}"}
-        # After each, so that a run that is broken off has what it did.
-        _write("report.json", reports)
-    return _finish("report.json", reports)
-
-
-def _write(file: str, reports: dict[str, Any]) -> dict[str, Any]:
-    report = merged(environment(), reports)
-    (_FOLDER / file).write_text(json.dumps(report, indent=2) + "\n")
-    return report
-
-
-def _finish(file: str, reports: dict[str, Any]) -> int:
-    report = _write(file, reports)
+def _finish(file: str, report: Report) -> int:
     print(table(report), flush=True)
     say(f"written to {_FOLDER / file}")
     return 1 if report["failed"] else 0

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from tests.bench.load import in_threads
-from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
+from tests.bench.measure import PER_SECOND, Found, Ratio, Rounds, by_turns
 from tests.bench.report import CPU
 from tests.support.harness import Bridge
 from txbridge import (
@@ -71,11 +71,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         }
         measures = {name: partial(_measured, measure, count) for name, (measure, count) in kinds.items()}
         found = by_turns(options.rounds, measures)
-    ratios = {
-        f"client, {name} to bare": Ratio(found.median(name, PER_SECOND) / found.median("bare", PER_SECOND)).report()
-        for name in list(kinds)[1:]
-    }
+    ratios = {f"client, {name} to bare": _to_bare(found, name).report() for name in list(kinds)[1:]}
     return {"bytes_each": options.size, "figures": found.report(), "ratios": ratios}
+
+
+def _to_bare(found: Rounds, name: str) -> Ratio:
+    return found.ratio(lambda of: of(name, PER_SECOND) / of("bare", PER_SECOND))
 
 
 def _measured(measure: Callable[[int], float], count: int) -> Found:

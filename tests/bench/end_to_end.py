@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.bench.bare import produce_and_wait
 from tests.bench.load import Mix
-from tests.bench.measure import PER_SECOND, Found, Ratio, Rounds, by_turns
+from tests.bench.measure import PER_SECOND, Figure, Found, Ratio, Rounds, by_turns
 from tests.bench.rocketmq import RocketMQ, rocketmq
 from tests.bench.stand import Stand, cpu_us_each
 from txbridge.embedded import EmbeddedKafka
@@ -74,16 +74,18 @@ def _measures(options: argparse.Namespace, size: int, stand: Stand, peer: Rocket
 
 
 def _ratios(options: argparse.Namespace, found: Rounds) -> dict[str, Ratio]:
-    def of(name: str) -> float:
-        return found.median(name, PER_SECOND)
+    def to_the_best(of: Figure) -> float:
+        best = max(of(_peer(threads), PER_SECOND) for threads in options.threads)
+        return max(of(name, PER_SECOND) for name in ("pipelined", "asyncio")) / best
 
-    best = max(of(_peer(threads)) for threads in options.threads)
-    ratios = {"pipelined or asyncio to RocketMQ at its best": Ratio(max(of("pipelined"), of("asyncio")) / best, 5)}
+    def to_what_is_wanted(threads: int, of: Figure) -> float:
+        wanted = min(of(_peer(threads), PER_SECOND), 0.75 * of(_bare(threads), PER_SECOND))
+        return of(_blocking(threads), PER_SECOND) / wanted
+
+    ratios = {"pipelined or asyncio to RocketMQ at its best": found.ratio(to_the_best, 5)}
     for threads in options.threads:
-        wanted = min(of(_peer(threads)), 0.75 * of(_bare(threads)))
-        ratios[f"blocking to the lower of RocketMQ and 0.75 bare, {_named(threads)}"] = Ratio(
-            of(_blocking(threads)) / wanted, 1
-        )
+        name = f"blocking to the lower of RocketMQ and 0.75 bare, {_named(threads)}"
+        ratios[name] = found.ratio(partial(to_what_is_wanted, threads), 1)
     return ratios
 
 

@@ -12,6 +12,8 @@ from tests.bench.feed import say
 
 #: What one measurement has found: figures by what they are.
 Found = Mapping[str, float]
+#: The value of a workload, by what it is.
+Figure = Callable[[str, str], float]
 PER_SECOND = "per second"
 P50, P99 = "ms, median", "ms, p99"
 
@@ -23,6 +25,8 @@ class Ratio:
     value: float
     goal: float | None = None
     at_most: bool = False
+    #: What single rounds have found, where there were several.
+    rounds: Sequence[float] = ()
 
     @property
     def is_met(self) -> bool | None:
@@ -33,8 +37,9 @@ class Ratio:
     def report(self) -> dict[str, Any]:
         bound = "at most" if self.at_most else "at least"
         goal = None if self.goal is None else f"{bound} {self.goal:g}"
+        least, most = (round(of(self.rounds), 2) if self.rounds else None for of in (min, max))
         # Rounded to what a table shows; met by what was measured.
-        return {"value": round(self.value, 2), "goal": goal, "met": self.is_met}
+        return {"value": round(self.value, 2), "least": least, "most": most, "goal": goal, "met": self.is_met}
 
 
 class Rounds:
@@ -49,6 +54,12 @@ class Rounds:
 
     def median(self, workload: str, what: str) -> float:
         return median(self._found[workload][what])
+
+    def ratio(self, of: Callable[[Figure], float], goal: float | None = None, *, at_most: bool = False) -> Ratio:
+        """Of the medians. Each round has a ratio of its own, too: their least and most are the spread."""
+        count = min(len(values) for found in self._found.values() for values in found.values())
+        each = [of(lambda workload, what: self._found[workload][what][number]) for number in range(count)]  # noqa: B023
+        return Ratio(of(self.median), goal, at_most, each)
 
     def report(self, suffix: str = "") -> dict[str, dict[str, dict[str, float]]]:
         """Workload, with this behind its name -> what -> median and spread."""

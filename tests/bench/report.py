@@ -10,8 +10,10 @@ Report = Mapping[str, Any]
 CPU = "cpu us, "
 
 
-def merged(environment: Mapping[str, Any], reports: Mapping[str, Report]) -> dict[str, Any]:
-    """What is the same for all, each bench's report, and all ratios together.
+def merged(
+    environment: Mapping[str, Any], reports: Mapping[str, Report], before: Report | None = None
+) -> dict[str, Any]:
+    """What is the same for all, each bench's report, all ratios together, and the figures of the run before.
 
     Raises ValueError when two benches call a ratio the same.
     """
@@ -26,7 +28,28 @@ def merged(environment: Mapping[str, Any], reports: Mapping[str, Report]) -> dic
         "benches": dict(reports),
         "ratios": ratios,
         "failed": [name for name, report in reports.items() if "error" in report],
+        "before": before,
+        "changed": [
+            name for name, ratio in ratios.items() if before and has_changed(before["ratios"].get(name), ratio)
+        ],
     }
+
+
+def kept(report: Report) -> dict[str, Any]:
+    """What the report of the next run keeps of this one."""
+    return {
+        "commit": report["versions"]["commit"],
+        "python": report["environment"]["python"],
+        "ratios": report["ratios"],
+        "figures": {name: found.get("figures", {}) for name, found in report["benches"].items()},
+    }
+
+
+def has_changed(before: Report | None, now: Report) -> bool:
+    """Beyond noise: no round of one run has found what lies within the rounds of the other."""
+    if before is None or before.get("least") is None or now.get("least") is None:
+        return False
+    return bool(now["least"] > before["most"] or now["most"] < before["least"])
 
 
 def table(report: Report) -> str:
@@ -44,10 +67,14 @@ def table(report: Report) -> str:
                 rows.append((name, f"{CPU}{' + '.join(groups)}", medians, "", ""))
     parts = [_aligned(rows)]
     if report["ratios"]:
-        ratios = [("ratio", "value", "goal", "met")]
+        ratios = [("ratio", "value", "least", "most", "goal", "met", "before", "changed")]
+        before = (report["before"] or {}).get("ratios", {})
         for name, ratio in report["ratios"].items():
             met = {True: "yes", False: "no", None: "-"}[ratio["met"]]
-            ratios.append((name, _number(ratio["value"]), ratio["goal"] or "-", met))
+            shown = [_number(ratio.get(key)) for key in ("value", "least", "most")]
+            former = before.get(name, {}).get("value")
+            changed = "yes" if name in report["changed"] else "-" if former is None else "no"
+            ratios.append((name, *shown, ratio["goal"] or "-", met, _number(former), changed))
         parts.append(_aligned(ratios))
     failures = (f"{name} failed: {_first_line(report['benches'][name]['error'])}" for name in report["failed"])
     return "\n\n".join([*parts, *failures])
@@ -58,7 +85,9 @@ def _first_line(error: str) -> str:
     return error.splitlines()[0]
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
 
 

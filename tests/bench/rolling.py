@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             step: summary([one["by_step_s"][step] for one in runs]) for step in (runs[0]["by_step_s"] if runs else ())
         },
         "runs": runs,
-        "ratios": {"longest pause, median (s)": Ratio(median(longest), _GOAL_S, at_most=True).report()},
+        "ratios": {"longest pause, median (s)": Ratio(median(longest), _GOAL_S, at_most=True, rounds=longest).report()},
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.bench.feed import MOST_ENTRIES, Feed
-from tests.bench.measure import PER_SECOND, Found, Ratio, by_turns
+from tests.bench.measure import PER_SECOND, Found, by_turns
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
 from tests.support.harness import Bridge
@@ -49,12 +49,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 # The loop copies what the worker has just delivered.
                 {"worker": lambda: bench.worker(delivered), "bare loop": lambda: bench.bare(copied)},
             )
-    value = found.median("worker", PER_SECOND) / found.median("bare loop", PER_SECOND)
+    ratio = found.ratio(lambda of: of("worker", PER_SECOND) / of("bare loop", PER_SECOND), 0.6)
     return {
         "transactions": options.transactions,
         "bytes_each": options.size,
         "figures": found.report(),
-        "ratios": {"worker alone to a bare loop": Ratio(value, 0.6).report()},
+        "ratios": {"worker alone to a bare loop": ratio.report()},
     }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import zlib
 
 import pytest
 
 import tests.bench.__main__ as program
+from tests.bench import whole_run
 from tests.bench.load import Load, Mix
 from tests.bench.measure import PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
 from tests.bench.report import merged, table
@@ -15,7 +18,8 @@ from tests.bench.stages import Times, stages
 from tests.bench.stand import cpu_us_each
 from tests.bench.values import Values
 
-RATIO = {"value": 5.2, "goal": "at least 5", "met": True}
+RATIO = {"value": 5.2, "least": 5.0, "most": 5.5, "goal": "at least 5", "met": True}
+ABOUT = {"environment": {"python": "3.11.2"}, "versions": {"commit": "abc"}}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,17 @@ RATIO = {"value": 5.2, "goal": "at least 5", "met": True}
     ],
 )
 def test_a_ratio_is_met_by_what_was_measured_not_by_what_is_shown(ratio, goal, met):
-    assert ratio.report() == {"value": round(ratio.value, 2), "goal": goal, "met": met}
+    found = ratio.report()
+    assert (found["value"], found["goal"], found["met"]) == (round(ratio.value, 2), goal, met)
+
+
+def test_a_ratio_is_of_the_medians_and_its_spread_is_that_of_the_rounds():
+    rounds = Rounds()
+    for ours, bare in ((10.0, 5.0), (30.0, 10.0), (20.0, 20.0)):
+        rounds.add("ours", {PER_SECOND: ours})
+        rounds.add("bare", {PER_SECOND: bare})
+    ratio = rounds.ratio(lambda of: of("ours", PER_SECOND) / of("bare", PER_SECOND), 2)
+    assert ratio.report() == {"value": 2.0, "least": 1.0, "most": 3.0, "goal": "at least 2", "met": True}
 
 
 def test_a_summary_is_median_and_spread():
@@ -106,6 +120,8 @@ def test_reports_are_merged_with_all_ratios_together_and_the_failed_ones_named()
         "benches": reports,
         "ratios": {"quick": RATIO},
         "failed": ["bad"],
+        "before": None,
+        "changed": [],
     }
     assert json.loads(json.dumps(report)) == report
 
@@ -123,21 +139,23 @@ def test_the_table_has_figures_then_ratios_then_what_failed():
             "figures": rounds.report(),
             "ratios": {
                 "quick": RATIO,
-                "slow": {"value": 3.0, "goal": "at most 1", "met": False},
-                "told": {"value": 1.25, "goal": None, "met": None},
+                "slow": {"value": 3.0, "least": 2.5, "most": 3.5, "goal": "at most 1", "met": False},
+                "told": {"value": 1.25, "least": None, "most": None, "goal": None, "met": None},
             },
         },
         "bad": {"error": "AssertionError: no luck\nand its log"},
     }
-    assert table(merged({}, reports)) == (
+    before = {"ratios": {"quick": RATIO | {"value": 4.1, "least": 4.0, "most": 4.99}, "slow": {"value": 3.5}}}
+    before["ratios"]["slow"] |= {"least": 3.4, "most": 3.6}
+    assert table(merged({}, reports, before)) == (
         "workload    what                    median     least   most\n"
         "good: work  per second              12,346     12,346  12,346\n"
         "good: work  cpu us, client + Kafka  40 + 50.5\n"
         "\n"
-        "ratio  value  goal        met\n"
-        "quick  5.2    at least 5  yes\n"
-        "slow   3      at most 1   no\n"
-        "told   1.25   -           -\n"
+        "ratio  value  least  most  goal        met  before  changed\n"
+        "quick  5.2    5      5.5   at least 5  yes  4.1     yes\n"
+        "slow   3      2.5    3.5   at most 1   no   3.5     no\n"
+        "told   1.25   -      -     -           -    -       -\n"
         "\n"
         "bad failed: AssertionError: no luck"
     )
@@ -147,33 +165,107 @@ class _Done:
     returncode = -9
 
 
-def test_a_bench_that_fails_loses_no_other(tmp_path, monkeypatch, capsys):
-    """One says what was wrong, one dies without a word; the third is in the report all the same."""
-    monkeypatch.setattr(program, "_FOLDER", tmp_path)
-    monkeypatch.setattr(program, "BENCHES", ("raises", "dies", "works"))
-    monkeypatch.setattr(program, "environment", dict)
-    (tmp_path / "dies.json").write_text("of an earlier run")
+class _Benches:
+    """Stand for the processes: what each writes, if it writes anything, and which were started how."""
 
-    def run(command, **_):
+    def __init__(self, folder, found):
+        self.folder, self.found, self.started = folder, found, []
+
+    def run(self, command, **_):
         name = command[-1]
-        found = {"raises": {"error": "ValueError: no"}, "works": {"ratios": {"quick": RATIO}}}.get(name)
+        self.started.append(command[3:])
+        found = self.found.get(name)
+        if found is KeyboardInterrupt:
+            raise KeyboardInterrupt
         if found is not None:
-            (tmp_path / f"{name}.json").write_text(json.dumps({"benches": {name: found}}))
+            (self.folder / f"{name}.json").write_text(json.dumps({"benches": {name: found}}))
         return _Done
 
-    monkeypatch.setattr(program.subprocess, "run", run)
+
+@pytest.fixture
+def benches(tmp_path, monkeypatch):
+    made = _Benches(tmp_path, {"raises": {"error": "ValueError: no"}, "works": {"ratios": {"quick": RATIO}}})
+    monkeypatch.setattr(program, "_FOLDER", tmp_path)
+    monkeypatch.setattr(program, "BENCHES", ("works", "raises", "dies"))
+    monkeypatch.setattr(whole_run, "environment", lambda: ABOUT)
+    monkeypatch.setattr(whole_run.subprocess, "run", made.run)
     monkeypatch.setattr(program.sys, "argv", ["tests.bench"])
+    return made
+
+
+def _report(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_a_bench_that_fails_loses_no_other(tmp_path, benches, capsys):
+    """One says what was wrong, one dies without a word; the third is in the report all the same."""
+    (tmp_path / "dies.json").write_text("of an earlier run")
     assert program.main() == 1
-    report = json.loads((tmp_path / "report.json").read_text())
+    report = _report(tmp_path)
     assert report["failed"] == ["raises", "dies"]
     assert report["benches"]["dies"] == {"error": "it ended with exit code -9"}
     assert report["ratios"] == {"quick": RATIO}
-    assert "quick  5.2    at least 5  yes" in capsys.readouterr().out
+    assert "quick  5.2    5      5.5   at least 5  yes  -       -" in capsys.readouterr().out
+
+
+def test_a_run_that_was_interrupted_goes_on_and_remeasures_what_failed(tmp_path, benches, monkeypatch):
+    benches.found["dies"] = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        program.main()
+    benches.found |= {"raises": {"ratios": {}}, "dies": {"ratios": {}}}
+    benches.started.clear()
+    assert program.main() == 0
+    assert benches.started == [["raises"], ["dies"]]
+    assert _report(tmp_path)["ratios"] == {"quick": RATIO}
+    # It has ended: the next one is a new one, and so is one of another commit, or one that is told to be.
+    benches.started.clear()
+    program.main()
+    assert benches.started == [["works"], ["raises"], ["dies"]]
+    benches.found["dies"] = KeyboardInterrupt
+    for other in ("another commit", "--fresh"):
+        with pytest.raises(KeyboardInterrupt):
+            program.main()
+        benches.started.clear()
+        if other == "--fresh":
+            monkeypatch.setattr(program.sys, "argv", ["tests.bench", other])
+        else:
+            monkeypatch.setattr(whole_run, "environment", lambda: ABOUT | {"versions": {"commit": "def"}})
+        with pytest.raises(KeyboardInterrupt):
+            program.main()
+        assert benches.started == [["works"], ["raises"], ["dies"]]
+
+
+def test_a_report_keeps_the_figures_of_the_run_before_and_says_what_changed_beyond_noise(tmp_path, benches, capsys):
+    benches.found |= {"raises": {"ratios": {}}, "dies": {"ratios": {}}}
+    program.main()
+    assert (_report(tmp_path)["before"], _report(tmp_path)["changed"]) == (None, [])
+    benches.found["works"] = {"ratios": {"quick": RATIO | {"value": 6.0, "least": 5.4, "most": 6.5}}}
+    program.main()
+    report = _report(tmp_path)
+    assert (report["before"]["commit"], report["before"]["python"]) == ("abc", "3.11.2")
+    assert report["before"]["ratios"] == {"quick": RATIO}
+    # Some rounds of one lie among those of the other.
+    assert report["changed"] == []
+    benches.found["works"] = {"ratios": {"quick": RATIO | {"value": 4.0, "least": 3.9, "most": 4.2}}}
+    program.main()
+    assert _report(tmp_path)["changed"] == ["quick"]
+    assert "yes  6       yes" in capsys.readouterr().out
+
+
+def test_a_quick_run_takes_every_bench_with_ratios_and_each_knows_its_options(tmp_path, benches, monkeypatch):
+    monkeypatch.setattr(program.sys, "argv", ["tests.bench", "--quick"])
+    program.main()
+    assert benches.started == [["--quick", name] for name in program.QUICK]
+    monkeypatch.undo()
+    for name, quick in program.QUICK.items():
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"tests.bench.{name}").add_options(parser)
+        assert quick.keys() <= vars(parser.parse_args([])).keys(), name
 
 
 def test_one_bench_writes_its_error_and_ends_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(program, "_FOLDER", tmp_path)
-    monkeypatch.setattr(program, "environment", dict)
+    monkeypatch.setattr(program, "environment", lambda: ABOUT)
 
     def run(_):
         raise RuntimeError("no luck")
