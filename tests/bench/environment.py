@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,8 +45,11 @@ def environment() -> dict[str, Any]:
 
 
 def is_optimised() -> bool:
-    """Whether this CPython was built with profile-guided optimisation, as Debian's is. Without it is a third slower."""
-    return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    """Whether this CPython was built with profile-guided optimisation; without it is a third slower.
+
+    A build tells by configure's option. Debian's is optimised and does not tell, so a distribution's own is believed.
+    """
+    return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
 
 
 def load() -> list[float]:
