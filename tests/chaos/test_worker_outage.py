@@ -116,6 +116,7 @@ def test_p10_kafka_goes_and_comes_back_midway(
         assert [worker.returncode for worker in workers] == [None, None]
 
 
+@pytest.mark.long
 def test_p10_a_long_outage_costs_little_and_is_told_once(own_kafka: EmbeddedKafka) -> None:
     with Bridge(own_kafka.bootstrap_servers, "long outage") as bridge:
         topic = bridge.create_topic("real")

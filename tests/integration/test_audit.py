@@ -317,6 +317,7 @@ def frames_say_the_same(spark: SparkSession, of_all: txbridge_audit.Audited, fat
     assert {transaction for _, transaction in found} == {transaction for _, transaction in bad}
 
 
+@pytest.mark.long
 def test_a_rule_that_judges_nothing_is_a_finding_and_strict_fails(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     log = KafkaLog(kafka.bootstrap_servers)
     half = log.half()
@@ -384,6 +385,7 @@ def test_two_namespaces_share_a_real_topic(kafka: EmbeddedKafka, spark: SparkSes
     assert dict(report.findings.by_kind) == {"OTHER_NAMESPACE": 1}
 
 
+@pytest.mark.long
 def test_live_system_raises_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     """Transactions start, are decided and are delivered all the time while audits run: no order of events accuses."""
     log = KafkaLog(kafka.bootstrap_servers)
@@ -436,7 +438,7 @@ def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkS
         audit(log, spark)
     log = KafkaLog(kafka.bootstrap_servers)
     log.transaction(log.progress(PLAIN, half=1))
-    with pytest.raises(CouldNotAuditError, match=r"HALF_TOPIC/0 ends at 0, below the worker's progress \(1\)"):
+    with pytest.raises(CouldNotAuditError, match=r"HALF_TOPIC/0 ends at 0, below the worker's checkpoint \(1\)"):
         audit(log, spark)
     half = log.half()
     log.end(half, COMMIT)

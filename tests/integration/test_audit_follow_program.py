@@ -96,6 +96,7 @@ def report_stands(folder: Path) -> bool:
     return (folder / "report").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_program_raises_a_violation_that_comes_and_is_ended_by_a_signal(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers

@@ -212,7 +212,9 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
 
 
 #: Seconds after Spark is being started: its JVM starts, its context is made, it reads and plans.
-@pytest.mark.parametrize("delay", [1.0, 4.0, 8.0])
+@pytest.mark.parametrize(
+    "delay", [pytest.param(1.0, marks=pytest.mark.long), pytest.param(4.0, marks=pytest.mark.long), 8.0]
+)
 def test_ctrl_c_ends_the_audit_quietly_while_spark_works(
     delay: float, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
@@ -259,7 +261,8 @@ def test_the_version() -> None:
 @pytest.mark.parametrize(
     ("words", "completions"),
     [
-        ("txbridge res", {"resolve", "resume"}),
+        ("txbridge resu", {"resume"}),
+        ("txbridge reso", {"resolve", "resolve-all"}),
         ("txbridge topics ", {"plan", "apply"}),
         ("txbridge resolve 0:42 ", {"commit", "rollback", "abandon"}),
         ("txbridge pending --state ", {"pending", "held", "discarded", "all"}),
@@ -385,7 +388,9 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
         assert "ModuleNotFoundError" not in errors
 
 
-@pytest.mark.parametrize("words", ["--help", pytest.param("--format json", marks=pytest.mark.long), "--format table"])
+@pytest.mark.parametrize(
+    "words", ["--help", *(pytest.param(f"--format {kind}", marks=pytest.mark.long) for kind in ("json", "table"))]
+)
 def test_the_audits_program_loses_its_output_as_the_commands_do(
     words: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.support.harness import eventually
 
 
@@ -30,6 +32,7 @@ def _processes_with(output: str) -> list[str]:
     return lines
 
 
+@pytest.mark.long
 def test_first_flights(tmp_path: Path) -> None:
     """Of the first 6,000 flights 5,968 departed, 32 were cancelled and 21 departed without an air time."""
     folder = tmp_path / "demo"

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.long
 def test_the_orders_example_passes_where_no_docker_daemon_answers(tmp_path: Path):
     """By itself it takes the embedded Kafka then; what Docker's client leaves open would be an error there."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}

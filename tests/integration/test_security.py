@@ -147,6 +147,7 @@ def scene(secure: SecureKafka, request: pytest.FixtureRequest) -> Iterator[Scene
 # --- what is enough --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(scene: Scene) -> None:
     bridge = scene.bridge
     worker = scene.worker(scene.user("worker"))
@@ -463,6 +464,7 @@ def test_each_right_that_an_audit_lacks_for_its_alarms_is_named(followed: Scene,
     assert_named(str(caught.value), operation, right)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_audit_follows_with_its_documented_rights(followed: Scene, spark: SparkSession, tmp_path: Path) -> None:
     bridge = followed.bridge
@@ -588,6 +590,7 @@ def test_a_worker_shows_password_and_token_in_no_log_metric_or_page(
         assert secret not in worker.log + refused.log
 
 
+@pytest.mark.long
 def test_a_failed_audit_and_its_spark_log_show_no_password(audited: Scene) -> None:
     user, _ = deprived(audited, "audit", 0, "READ")
     arguments = ("--bootstrap-servers", audited.secure.secure, "--namespace", audited.bridge.namespace)

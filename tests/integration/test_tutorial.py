@@ -10,6 +10,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.support import http
 from tests.support.harness import WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
@@ -81,6 +83,7 @@ def test_the_shop(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
         running.stop()
 
 
+@pytest.mark.long
 def test_the_tests_of_the_shop_pass(tmp_path: Path) -> None:
     for name in ("shop.py", "conftest.py", "test_shop.py"):
         (tmp_path / name).write_text(files()[name], "utf-8")

@@ -111,6 +111,16 @@ def _set_the_scene(bridge: Bridge, member: CheckMember) -> Scene:
 
 
 def _run(kafka: EmbeddedKafka, fault: str) -> None:
+    if fault == "commit.flushed@2":
+        # The test is worth something: the transaction at hand was full when it was cut off. On a busy machine END may
+        # come a moment later than the held messages, which are the second transaction then.
+        assert any(_was_full(kafka, fault) for _ in range(3))
+    else:
+        _was_full(kafka, fault)
+
+
+def _was_full(kafka: EmbeddedKafka, fault: str) -> bool:
+    """Whether the Kafka transaction that was cut off has left its traces."""
     with Bridge(kafka.bootstrap_servers, f"killed at {fault}", partitions=1) as bridge, bridge.member() as member:
         scene = _set_the_scene(bridge, member)
         victim = bridge.worker(fault, session_timeout=1_000, **_AFTER)
@@ -122,10 +132,8 @@ def _run(kafka: EmbeddedKafka, fault: str) -> None:
         else:
             with bridge.local_owner(**_AFTER):
                 _verify(bridge, scene, member)
-        if fault == "commit.flushed@2":
-            # The test is worth something: the transaction at hand was full when it was cut off, and left its traces.
-            copies = Counter(message.value() for message in bridge.read(scene.topic, committed=False))
-            assert copies[b"commit 0"] == copies[b"checked-commit 0"] == 2
+        copies = Counter(message.value() for message in bridge.read(scene.topic, committed=False))
+        return copies[b"commit 0"] == copies[b"checked-commit 0"] == 2
 
 
 @pytest.mark.parametrize(

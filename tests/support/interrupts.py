@@ -8,6 +8,7 @@ raised at every line would find holes that are none, and miss those in the middl
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 import threading
 import time
@@ -60,8 +61,10 @@ class Interrupter:
                 caller is not None
                 and caller.f_code.co_filename.startswith(OURS)
                 and "weakref" not in frame.f_code.co_filename
+                and not any(getattr(hook, "__code__", None) is frame.f_code for hook in gc.callbacks)
             ):
-                # The begin of a function that is not ours, before it has done anything.
+                # The begin of a function that is not ours, before it has done anything. What the collector calls
+                # (Hypothesis has it call something, once a property was tested) swallows the exception.
                 self._point(caller)
             return None
         if frame.f_back is not None:

@@ -96,9 +96,7 @@ def spark_session(
     try:
         with _hearing_interrupts() as hear:
             with _explained(f"see {log}"):
-                own = _start(workdir, log, progress, connector=connector, small=small)
-            # PySpark's own handler asks the JVM for something while another answer of it is read: both fail.
-            hear()
+                own = _start(workdir, log, progress, hear, connector=connector, small=small)
             try:
                 # Explained before it is stopped: the texts of Java's errors are asked for in the JVM.
                 with _explained(f"see {log}"):
@@ -274,7 +272,9 @@ def suit(session: SparkSession, rows: int) -> None:
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
 
 
-def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, small: bool) -> SparkSession:
+def _start(
+    workdir: Path, log: Path, progress: Progress, hear: Callable[[], None], *, connector: bool, small: bool
+) -> SparkSession:
     _check_java()
     cores = os.cpu_count() or 2
     conf = SparkConf().setAll(
@@ -308,6 +308,10 @@ def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, sma
         with log.open("wb") as out, _interrupted_afterwards():
             gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
         SparkContext(conf=conf, gateway=gateway)
+        # PySpark's own handler, its context's last act, asks the JVM for something while another answer of it is read:
+        # both fail.
+        hear()
+        return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
         if gateway is not None:
             _end(gateway)
@@ -319,7 +323,6 @@ def _start(workdir: Path, log: Path, progress: Progress, *, connector: bool, sma
             gateway.proc.wait()
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
         raise
-    return SparkSession.builder.getOrCreate()
 
 
 def _fetched() -> bool:
