@@ -155,8 +155,9 @@ class Committer:
         queue, last = self._state.queue, self._state.checkpoint
         # From where OP must be replayed never moves back: what a higher watermark needs is less.
         op = max(queue.replay_op, last.op)
-        if draft.watermark >= queue.read_position:
-            # Everything read is finished or parked: no OP record up to here names anything that is still needed.
+        if draft.watermark >= max(queue.read_position, last.read or 0):
+            # Everything read, here or by a predecessor, is finished or parked: no OP record up to here names anything
+            # that is still needed.
             op = max(op, self._settled_op)
         return Checkpoint(
             half=draft.watermark,
