@@ -55,6 +55,8 @@ _TRANSIENT = RETRIABLE | {
     KafkaError._TRANSPORT,  # noqa: SLF001
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
     KafkaError._RESOLVE,  # noqa: SLF001
+    # A partition has no leader yet, and it is the only one that is asked about.
+    KafkaError._NOENT,  # noqa: SLF001
     KafkaError._WAIT_CACHE,  # noqa: SLF001
     KafkaError._WAIT_COORD,  # noqa: SLF001
     KafkaError._UNKNOWN_BROKER,  # noqa: SLF001

@@ -152,6 +152,7 @@ def test_partition_without_leader_allows_no_verdict(monkeypatch: pytest.MonkeyPa
     "busy",
     [
         KafkaError._TIMED_OUT,
+        KafkaError._NOENT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError.REQUEST_TIMED_OUT,
