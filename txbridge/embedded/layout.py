@@ -78,7 +78,8 @@ def ways(member: Member) -> list[tuple[int, int]]:
 
 def choose_members(nodes: list[int], port: int | None, *, separate_controllers: bool, with_links: bool) -> list[Member]:
     """Ports for each node; raises EnvironmentProblemError when a wanted one is taken."""
-    taken: set[int] = set()
+    # A chosen port of one node must not be the wanted one of another.
+    taken: set[int] = set() if port is None else set(range(port, port + len(nodes)))
 
     def free() -> Iterator[int]:
         while True:
@@ -98,7 +99,6 @@ def choose_members(nodes: list[int], port: int | None, *, separate_controllers: 
         else:
             own = port + place
             require_free(own)
-            taken.add(own)
         internal, controller = next(ports), next(ports)
         members.append(
             Member(

@@ -17,7 +17,9 @@ def test_sizes_that_are_refused(brokers):
         layout.check_size(brokers)
 
 
-def test_further_brokers_take_the_ports_behind_the_first():
+def test_further_brokers_take_the_ports_behind_the_first(monkeypatch):
+    """Whatever else listens on this machine."""
+    monkeypatch.setattr(layout, "require_free", lambda _: None)
     assert layout.check_port(65_533, 3) == 65_533
     with pytest.raises(UsageError, match="port must be between 1 and 65533, or None for a free one, not 65534"):
         layout.check_port(65_534, 3)
@@ -25,6 +27,15 @@ def test_further_brokers_take_the_ports_behind_the_first():
     assert [one.port for one in members] == [40_000, 40_001, 40_002, 0]
     assert [one.is_controller for one in members] == [False, False, False, True]
     assert all(one.controller_link == one.controller for one in members)
+
+
+def test_a_port_that_is_chosen_is_not_one_that_is_wanted(monkeypatch):
+    monkeypatch.setattr(layout, "require_free", lambda _: None)
+    chosen = iter([20_001, 20_002, *range(30_000, 30_010)])
+    monkeypatch.setattr(layout, "free_port", lambda: next(chosen))
+    members = layout.choose_members([1, 2, 3], 20_000, separate_controllers=False, with_links=False)
+    assert [one.port for one in members] == [20_000, 20_001, 20_002]
+    assert [one.internal for one in members] == [30_000, 30_002, 30_004]
 
 
 def test_links_have_ports_of_their_own():
