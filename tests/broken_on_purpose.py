@@ -74,7 +74,7 @@ BREAKS = (
     Break(
         "P6",
         "a group with nobody alive is checked",
-        "txbridge/core/draft.py",
+        "txbridge/core/due_work.py",
         "living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))",
         "living = due.in_turn(known)",
         "tests/unit/core/test_checks.py -k test_p6",
@@ -90,7 +90,7 @@ BREAKS = (
     Break(
         "P8",
         "a group with nobody alive ends the round of checks for all",
-        "txbridge/core/draft.py",
+        "txbridge/core/due_work.py",
         "living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))",
         "living = due.in_turn(known) if all(map(alive, known)) else []",
         "tests/unit/core/test_checks.py -k test_p8",

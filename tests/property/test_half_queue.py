@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from tests.property.reference_model import IMMUNITY, Message, Reference
 from tests.property.topics import Limits, Topics, Worker
-from txbridge.core import half_queue
+from txbridge.core import remembered
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
@@ -251,7 +251,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
     ) -> None:
         self.has_failed = True
         worker, queue = self.worker, self.worker.queue
-        before = worker.known(self.topics.half_end), queue.watermark, queue.replay_op, queue.malformed
+        before = worker.known(self.topics.half_end), queue.watermark, queue.ops.start, queue.malformed
         position, announced = queue.half_position, queue.next_due()
         applied = worker.waiting(ends)
         as_of = self.now if applied == worker.waiting(10**9) else None
@@ -278,7 +278,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         commit = fate in {"commit", "crash after commit"}
         if not draft.is_empty:
             self.note(draft, fate)
-        landed = self.topics.write(draft, queue.replay_op, commit=commit)
+        landed = self.topics.write(draft, queue.ops.start, commit=commit)
         worker.read(queue.half_position + read_on)
         if commit:
             self.model = model
@@ -292,7 +292,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
                 assert before == (
                     worker.known(self.topics.half_end),
                     queue.watermark,
-                    queue.replay_op,
+                    queue.ops.start,
                     queue.malformed,
                 ), "an aborted transaction left a trace"
         else:
@@ -585,7 +585,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
 @pytest.mark.timeout(3_600)
 def test_the_promises_hold_against_the_reference_model(monkeypatch):
     # Few outcomes are remembered below the watermark, so that some are found there and some are forgotten.
-    monkeypatch.setattr(half_queue, "_REMEMBERED", 3)
+    monkeypatch.setattr(remembered, "GENERATION", 3)
     REACHED.clear()
     often = settings(settings.default, max_examples=4 * settings.default.max_examples)
     run_state_machine_as_test(HalfQueueMachine, settings=often)

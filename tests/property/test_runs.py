@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.partition_builder import POLICY, id_of
+from txbridge.core import due_work
 from txbridge.core.batch import Batch, Part
 from txbridge.core.draft import Draft
 from txbridge.core.end_record import Decision, EndEntry, EndRecord, PlainEntries, Source, encode_end, parse_end
@@ -85,7 +86,7 @@ class Side:
                 draft.apply_end(part, lambda _: None)
                 order += [entry.offset for entry in draft.deliver[before:]]
         if is_due:
-            draft.send_checks(now, lambda _: True, 100)
+            due_work.send_checks(draft, now, lambda _: True, 100)
         draft.park(100, grown_old=is_due)
         told = (
             order,
@@ -99,7 +100,7 @@ class Side:
             draft.abandon()
             return told
         for _, named in draft.ops():
-            queue.note_op(self.next_op, named)
+            queue.ops.note(self.next_op, named)
             self.next_op += 2
         draft.apply(now)
         self.waiting = [record for record in self.waiting if record.offset >= queue.next_end]

@@ -74,7 +74,7 @@ def run(records: list[EndRecord], sizes: Iterator[Limits]) -> tuple:
         rolled_back += [entry.offset for entry in draft.rolled_back]
         refused += [(one.end_offset, one.entry, one.reason.name) for one in draft.refused]
         for _, offsets in draft.ops():
-            queue.note_op(queue.next_end, offsets)
+            queue.ops.note(queue.next_end, offsets)
         draft.apply(draft.now)
     return delivered, rolled_back, refused, sorted(entry.offset for entry in queue.open_entries())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txbridge.core import transaction_size
+from txbridge.core import due_work, transaction_size
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
@@ -156,7 +156,7 @@ class Worker:
         self.read(max(named, default=-1) + 1)
         draft = Draft(self.queue, now)
         if retry_first:
-            draft.retry_held(obstacle, limits.retries, limits.bytes)
+            due_work.retry_held(draft, obstacle, limits.retries, limits.bytes)
         batch = Batch(self.queue, transaction_size.Limits(limits.entries, limits.bytes))
         is_cut = False
         for offset, record in zip(ends, records, strict=True):
@@ -176,20 +176,20 @@ class Worker:
             # END ends with what a stranger's transaction left there.
             draft.skip_end(self.topics.end_end)
         if not retry_first:
-            draft.retry_held(obstacle, limits.retries, limits.bytes)
+            due_work.retry_held(draft, obstacle, limits.retries, limits.bytes)
         if as_of is not None:
             if discard_first:
-                draft.discard(as_of, limits.discards)
-            draft.send_checks(as_of, is_alive, limits.checks)
+                due_work.discard(draft, as_of, limits.discards)
+            due_work.send_checks(draft, as_of, is_alive, limits.checks)
             if not discard_first:
-                draft.discard(as_of, limits.discards)
+                due_work.discard(draft, as_of, limits.discards)
         draft.set_aside_malformed(limits.malformed)
         draft.park(limits.parks)
         return draft
 
     def apply(self, draft: Draft, landed: list[tuple[int, list[int]]]) -> None:
         for op_offset, offsets in landed:
-            self.queue.note_op(op_offset, offsets)
+            self.queue.ops.note(op_offset, offsets)
         draft.apply(draft.now)
 
     def known(self, below: int) -> dict[int, tuple]:

@@ -26,6 +26,7 @@ from txbridge.core.draft import Draft
 from txbridge.core.end_record import PlainEntries
 from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.op_positions import OpPositions
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
 from txbridge.core.transaction_size import Limits, TransactionSize
@@ -256,14 +257,14 @@ def watermark_passes_the_undecided() -> None:
 
     def park(self, _limit, *, grown_old=True):
         del grown_old
-        self.watermark = self._queue.read_position
+        self.watermark = self.queue.read_position
 
     Draft.park = park
 
 
 def op_replayed_from_its_end() -> None:
     """A take-over reads only the newest of OP."""
-    HalfQueue.replay_op = property(lambda self: self._next_op)
+    OpPositions.start = property(lambda self: self._next)
 
 
 def dirty_reads_at_take_over() -> None:

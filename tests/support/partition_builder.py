@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txbridge.core import due_work
 from txbridge.core.batch import Batch, Part
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
@@ -91,9 +92,11 @@ class Partition:
                 draft.apply_end(part, self.obstacle)
             if part.stop < len(record.entries):
                 break
-        draft.retry_held(self.obstacle, retries, self.max_bytes)
-        draft.discard(now, discards)
-        draft.send_checks(now, lambda group: group not in self.dead, checks, lambda one: self.unasked.get(one.group))
+        due_work.retry_held(draft, self.obstacle, retries, self.max_bytes)
+        due_work.discard(draft, now, discards)
+        due_work.send_checks(
+            draft, now, lambda group: group not in self.dead, checks, lambda one: self.unasked.get(one.group)
+        )
         draft.set_aside_malformed()
         draft.park(parks)
         return draft
@@ -103,7 +106,7 @@ class Partition:
 
     def commit(self, draft: Draft) -> Draft:
         for _, offsets in draft.ops():
-            self.queue.note_op(self.next_op, offsets)
+            self.queue.ops.note(self.next_op, offsets)
             self.next_op += 2
         draft.apply(draft.now)
         return draft

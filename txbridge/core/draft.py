@@ -6,11 +6,11 @@ puts back what was taken from the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
-from txbridge.core.batch import Part, Room
-from txbridge.core.effects import EXPIRED, MAX_CHECKS, Abandoned, Decisions, InTurn, Obstacle, Refusal
+from txbridge.core.batch import Part
+from txbridge.core.effects import Abandoned, Decisions, Obstacle, Refusal
 from txbridge.core.end_record import EndEntry, EndRecord, Source
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
@@ -22,11 +22,12 @@ class Draft:
     """Effects of one Kafka transaction. The lists are what the shell writes; offsets are half offsets."""
 
     def __init__(self, queue: HalfQueue, now: int, due: int | None = None) -> None:
-        self._queue = queue
+        #: The state that it is decided against. It changes in `apply`, and what is due is taken from its timers.
+        self.queue = queue
         #: When it is drafted (ms).
         self.now = now
-        # What falls due until then is due; not later than `now`.
-        self._due = now if due is None else due
+        #: What falls due until then is due; not later than `now`.
+        self.due = now if due is None else due
         self._final: dict[int, TransactionState] = {}
         self._changed: dict[int, HalfEntry] = {}
         self._taken: dict[int, HalfEntry] = {}
@@ -114,7 +115,7 @@ class Draft:
             self.next_end, self.next_entry = next_end, 0
 
     def _apply_entry(self, record: EndRecord, command: EndEntry, obstacle: Obstacle) -> RefusalReason | None:
-        offset = self._queue.first_of(command.half_offset)
+        offset = self.queue.first_of(command.half_offset)
         if offset != command.half_offset:
             self._copies_named.add(command.half_offset)
         event = event_of(command.decision, record.source)
@@ -150,7 +151,7 @@ class Draft:
         self, entry: HalfEntry, state: TransactionState, record: EndRecord, command: EndEntry, why: str | None
     ) -> None:
         if state is TransactionState.COMMITTED:
-            self._deliver(entry)
+            self.add_delivery(entry)
         elif state is TransactionState.ROLLED_BACK:
             self._final[entry.offset] = state
             self.rolled_back.append(entry)
@@ -158,127 +159,18 @@ class Draft:
             self._final[entry.offset] = state
             self.abandoned.append(Abandoned(entry, record.client_id, command.remark))
         elif state is TransactionState.HELD:
-            due = self._queue.policy.retry_refused(self.now, 1)
-            self.held.append(self._change(entry, state, due, decided=record.offset, error=why, attempts=1))
+            due = self.queue.policy.retry_refused(self.now, 1)
+            self.held.append(self.change(entry, state, due, decided=record.offset, error=why, attempts=1))
         else:
             anew = {"checks": 0, "resumed": self.now, "reason": None, "discarded_at": None, "error": None}
-            self.resumed.append(self._change(entry, state, self.now, attempts=0, **anew))
+            self.resumed.append(self.change(entry, state, self.now, attempts=0, **anew))
 
-    def _deliver(self, entry: HalfEntry) -> None:
+    def add_delivery(self, entry: HalfEntry) -> None:
         self._final[entry.offset] = TransactionState.COMMITTED
         self.deliver.append(entry)
         self.bytes += entry.size
 
-    # --- what falls due ---------------------------------------------------------------------------------------------
-
-    def retry_held(self, obstacle: Obstacle, limit: int, max_bytes: int, room: Room | None = None) -> None:
-        """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed.
-
-        `max_bytes` bounds the draft as a whole; only a message that would be alone in it may be larger. What has no
-        room goes back as it came: nothing is written about it.
-        """
-        for entry in self._take(self._queue.timers.take_timers_due(self._due, limit)):
-            if entry.state is TransactionState.DISCARDED:
-                self._final[entry.offset] = TransactionState.DISCARDED
-                self.forgotten.append(entry)
-                continue
-            # From the first on that does not fit, for all: a small one must not be preferred for ever.
-            fits = not self.left_out and not (self.deliver and self.bytes + entry.size > max_bytes)
-            self.left_out = not fits
-            if not fits or (room is not None and room(entry) is False):
-                self._put_back(entry)
-                continue
-            why = obstacle(entry)
-            if why is None:
-                self._deliver(entry)
-                continue
-            del self._taken[entry.offset]
-            # The back-off of one that waits for others begins anew.
-            self._queue.timers.postpone(entry, self.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
-
-    def _put_back(self, entry: HalfEntry) -> None:
-        """Back into the schedule at once, whatever becomes of this transaction."""
-        del self._taken[entry.offset]
-        self._queue.timers.put_back((entry,))
-
-    def send_checks(
-        self,
-        as_of: int,
-        alive: Callable[[str], bool],
-        limit: int,
-        obstacle: Obstacle = lambda _: None,
-        groups: Iterable[str] | None = None,
-    ) -> int:
-        """Check what was due at `as_of`; END must have been applied up to the high watermark read after that time.
-
-        Returns how many were looked at. `obstacle` tells why a check topic does not take this one. `groups` are those
-        to look at; without them, all that have a check due.
-
-        A group with nobody alive keeps its checks: none is sent, none is counted. The others share the limit equally,
-        and what one leaves the next may use: the backlog of one group does not hold up the others.
-        """
-        looked_at, due = 0, self._queue.timers
-        known = due.groups_with_checks_due(as_of) if groups is None else groups
-        living = due.in_turn(group for group in known if alive(group) and due.has_checks_due(group, as_of))
-        for turn, group in enumerate(living):
-            share = -(-limit // (len(living) - turn))
-            taken = due.take_checks_due(group, as_of, share)
-            looked_at += len(taken)
-            for entry in self._take(taken):
-                limit -= 1
-                if self._queue.policy.expires(entry.since) <= as_of:
-                    # Its discard is due as well, and needs no check: only its age is in a schedule from now on.
-                    del self._taken[entry.offset]
-                    continue
-                why = obstacle(entry)
-                if why is None:
-                    self._check(entry)
-                else:
-                    self._put_off(entry, why)
-        return looked_at
-
-    def _check(self, entry: HalfEntry) -> None:
-        due, checks = self._queue.policy.next_check(self.now), entry.checks + 1
-        changed = self._change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
-        # Once it has been refused, the shell writes it apart from others.
-        self.checks.append(changed._replace(attempts=entry.attempts))
-        self.bytes += entry.size
-
-    def _put_off(self, entry: HalfEntry, why: str) -> None:
-        """The check topic does not take its check: not counted, and tried later. OFFSET tells why, from now on."""
-        if entry.error is None:
-            due = self._queue.policy.retry_refused(self.now, 1)
-            self.unchecked.append(self._change(entry, entry.state, due, error=why, attempts=1))
-            return
-        # OFFSET tells already. Back into the schedule at once, whatever becomes of this transaction.
-        del self._taken[entry.offset]
-        attempts = entry.attempts + (not isinstance(why, InTurn))
-        self._queue.timers.postpone(entry, self.now, why, max(1, attempts))
-
-    def discard(self, as_of: int, limit: int) -> int:
-        """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
-
-        Best called before `send_checks`: what is too old need not be checked once more. Returns how many were looked
-        at.
-        """
-        exhausted = self._queue.timers.take_exhausted(as_of, limit)
-        for entry in self._take(exhausted):
-            self._give_up(entry, MAX_CHECKS)
-        expired = self._queue.timers.take_expired(as_of, limit)
-        for entry in expired:
-            if self._is_touched(entry.offset):
-                # Whatever else this transaction does to it, its age goes on counting.
-                self._queue.timers.put_back_expired((entry,))
-            else:
-                self._taken_for_age.append(entry)
-                self._give_up(entry, EXPIRED)
-        return len(exhausted) + len(expired)
-
-    def _give_up(self, entry: HalfEntry, reason: str) -> None:
-        state = TRANSITIONS[entry.state, Event.GIVE_UP].state
-        due = self.now + self._queue.policy.discard_retention
-        self.discards.append(self._change(entry, state, due, reason=reason))
-        self.bytes += entry.size
+    # --- HALF --------------------------------------------------------------------------------------------------------
 
     def set_aside_malformed(self, limit: int | None = None) -> None:
         """Copy malformed records of HALF, the first `limit` of them, to the discard topic.
@@ -286,7 +178,7 @@ class Draft:
         Copies that END named in this draft are among them: with the decision there is always the record that explains
         whom it decided.
         """
-        waiting = self._queue.malformed
+        waiting = self.queue.malformed
         self.malformed = sorted({*sorted(waiting)[:limit], *(waiting & self._copies_named)})
 
     def park(self, limit: int, *, grown_old: bool = True) -> None:
@@ -294,7 +186,7 @@ class Draft:
 
         `grown_old`: for its age as well, which is not to be done while END may still say what became of it.
         """
-        queue, policy = self._queue, self._queue.policy
+        queue, policy = self.queue, self.queue.policy
         passed_bytes, parked = 0, 0
         watermark = queue.half_position
         unread = queue.malformed - set(self.malformed)
@@ -309,7 +201,7 @@ class Draft:
                 if parked == limit or not (old or queue.lags_behind(offset, passed_bytes)):
                     watermark = offset
                     break
-                self.parked.append(self._change(entry, entry.state, entry.next_due))
+                self.parked.append(self.change(entry, entry.state, entry.next_due))
                 parked += 1
             passed_bytes += size
         else:
@@ -320,11 +212,27 @@ class Draft:
 
     # --- the overlay ------------------------------------------------------------------------------------------------
 
-    def _take(self, entries: list[HalfEntry]) -> list[HalfEntry]:
+    def take(self, entries: list[HalfEntry]) -> list[HalfEntry]:
         """Of what a schedule yielded, what this draft has not touched yet."""
         for entry in entries:
             self._taken[entry.offset] = entry
         return [entry for entry in entries if not self._is_touched(entry.offset)]
+
+    def take_for_age(self, entry: HalfEntry) -> bool:
+        """The same for one that the schedule of ages yielded; False when it was touched, and is not taken."""
+        if self._is_touched(entry.offset):
+            return False
+        self._taken_for_age.append(entry)
+        return True
+
+    def let_go(self, entry: HalfEntry) -> None:
+        """It was taken, and this draft does not touch it after all."""
+        del self._taken[entry.offset]
+
+    def forget(self, entry: HalfEntry) -> None:
+        """There is no way back for a discarded one any more."""
+        self._final[entry.offset] = TransactionState.DISCARDED
+        self.forgotten.append(entry)
 
     def _is_touched(self, offset: int) -> bool:
         return offset in self._final or offset in self._changed
@@ -332,20 +240,20 @@ class Draft:
     def _open(self, offset: int) -> HalfEntry | None:
         if offset in self._final:
             return None
-        return self._changed.get(offset) or self._queue.entry(offset)
+        return self._changed.get(offset) or self.queue.entry(offset)
 
     def _final_state(self, offset: int) -> TransactionState | RefusalReason:
         state = self._final.get(offset)
         if state is not None:
             return state
-        outcome = self._queue.outcome(offset) or self._queue.remembered(offset)
+        outcome = self.queue.outcome(offset) or self.queue.remembered(offset)
         if outcome is not None:
             return outcome.state
-        assert offset not in self._queue.fresh, "a fresh half message was not entered"
-        late = offset < self._queue.watermark
+        assert offset not in self.queue.fresh, "a fresh half message was not entered"
+        late = offset < self.queue.watermark
         return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE
 
-    def _change(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
+    def change(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
         """Note what it will be; this transaction parks it."""
         changed = entry._replace(state=state, next_due=next_due, parked=True, **other)
         self._changed[entry.offset] = changed
@@ -373,7 +281,7 @@ class Draft:
     def _is_parked(self, offset: int) -> bool:
         if offset not in self._changed:
             return True
-        before = self._queue.entry(offset)
+        before = self.queue.entry(offset)
         return before is not None and before.parked
 
     @property
@@ -394,11 +302,8 @@ class Draft:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write: no effect, no END passed."""
-        return not (self._final or self._changed or self.malformed or self._has_moved_on)
-
-    @property
-    def _has_moved_on(self) -> bool:
-        return (self.next_end, self.next_entry) != (self._queue.next_end, self._queue.next_entry)
+        has_moved_on = (self.next_end, self.next_entry) != (self.queue.next_end, self.queue.next_entry)
+        return not (self._final or self._changed or self.malformed or has_moved_on)
 
     def ops(self) -> list[tuple[Outcome, list[int]]]:
         """Outcome and half offsets, as OP will name them. A forgotten discard was named when it was discarded."""
@@ -421,7 +326,7 @@ class Draft:
         An application sees a check when it is committed, and has a full interval from then on to answer. So the next
         one is due later than this Kafka transaction has written, by the time that the transaction took.
         """
-        queue = self._queue
+        queue = self.queue
         for check in self.checks:
             entry = self._changed[check.offset]
             self._changed[check.offset] = entry._replace(next_due=max(entry.next_due, queue.policy.next_check(now)))
@@ -439,5 +344,5 @@ class Draft:
 
     def abandon(self) -> None:
         """Kafka has not committed this draft: the state is as it was."""
-        self._queue.timers.put_back(self._taken.values())
-        self._queue.timers.put_back_expired(self._taken_for_age)
+        self.queue.timers.put_back(self._taken.values())
+        self.queue.timers.put_back_expired(self._taken_for_age)

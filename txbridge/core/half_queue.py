@@ -8,7 +8,7 @@ transaction leaves no trace, as in Kafka's own transaction coordinator (prepare,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.dedup import DeduplicationWindow
@@ -16,13 +16,12 @@ from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.op_positions import OpPositions
 from txbridge.core.open_counts import OpenCounts
 from txbridge.core.open_messages import OpenMessages
+from txbridge.core.remembered import Remembered
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.timers import Timers
-
-#: Outcomes below the watermark that are remembered, in two generations of this many: about 8 MB when both are full.
-_REMEMBERED = 50_000
 
 
 class HalfQueue:
@@ -58,8 +57,9 @@ class HalfQueue:
         self._restored_to = watermark
         self._entries = OpenMessages()
         self._outcomes: dict[int, Outcome] = {}
-        # The younger generation and the older: forgetting half of them at once costs nothing per message.
-        self._remembered: tuple[dict[int, Outcome], dict[int, Outcome]] = ({}, {})
+        self._remembered = Remembered()
+        #: How a message below the watermark was finished, if this process saw it and has not forgotten it.
+        self.remembered = self._remembered.get
         self._malformed: set[int] = set()
         self._recent = DeduplicationWindow()
         #: The offset of the half message that an offset means: of a copy, that of the first.
@@ -69,8 +69,8 @@ class HalfQueue:
         self._window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
         self.timers = Timers(policy, self._entries)
-        self._ops: deque[tuple[int, int]] = deque()
-        self._next_op = next_op
+        #: What of OP a take-over will need.
+        self.ops = OpPositions(next_op)
 
     # --- what a take-over knows -------------------------------------------------------------------------------------
 
@@ -95,10 +95,7 @@ class HalfQueue:
             # A discarded message is open, if only for a resume: its parked entry is the last word.
             if offset not in self._entries:
                 self._outcomes[offset] = outcome
-        if named or self._ops:
-            # From the first one on every record is counted, and `advance` looks at the first only.
-            self._ops.append((op_offset, max(half_offsets, default=-1)))
-        self._next_op = op_offset + 1
+        self.ops.restore(op_offset, half_offsets, is_needed=bool(named))
 
     # --- reading HALF -----------------------------------------------------------------------------------------------
 
@@ -204,7 +201,7 @@ class HalfQueue:
         fresh, finished = self.fresh, self._outcomes.pop
         offset, stop = fresh.first, fresh.stop
         while offset < stop and (outcome := finished(offset, None)) is not None:
-            self._remember(offset, outcome)
+            self._remembered.note(offset, outcome)
             offset += 1
         fresh.first = self.half_position = offset
 
@@ -216,17 +213,6 @@ class HalfQueue:
         return self._window[0][0] if self._window else self.half_position
 
     @property
-    def replay_op(self) -> int:
-        """OP offset from which a take-over must replay: that of the first record that names an offset >= watermark."""
-        return self._ops[0][0] if self._ops else self._next_op
-
-    def ops_from(self, op_offset: int) -> int:
-        """How many OP records there are from this one on, at or above `replay_op`."""
-        if op_offset <= self.replay_op:
-            return len(self._ops)
-        return sum(offset >= op_offset for offset, _ in self._ops)
-
-    @property
     def recent_start(self) -> int:
         """HALF offset from which a take-over must read, to recognise the copies that this queue would."""
         start = self._recent.start
@@ -235,11 +221,6 @@ class HalfQueue:
     def outcome(self, offset: int) -> Outcome | None:
         """How a message at or above the watermark was finished; None for an open one."""
         return self._outcomes.get(offset)
-
-    def remembered(self, offset: int) -> Outcome | None:
-        """How a message below the watermark was finished, if this process saw it and has not forgotten it."""
-        younger, older = self._remembered
-        return younger.get(offset) or older.get(offset)
 
     def open_entries(self) -> Iterator[HalfEntry]:
         yield from self._entries
@@ -326,7 +307,7 @@ class HalfQueue:
             if offset >= watermark:
                 outcomes[offset] = outcome
             else:
-                self._remember(offset, outcome)
+                self._remembered.note(offset, outcome)
         self._malformed.difference_update(offsets)
 
     def update(self, entry: HalfEntry) -> None:
@@ -337,16 +318,6 @@ class HalfQueue:
             self.timers.schedule_expiry(entry)
         self.timers.schedule(entry)
 
-    def note_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
-        """Where an OP record of ours landed; negative when the producer was not told. To be called before `advance`."""
-        if op_offset < 0:
-            # At the earliest behind the last one that we know of; a take-over then replays a little more.
-            op_offset = max(self._next_op - 1, 0)
-        self._ops.append((op_offset, max(half_offsets)))
-        # Its transaction is committed, so that the marker takes an offset behind it, and our next one lands above that.
-        # To count it makes a difference when all of OP has expired and the log begins behind the marker.
-        self._next_op = max(self._next_op, op_offset + 2)
-
     def advance(self) -> None:
         """Move the low watermark over everything finished or parked, and forget what lies below it."""
         window, finished = self._window, self._outcomes.pop
@@ -354,7 +325,7 @@ class HalfQueue:
             offset, size = window[0]
             outcome = finished(offset, None)
             if outcome is not None:
-                self._remember(offset, outcome)
+                self._remembered.note(offset, outcome)
             elif self._may_pass(offset):
                 self._entries.settle(offset)
             else:
@@ -363,16 +334,7 @@ class HalfQueue:
             self._window_bytes -= size
         if self.fresh and not window:
             self._pass_fresh()
-        watermark = self.watermark
-        while self._ops and self._ops[0][1] < watermark:
-            self._ops.popleft()
-
-    def _remember(self, offset: int, outcome: Outcome) -> None:
-        younger, _ = self._remembered
-        # A discarded message that was resumed is finished twice: the last time counts, as the younger is asked first.
-        younger[offset] = outcome
-        if len(younger) >= _REMEMBERED:
-            self._remembered = ({}, younger)
+        self.ops.advance(self.watermark)
 
     def _may_pass(self, offset: int) -> bool:
         entry = self._entries.get(offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from txbridge.core import due_work
 from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
@@ -120,11 +121,12 @@ class CheckRound:
         """Checks and discards, as many as may be."""
         self._due = None
         discard_as_of = as_of - _DISCARD_MARGIN_MS
-        self._in_steps(draft, lambda step: draft.discard(discard_as_of, step), most_discards)
+        self._in_steps(draft, lambda step: due_work.discard(draft, discard_as_of, step), most_discards)
         most_checks = min(ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
+        may_check, why_not = self._may_check, self._why_not_check
         self._in_steps(
             draft,
-            lambda step: draft.send_checks(as_of, self._may_check, step, self._why_not_check, self._due_groups),
+            lambda step: due_work.send_checks(draft, as_of, may_check, step, why_not, self._due_groups),
             most_checks,
         )
         self._tokens -= len(draft.checks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from txbridge.core import due_work
 from txbridge.core.batch import Batch, Part, Turn, first_entries, lacks_the_rest
 from txbridge.core.commit_pacing import CommitPacing
 from txbridge.core.discard_record import MalformedRecord
@@ -281,7 +282,7 @@ class CommitLoop:
 
     def _retry_held(self, draft: Draft, max_bytes: int) -> None:
         limit = min(ROUND_LIMIT, self._size.limits.entries)
-        draft.retry_held(self._topics.obstacle_of_held, limit, max_bytes, self._topics.room)
+        due_work.retry_held(draft, self._topics.obstacle_of_held, limit, max_bytes, self._topics.room)
 
     # --- at rest ----------------------------------------------------------------------------------------------------
 

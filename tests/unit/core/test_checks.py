@@ -18,6 +18,7 @@ from tests.support.partition_builder import (
     offsets,
     resume,
 )
+from txbridge.core import due_work
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.effects import EXPIRED, MAX_CHECKS
@@ -118,7 +119,7 @@ def test_p6_checks_are_as_of_a_time_before_the_transaction():
     draft.abandon()
     later = partition.draft(6_999)
     later.now = 9_000
-    later.send_checks(7_000, lambda group: True, 10)
+    due_work.send_checks(later, 7_000, lambda group: True, 10)
     assert [(one.offset, one.next_due) for one in later.checks] == [(0, 39_000)]
 
 
@@ -299,8 +300,8 @@ def test_p7_a_check_in_the_transaction_in_which_it_grows_too_old_does_not_make_i
     partition.step(31_000)
     expiry = 1_000 + MAX_AGE
     draft = partition.draft(expiry - 1)
-    draft.send_checks(expiry - 1, lambda group: True, 10)
-    draft.discard(expiry, 10)
+    due_work.send_checks(draft, expiry - 1, lambda group: True, 10)
+    due_work.discard(draft, expiry, 10)
     assert (offsets(draft.checks), draft.discards) == ([0], [])
     partition.commit(draft)
     partition.dead.add("orders")
@@ -516,7 +517,7 @@ def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked
 
     for now in range(first, first + 130_000, 500):
         draft = Draft(partition.queue, now)
-        draft.send_checks(now, lambda _: True, 10, refuse)
+        due_work.send_checks(draft, now, lambda _: True, 10, refuse)
         # OFFSET tells why since the first time.
         assert (draft.checks, draft.unchecked, draft.is_empty) == ([], [], True)
         draft.abandon()

@@ -19,7 +19,7 @@ from tests.support.partition_builder import (
     resume,
     whole,
 )
-from txbridge.core import half_queue
+from txbridge.core import remembered
 from txbridge.core.end_record import EndEntry, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.states import Outcome, TransactionState
@@ -218,7 +218,7 @@ def test_a_decision_taken_is_tested_before_the_transaction_id():
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK, UNKNOWN])
 def test_p5_what_is_forgotten_is_late_and_stays_as_it_was(decision, monkeypatch):
-    monkeypatch.setattr(half_queue, "_REMEMBERED", 1)
+    monkeypatch.setattr(remembered, "GENERATION", 1)
     partition = Partition().prepare(0, 1, 2)
     partition.step(NOW, end(0, entry(0, ROLLBACK)))
     partition.step(NOW, end(1, entry(1, ROLLBACK)))
@@ -253,17 +253,17 @@ def test_p5_a_finished_message_that_is_still_remembered_can_not_be_resumed():
 
 
 def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
-    monkeypatch.setattr(half_queue, "_REMEMBERED", 3)
+    monkeypatch.setattr(remembered, "GENERATION", 3)
     partition = Partition()
     for offset in range(10):
         partition.prepare(offset).step(NOW, end(offset, entry(offset, COMMIT)))
-        assert sum(map(len, partition.queue._remembered)) <= 6
-    remembered = [offset for offset in range(10) if partition.queue.remembered(offset)]
-    assert remembered == [6, 7, 8, 9]
+        assert len(partition.queue._remembered) <= 6
+    known = [offset for offset in range(10) if partition.queue.remembered(offset)]
+    assert known == [6, 7, 8, 9]
 
 
 def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(monkeypatch):
-    monkeypatch.setattr(half_queue, "_REMEMBERED", 2)
+    monkeypatch.setattr(remembered, "GENERATION", 2)
     queue = HalfQueue(POLICY, watermark=10)
     for offset, outcome in [(5, Outcome.DISCARD), (6, Outcome.COMMIT), (5, Outcome.ROLLBACK)]:
         queue.finish([offset], outcome)
@@ -583,7 +583,7 @@ def snapshot(partition: Partition):
         queue.malformed,
         queue.watermark,
         queue.next_end,
-        queue.replay_op,
+        queue.ops.start,
         queue.next_due(),
     )
 

@@ -18,6 +18,7 @@ from tests.support.partition_builder import (
     resume,
     whole,
 )
+from txbridge.core import due_work
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
@@ -327,7 +328,7 @@ def test_a_decision_about_a_discarded_message_that_was_just_forgotten_is_late_ab
     partition.queue.restore_parked(ParkedEntries([forgotten]))
     partition.prepare(4, born=NOW).prepare(5)
     draft = Draft(partition.queue, NOW)
-    draft.retry_held(partition.obstacle, 10, 1_000)
+    due_work.retry_held(draft, partition.obstacle, 10, 1_000)
     assert offsets(draft.forgotten) == [5]
     draft.apply_end(whole(end(0, entry(5, COMMIT))), partition.obstacle)
     assert reasons(draft) == ["LATE"]
@@ -354,15 +355,15 @@ def test_p3_what_op_names_is_finished_and_the_last_record_counts():
 def test_op_is_replayed_from_the_first_record_that_names_something_above_the_watermark():
     partition = Partition(next_op=40).prepare(0, 1, 2)
     partition.next_op = 50
-    assert partition.queue.replay_op == 40
+    assert partition.queue.ops.start == 40
     partition.step(NOW, end(0, entry(1, COMMIT)))
-    assert partition.queue.replay_op == 50
+    assert partition.queue.ops.start == 50
     partition.step(NOW, end(1, entry(2, COMMIT)))
-    assert partition.queue.replay_op == 50, "message 1 still lies above the watermark"
+    assert partition.queue.ops.start == 50, "message 1 still lies above the watermark"
     partition.step(NOW, end(2, entry(0, COMMIT)))
     assert partition.queue.watermark == 3
     # OP 50, 52 and 54 with a marker behind each: the next record can not land below 56.
-    assert partition.queue.replay_op == 56
+    assert partition.queue.ops.start == 56
 
 
 def test_an_op_record_that_names_only_parked_messages_is_not_needed():
@@ -370,61 +371,61 @@ def test_an_op_record_that_names_only_parked_messages_is_not_needed():
     partition.step(31_000)
     partition.next_op = 7
     partition.step(31_001, end(0, entry(0, COMMIT)))
-    assert partition.queue.replay_op == 9
+    assert partition.queue.ops.start == 9
 
 
 def test_several_op_records_of_one_transaction():
     partition = Partition(watermark=0).prepare(0, 1, 2)
     draft = partition.draft(NOW, end(0, entry(1, COMMIT), entry(2, ROLLBACK)))
     assert draft.ops() == [(Outcome.COMMIT, [1]), (Outcome.ROLLBACK, [2])]
-    partition.queue.note_op(10, [1])
-    partition.queue.note_op(11, [2])
+    partition.queue.ops.note(10, [1])
+    partition.queue.ops.note(11, [2])
     draft.apply(NOW)
-    assert partition.queue.replay_op == 10
+    assert partition.queue.ops.start == 10
     partition.next_op = 13
     partition.step(NOW, end(1, entry(0, COMMIT)))
-    assert partition.queue.replay_op == 15
+    assert partition.queue.ops.start == 15
 
 
 @pytest.mark.parametrize("unknown", [-1, -1001])
 def test_an_op_record_whose_offset_was_not_told_is_replayed_from_before_it(unknown):
     partition = Partition(next_op=20).prepare(0, 1, 2)
     draft = partition.draft(NOW, end(0, entry(1, COMMIT), entry(2, ROLLBACK)))
-    partition.queue.note_op(unknown, [1])
-    partition.queue.note_op(unknown, [2])
+    partition.queue.ops.note(unknown, [1])
+    partition.queue.ops.note(unknown, [2])
     draft.apply(NOW)
-    assert partition.queue.replay_op == 19
-    assert Partition().prepare(0, 1).queue.replay_op == 0
+    assert partition.queue.ops.start == 19
+    assert Partition().prepare(0, 1).queue.ops.start == 0
     fresh = Partition().prepare(0, 1)
     draft = fresh.draft(NOW, end(0, entry(1, COMMIT)))
-    fresh.queue.note_op(unknown, [1])
+    fresh.queue.ops.note(unknown, [1])
     draft.apply(NOW)
-    assert fresh.queue.replay_op == 0
+    assert fresh.queue.ops.start == 0
 
 
 def test_an_op_record_that_names_the_watermark_itself_is_needed():
     queue = HalfQueue(POLICY, watermark=4)
     queue.restore_op(12, Outcome.COMMIT, [4])
     queue.advance()
-    assert queue.replay_op == 12
+    assert queue.ops.start == 12
     assert queue.read(half(4)) is False
-    assert queue.replay_op == 12
+    assert queue.ops.start == 12
     queue.advance()
-    assert (queue.watermark, queue.replay_op) == (5, 13)
+    assert (queue.watermark, queue.ops.start) == (5, 13)
 
 
 def test_after_a_take_over_op_is_replayed_from_what_is_still_needed():
     queue = HalfQueue(POLICY, watermark=4, next_op=10)
-    assert queue.replay_op == 10
+    assert queue.ops.start == 10
     queue.restore_op(12, Outcome.COMMIT, [1, 2])
-    assert queue.replay_op == 13
+    assert queue.ops.start == 13
     queue.restore_op(15, Outcome.COMMIT, [3, 5])
     queue.restore_op(18, Outcome.COMMIT, [4])
-    assert queue.replay_op == 15
+    assert queue.ops.start == 15
     queue.read(half(4))
     queue.read(half(5))
     queue.advance()
-    assert (queue.watermark, queue.replay_op) == (6, 19)
+    assert (queue.watermark, queue.ops.start) == (6, 19)
 
 
 def test_finishing_a_message_at_the_watermark_leaves_its_outcome_until_it_is_passed():
@@ -446,12 +447,12 @@ def test_finishing_a_message_below_the_watermark_leaves_no_outcome_behind():
 def test_how_many_records_of_op_a_take_over_needs():
     queue = HalfQueue(CheckPolicy(), watermark=10, next_op=3)
     queue.restore_op(3, Outcome.COMMIT, [4])
-    assert (queue.replay_op, queue.ops_from(queue.replay_op)) == (4, 0)
+    assert (queue.ops.start, queue.ops.count_from(queue.ops.start)) == (4, 0)
     queue.restore_op(5, Outcome.COMMIT, [12])
     # It names nothing that is needed, but it stands between two that count.
     queue.restore_op(7, Outcome.COMMIT, [5])
     queue.restore_op(9, Outcome.ROLLBACK, [11])
-    assert (queue.replay_op, queue.ops_from(5), queue.ops_from(6)) == (5, 3, 2)
+    assert (queue.ops.start, queue.ops.count_from(5), queue.ops.count_from(6)) == (5, 3, 2)
 
 
 def test_when_something_has_to_be_parked_before_more_is_read():

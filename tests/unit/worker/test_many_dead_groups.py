@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.partition_builder import half
+from txbridge.core import due_work
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
 from txbridge.core.half_queue import HalfQueue
@@ -65,7 +66,7 @@ class World:
             lambda limit: due.groups_with_checks_due(NOW, limit), lambda group: due.has_checks_due(group, NOW)
         )
         draft = Draft(self.queue, NOW, 10**9)
-        draft.send_checks(NOW, self.groups.is_alive, 1_000, groups=attended)
+        due_work.send_checks(draft, NOW, self.groups.is_alive, 1_000, groups=attended)
         checked = [entry.group for entry in draft.checks]
         draft.abandon()
         self.time.seconds += 0.25

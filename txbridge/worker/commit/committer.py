@@ -154,7 +154,7 @@ class Committer:
     def _checkpoint(self, draft: Draft) -> Checkpoint:
         queue, last = self._state.queue, self._state.checkpoint
         # From where OP must be replayed never moves back: what a higher watermark needs is less.
-        op = max(queue.replay_op, last.op)
+        op = max(queue.ops.start, last.op)
         if draft.watermark >= max(queue.read_position, last.read or 0):
             # Everything read, here or by a predecessor, is finished or parked: no OP record up to here names anything
             # that is still needed.
@@ -166,7 +166,7 @@ class Committer:
             topics=last.topics,
             # What the predecessor has read stays so, though it is read anew.
             read=max(queue.read_position, last.read or 0),
-            ops=queue.ops_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
+            ops=queue.ops.count_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
             recent=self._recent(),
             entry=draft.next_entry,
             marks=self._half.marks(),
@@ -183,7 +183,7 @@ class Committer:
     def _apply(self, contents: Contents, receipt: Receipt) -> None:
         state, draft = self._state, contents.draft
         for op_offset, half_offsets in receipt.ops:
-            state.queue.note_op(op_offset, half_offsets)
+            state.queue.ops.note(op_offset, half_offsets)
         draft.apply(self._clock.now_at_latest())
         self._half.settle()
         assert receipt.checkpoint is not None
