@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 from confluent_kafka import KafkaError
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from txbridge.deadline import Deadline
-from txbridge.doctor.admin_schemas import ApiKey, DescribeProducers, DescribeQuorum, DescribeTransactions
+from txbridge.doctor.admin_schemas import DescribeProducers, DescribeQuorum, DescribeTransactions
 from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.aiokafka_security import credentials
+from txbridge.kafka.broker_features import ApiKey, Versions, ask_versions, lacking
 
 _Result = TypeVar("_Result")
 
@@ -73,8 +73,10 @@ class TransactionalProducer:
 class Answers:
     """What was asked beyond librdkafka; an entry that could not be had is an error text instead."""
 
-    #: By broker: "4.x", "3.9", UNTESTED, TOO_OLD, or why the broker did not answer.
+    #: By broker: "4.x", "3.9", UNTESTED or TOO_OLD.
     releases: Mapping[int, str]
+    #: By broker that lacks a request that txbridge needs: which.
+    lacking: Mapping[int, str]
     unreachable: Mapping[int, str]
     #: The controller's clock less ours, ms, and how much that may be wrong; or the error.
     clock: tuple[float, float] | str
@@ -106,7 +108,7 @@ def ask(
         ) from None
 
 
-def release_of(versions: Mapping[int, tuple[int, int]]) -> str:
+def release_of(versions: Versions) -> str:
     """The release of a broker by the requests that it knows: of each the oldest and the newest version."""
     if ApiKey.DESCRIBE_TRANSACTIONS not in versions:
         return TOO_OLD
@@ -133,14 +135,22 @@ class _Client:
         )
         try:
             await self._kafka.bootstrap()
-            releases, unreachable = await self._releases()
+            asked = await ask_versions(self._kafka)
             clock = await self._told(self._clock())
             transactions = {one: await self._transaction(one) for one in transactional_ids}
             may_write = {one: await self._may_write(one) for one in transactional_ids}
             transactional = await self._told(self._transactional(leaders))
         finally:
             await self._kafka.close()
-        return Answers(releases, unreachable, clock, transactions, may_write, transactional)
+        return Answers(
+            releases={node: release_of(known) for node, known in asked.versions.items()},
+            lacking={node: what for node, known in asked.versions.items() if (what := lacking(known))},
+            unreachable=asked.unreachable,
+            clock=clock,
+            transactions=transactions,
+            may_write=may_write,
+            transactional=transactional,
+        )
 
     @staticmethod
     async def _told(question: Coroutine[Any, Any, _Result]) -> _Result | str:
@@ -148,17 +158,6 @@ class _Client:
             return await question
         except _NO_ANSWER as error:
             return _text(error)
-
-    async def _releases(self) -> tuple[dict[int, str], dict[int, str]]:
-        releases, unreachable = {}, {}
-        for broker in self._kafka.cluster.brokers():
-            try:
-                answer = await self._kafka.send(broker.nodeId, ApiVersionRequest())
-            except (kafka_errors.KafkaError, OSError, TimeoutError):
-                unreachable[broker.nodeId] = f"{broker.host}:{broker.port}"
-                continue
-            releases[broker.nodeId] = release_of({key: (least, most) for key, least, most in answer.api_versions})
-        return releases, unreachable
 
     async def _clock(self) -> tuple[float, float]:
         """The leader of the quorum counts itself as caught up *now*, by its own clock."""

@@ -14,9 +14,8 @@ from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, I
 
 
 class ApiKey(IntEnum):
-    """Kafka's numbers of the kinds of requests that are spoken of here."""
+    """Kafka's numbers of these requests."""
 
-    FETCH = 1
     DESCRIBE_QUORUM = 55
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65

@@ -14,6 +14,7 @@ from txbridge.doctor.cluster_view import Patient
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import NO_RIGHT, Greeting
 from txbridge.kafka.broker_clock import BOUND_MS
+from txbridge.kafka.broker_features import REMEDY
 from txbridge.text import counted
 
 #: Births are by the brokers' clocks, and `txbridge pending` compares them with this machine's. A second is noticed by
@@ -68,6 +69,8 @@ def versions(answers: Answers) -> Iterator[Finding]:
     )
     releases = sorted(set(answers.releases.values()))
     text = f"Kafka {' and '.join(releases) or 'unknown'}; {ours}"
+    for node, what in sorted(answers.lacking.items()):
+        yield problem(Check.VERSIONS, f"broker {node} lacks {what}: workers do not start", REMEDY)
     if TOO_OLD in releases:
         yield problem(Check.VERSIONS, text, "use brokers of Kafka 3.9 or later: older than 3.0 is not supported")
     elif UNTESTED in releases:

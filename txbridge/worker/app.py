@@ -30,6 +30,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.end_record import EndEvent
 from txbridge.core.names import Names
 from txbridge.kafka.aiokafka_security import credentials
+from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
@@ -229,6 +230,7 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings)
     while True:
         try:
             admin.list_topics(timeout=_PROBE_TIMEOUT_S)
+            require_features(settings.librdkafka, settings.bootstrap_servers)
             layout = check_layout(admin, names, transaction_max_age_ms=settings.transaction_max_age)
         except (KafkaException, KafkaUnreachableError) as error:
             if not told:

@@ -40,6 +40,7 @@ def patient(places: list[Place], min_in_sync: str = "2", unclean: str = "false")
 def answers(**changed: object) -> Answers:
     given = {
         "releases": {1: "4.x", 2: "4.x", 3: "4.x"},
+        "lacking": {},
         "unreachable": {},
         "clock": (0.0, 1.0),
         "transactions": {},
@@ -149,6 +150,15 @@ def test_releases_of_kafka() -> None:
     assert (level, text[:20]) == ("problem", "Kafka older than 3.0")
     [(level, text)] = lines(broker_checks.versions(answers(releases={1: "4.x", 2: "3.0 to 3.8"})))
     assert (level, text[:27]) == ("warning", "Kafka 3.0 to 3.8 and 4.x; t")
+
+
+def test_a_broker_that_lacks_a_request_is_a_problem_with_its_name() -> None:
+    found = list(broker_checks.versions(answers(lacking={2: "EndTxn 0 of Kafka 0.11 (found none)"})))
+    assert lines(found)[0] == (
+        "problem",
+        "broker 2 lacks EndTxn 0 of Kafka 0.11 (found none): workers do not start",
+    )
+    assert found[0].do.startswith("use brokers of Apache Kafka 3.9 or later")
 
 
 @pytest.mark.parametrize(

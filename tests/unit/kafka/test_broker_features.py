@@ -1,0 +1,31 @@
+"""What a broker lacks, by what its ApiVersions says."""
+
+from __future__ import annotations
+
+from txbridge.kafka.broker_features import lacking
+
+#: Kafka 4.3.1 and 3.9.2, as they answered: Produce, Fetch, Metadata, InitProducerId, OffsetForLeaderEpoch,
+#: AddPartitionsToTxn, EndTxn, DescribeTransactions.
+OF_4_3 = {0: (0, 13), 1: (4, 18), 3: (0, 13), 22: (0, 6), 23: (2, 4), 24: (0, 5), 26: (0, 5), 65: (0, 0)}
+OF_3_9 = {0: (0, 11), 1: (0, 17), 3: (0, 12), 22: (0, 5), 23: (0, 4), 24: (0, 5), 26: (0, 4), 65: (0, 0)}
+
+
+def test_releases_that_were_run_lack_nothing() -> None:
+    assert (lacking(OF_4_3), lacking(OF_3_9)) == ("", "")
+
+
+def test_kafka_2_5_is_told_what_came_later() -> None:
+    of_2_5 = {0: (0, 8), 1: (0, 11), 3: (0, 9), 22: (0, 3), 23: (0, 3), 24: (0, 1), 26: (0, 1)}
+    assert lacking(of_2_5) == (
+        "Metadata 10 of Kafka 2.8 (ids of topics: one that was recreated is noticed; found 0 to 9), "
+        "DescribeTransactions 0 of Kafka 3.0 (hanging transactions are found; found none)"
+    )
+
+
+def test_a_service_without_transactions_is_told_so() -> None:
+    without = {key: known for key, known in OF_4_3.items() if key not in {22, 24, 26}}
+    assert lacking(without) == (
+        "InitProducerId 0 of Kafka 0.11 (the fence of a partition; found none), "
+        "AddPartitionsToTxn 0 of Kafka 0.11 (Kafka transactions; found none), "
+        "EndTxn 0 of Kafka 0.11 (Kafka transactions; found none)"
+    )
