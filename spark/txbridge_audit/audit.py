@@ -166,7 +166,7 @@ def _audit(source: Source, plan: Plan, ledger_path: str | None, *, with_overview
         if ledger_path is not None:
             source.say("writing the ledger")
             # There was none when we began; what is there now is of an attempt during which a leader changed.
-            parquet.write(source.names, chosen, frames, ledger_path, "overwrite")
+            parquet.write(source.names, chosen, frames, judgement.stray_entries, ledger_path)
         if plain is not None:
             judgement = replace(judgement, counted=judgement.counted + plain.counted)
         return replace(judgement.report(source.names, gathered, plan.selection), overview=told)

@@ -109,11 +109,27 @@ def test_finds_what_was_planted_and_nothing_else(
         if half is not None:
             kinds = {kind for kind, _, _ in evidence(report, half)}
             assert kinds == case.findings | ({case.fate} & set(report.violations.by_kind)), name
-    ledger_says_the_same(spark.read.parquet(folder).collect(), halves)
+    rows = spark.read.parquet(folder).collect()
+    ledger_says_the_same([row for row in rows if row.fate], halves)
+    phantoms = [row for row in rows if not row.fate]
+    assert {tuple(row.violations) for row in phantoms} == {("PHANTOM",)}
+    assert {(row.transaction, row.partition, row.half, *row.delivered[0]) for row in phantoms} == claims(report)
+    assert len(phantoms) == VIOLATIONS["PHANTOM"]
     (summary,) = spark.read.text(f"{folder}/_audit").collect()
     assert json.loads(summary.value) == json.loads(report.to_json())
     with pytest.raises(CouldNotAuditError, match=r"there is a ledger in .* already: give --ledger a new folder"):
         audit(log, spark, ledger_path=folder)
+
+
+def claims(report: AuditReport) -> set[tuple[object, ...]]:
+    """Of each phantom the id, the half coordinates that it claims, and where it is."""
+    found: set[tuple[object, ...]] = set()
+    for entry in report.violations.listed:
+        if entry.kind == "PHANTOM":
+            [copy, *claimed] = entry.evidence
+            half = (claimed[0].partition, claimed[0].offset) if claimed else (None, None)
+            found.add((entry.transaction, *half, copy.topic, copy.partition, copy.offset))
+    return found
 
 
 def ledger_says_the_same(rows: list[Row], halves: dict[str, Half | None]) -> None:

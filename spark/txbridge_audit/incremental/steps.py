@@ -140,7 +140,7 @@ class Increments:
         source.say("writing the state")
         if closing:
             # A step that is made again, because it did not come to its end, writes to where it has written before.
-            parquet.write(source.names, judged, frames, self._store.ledger(number), "overwrite")
+            parquet.write(source.names, judged, frames, new.stray_entries, self._store.ledger(number))
             archive = self._archive(number, judged.where("closed"), packed.where("closed"))
             new = dataclasses.replace(
                 new,

@@ -227,14 +227,15 @@ def checkpoints(raw: DataFrame, names: Names) -> DataFrame:
 
 def parked(raw: DataFrame, names: Names) -> DataFrame:
     """OFFSET, every parked entry of a half message: partition, half, at (offset), stamp, state (null for a tombstone),
-    id, group, checks (sent so far), due (of the next one), resumed (when), error (why it is held).
+    id, group, topic, born, checks (sent so far), due (of the next one), resumed (when), error (why it is held).
 
     `stamp` is the append time; all times are ms.
     """
     rows = _offset_rows(raw, names).where(F.col("half").isNotNull())
     # One by one: a number that is none makes only itself unknown.
     state = F.from_json("value", "state string")["state"]
-    told = ("id string", "group string", "checks bigint", "next bigint", "resumed bigint", "error string")
+    told = ("id string", "group string", "topic string", "born bigint")
+    told += ("checks bigint", "next bigint", "resumed bigint", "error string")
     fields = {field.split()[0]: F.from_json("value", field)[field.split()[0]] for field in told}
     rows = rows.select(
         *("partition", "half", "at", "stamp", state.alias("state"), F.col("value").isNull().alias("is_tombstone")),

@@ -1,5 +1,7 @@
 """The ledger as Parquet: one row per transaction with its fate and its history, for any SQL engine (docs/audit.md).
 
+Violations of no transaction that HALF holds (PHANTOM, EXPIRED) have rows without a fate.
+
 No row holds a transaction id, because knowing all of it is the right to decide an undecided transaction. `transaction`
 is what logs show, and `id_sha256` finds the row for somebody who knows the id.
 """
@@ -7,6 +9,7 @@ is what logs show, and `id_sha256` finds the row for somebody who knows the id.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,14 +20,18 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names, short_id
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental.filesystems import scheme_of
+from txbridge_audit.judge import fates, violations
 from txbridge_audit.judge.mentions import KEY, decisions
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
+from txbridge_audit.report.model import Entry
 
 #: Decisions and copies kept of one transaction, the first ones: a client that repeats itself a million times must not
 #: make one row that no executor can hold. `entries` and `copies` count them all.
 KEPT = 100
+#: The last ms that a timestamp can be for every reader (the year 9999); what a parked entry says may be anything.
+_LAST = 253_402_300_799_999
 #: Beside the data: names that begin with an underscore are passed over by readers of Parquet.
 SUMMARY = "_audit"
 
@@ -57,18 +64,80 @@ def refuse_existing(spark: SparkSession, path: str) -> None:
     raise _existing(path)
 
 
-def write(names: Names, judged: DataFrame, frames: Frames, path: str, mode: str = "append") -> None:
-    """Write the transactions of the judged ledger, partitioned by the day of birth (UTC) and the real topic."""
+def write(names: Names, judged: DataFrame, frames: Frames, entries: Collection[Entry], path: str) -> None:
+    """Write the transactions of the judged ledger, partitioned by the day of birth (UTC) and the real topic.
+
+    Beside them the violations that have no half message: those of EXPIRED among the rows, of PHANTOM in `entries`.
+    """
     rows = judged.where("valid")
     for details in (_ends(names, frames), _copies(frames), _held(frames), _discards(frames)):
         rows = rows.join(details, KEY, "left")
-    rows.select(*_columns()).write.mode(mode).partitionBy("day", "real_topic").parquet(path)
+    rows = rows.select(*_columns())
+    for beside in (_expired(judged, frames), _phantoms(judged.sparkSession, entries)):
+        rows = rows.unionByName(beside, allowMissingColumns=True)
+    rows.write.mode("overwrite").partitionBy("day", "real_topic").parquet(path)
 
 
 def write_summary(spark: SparkSession, text: str, path: str) -> None:
     """Write the JSON form of the report beside the ledger."""
     line = frame(spark, [{"value": text.replace("\n", " ")}], "value: string")
     line.coalesce(1).write.mode("overwrite").text(f"{path}/{SUMMARY}")
+
+
+def _expired(judged: DataFrame, frames: Frames) -> DataFrame:
+    """Messages that are open although HALF no longer holds them, as their parked entries tell."""
+    told = frames.parked.groupBy(*KEY).agg(
+        *(F.max_by(name, "at").alias(f"parked_{name}") for name in ("topic", "born"))
+    )
+    rows = judged.where(F.array_contains("breaches", violations.EXPIRED)).join(told, KEY, "left")
+    own, born = (
+        F.col("last_parked"),
+        F.timestamp_millis(F.when(F.col("parked_born").between(0, _LAST), F.col("parked_born"))),
+    )
+    return rows.select(
+        *(F.col(name) for name in KEY),
+        *_named(own["id"]),
+        own["group"].alias("group"),
+        born.alias("prepared_at"),
+        F.col("breaches").alias("violations"),
+        "findings",
+        "checks_sent",
+        F.to_date(born).alias("day"),
+        F.col("parked_topic").alias("real_topic"),
+    )
+
+
+def _phantoms(spark: SparkSession, entries: Collection[Entry]) -> DataFrame:
+    """Visible records that no half message stands behind, with the coordinates that they claim."""
+    rows = []
+    for entry in entries:
+        if entry.kind == fates.PHANTOM:
+            by_role = {place.role: place for place in entry.evidence}
+            claimed, copy = by_role.get("claims"), by_role["copy"]
+            rows.append(
+                {
+                    "partition": claimed and claimed.partition,
+                    "half": claimed and claimed.offset,
+                    "transaction": entry.transaction,
+                    "violations": [entry.kind],
+                    "findings": [],
+                    "copies": 1,
+                    "delivered": [{"topic": copy.topic, "partition": copy.partition, "offset": copy.offset}],
+                    "real_topic": copy.topic,
+                }
+            )
+    return frame(
+        spark,
+        rows,
+        "partition: int, half: bigint, transaction: string, violations: array<string>, findings: array<string>, "
+        "copies: bigint, delivered: array<struct<topic: string, partition: int, offset: bigint>>, real_topic: string",
+    )
+
+
+def _named(identity: Column) -> tuple[Column, Column]:
+    """What may be shown of a transaction id."""
+    shown = F.substring(identity, 1, len(short_id("0" * 32))).alias("transaction")
+    return shown, F.sha2(identity.cast("binary"), 256).alias("id_sha256")
 
 
 def _or_none(of_many: Column) -> Column:
@@ -84,8 +153,7 @@ def _columns() -> list[Column]:
     winner = F.col("winner")
     return [
         *(F.col(name) for name in KEY),
-        F.substring("id", 1, len(short_id("0" * 32))).alias("transaction"),
-        F.sha2(F.col("id").cast("binary"), 256).alias("id_sha256"),
+        *_named(F.col("id")),
         F.col("group"),
         F.col("fixed_partition").alias("real_partition"),
         _time("born").alias("prepared_at"),

@@ -1,0 +1,55 @@
+"""Rows of the ledger for violations that have no half message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from txbridge_audit.judge import fates, findings, ledger, loss_evidence
+from txbridge_audit.read.context import PartitionFacts
+from txbridge_audit.report import parquet
+from txbridge_audit.report.model import Entry, Place
+
+from tests.support.audit_cases import COMMIT, PLAIN, Half
+from tests.support.audit_memory import Memory
+
+pytestmark = [
+    # py4j closes its sockets to the JVM in finalisers.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def test_expired_and_phantom_have_rows_with_their_coordinates(spark: SparkSession, tmp_path: Path) -> None:
+    log = Memory()
+    delivered = log.half()
+    log.end(delivered, COMMIT)
+    log.deliver(delivered)
+    expired = Half(PLAIN, 1, "E" * 32, "billing", "orders")
+    log.transaction(log.parked(expired, "pending", checks=3, born=1_700_000_000_000))
+    places = (Place("copy", "orders", 0, 9), Place("claims", log.names.half, PLAIN, delivered.offset))
+    phantom = Entry("PHANTOM", "visible", transaction="F" * 8, real_topic="orders", evidence=places)
+    unreadable = Entry("PHANTOM", "visible", real_topic="orders", evidence=(Place("copy", "orders", 1, 4),))
+    other = Entry("HALF_GONE", "gone", real_topic="orders", evidence=(Place("copy", "orders", 1, 5),))
+
+    facts = log.facts(partitions=[PartitionFacts(PLAIN, half_start=0, applied_to=1, low=0, log_start=10)])
+    frames = log.frames(spark)
+    rows = ledger.build(spark, log.names, frames, facts)
+    judged = findings.find(fates.assign(loss_evidence.add(spark, rows, (), ())))
+    parquet.write(log.names, judged, frames, [phantom, other, unreadable], str(tmp_path / "ledger"))
+
+    found = spark.read.parquet(str(tmp_path / "ledger")).collect()
+    [whole] = [row for row in found if row.fate]
+    assert (whole.partition, whole.half, whole.fate) == (PLAIN, delivered.offset, "delivered")
+    beside = {(row.violations[0], row.partition, row.half, row.transaction): row for row in found if not row.fate}
+    assert len(found) == 1 + len(beside)
+    assert set(beside) == {
+        ("EXPIRED", PLAIN, 1, "E" * 8),
+        ("PHANTOM", PLAIN, delivered.offset, "F" * 8),
+        ("PHANTOM", None, None, None),
+    }
+    gone = beside["EXPIRED", PLAIN, 1, "E" * 8]
+    assert (gone.group, gone.real_topic, str(gone.day), gone.checks_sent) == ("billing", "orders", "2023-11-14", 3)
+    claimed = beside["PHANTOM", PLAIN, delivered.offset, "F" * 8]
+    assert ([tuple(place) for place in claimed.delivered], claimed.copies) == ([("orders", 0, 9)], 1)
