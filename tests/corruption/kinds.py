@@ -20,10 +20,12 @@ class Round:
     end: tuple[int, str] | None = None
     #: It states another transaction id than that of the half message.
     forged: bool = False
-    #: Visible copies. Each after the first goes to the next partition.
+    #: Visible copies.
     copies: int = 0
-    #: What is changed in the copies: key, value or header; or a reserved header is added.
+    #: What is changed in the copies: key, value, timestamp or header; or a reserved header is added.
     altered: str | None = None
+    #: The copies are not where their key belongs.
+    misplaced: bool = False
     #: Copies in a Kafka transaction of its own that is aborted, before.
     aborted: int = 0
     #: Outcome named in OP; a discard also writes its discard record.
@@ -157,7 +159,7 @@ CORRUPT = (
             Round(end=(COMMIT, "client"), copies=1, altered=what, op="commit"),
             says=("ALTERED",),
         )
-        for what in ("key", "value", "header", "reserved header")
+        for what in ("key", "value", "timestamp", "header", "reserved header")
     ),
     _kind(
         "in another partition",
@@ -165,6 +167,12 @@ CORRUPT = (
         Round(end=(COMMIT, "client"), copies=1, op="commit"),
         says=("MISPLACED",),
         REAL_QID="7",
+    ),
+    _kind(
+        "in another partition than its key belongs to",
+        "delivered",
+        Round(end=(COMMIT, "client"), copies=1, misplaced=True, op="commit"),
+        says=("MISPLACED",),
     ),
     _kind("out of checks", "pending", Round(parked=("pending", {"checks": 15, "next": 1})), says=("STUCK",)),
     _kind(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,9 @@ class _Transaction:
     half: int
     group: str
     topic: str
+    key: bytes
+    #: Timestamp that the user has set, ms.
+    dated: int
 
 
 class Writer:
@@ -62,7 +66,7 @@ class Writer:
         """`between` is called after each Kafka transaction, one of which holds a round of `batch` transactions."""
         self.names, self.truth, self._servers = Names(namespace), Truth(), servers
         self._size, self._between = batch, between
-        self._random = Random(seed)
+        self._random, self._now = Random(seed), time.time_ns() // 1_000_000
         self._admin = AdminClient(quiet(servers))
         self.topics = [f"{namespace}.orders", f"{namespace}.payments"]
         #: Half messages to here are old: retention has removed the beginning of this topic.
@@ -166,11 +170,16 @@ class Writer:
         return self._random.randbytes(16).hex().upper()
 
     def _new(self, partition: int, kind: Kind, topic: str) -> _Transaction:
-        one = _Transaction(kind, self._id(), self._half[partition], self._random.choice(_GROUPS), topic)
+        identity = self._id()
+        # Of a key that belongs to partition 0 nothing explains a copy in partition 1.
+        key = b"foobar" if any(step.misplaced for step in kind.rounds) else identity[:4].encode()
+        dated = self._now - self._random.randrange(60_000)
+        one = _Transaction(kind, identity, self._half[partition], self._random.choice(_GROUPS), topic, key, dated)
         self._half[partition] += 1
         ours = {"TXB_V": "1", "TRAN_MSG": "true", "REAL_TOPIC": topic, "PGROUP": one.group, "UNIQ_KEY": one.id}
+        ours["BORN_TIMESTAMP"] = str(dated)
         headers = [*self._user_headers(one), *_encoded(ours | dict(kind.half))]
-        self._produce(self._plain, self.names.half, _VALUE, one.id[:4].encode(), partition, headers)
+        self._produce(self._plain, self.names.half, _VALUE, key, partition, headers)
         self.truth.fates[kind.fate] += 1
         told = (kind.fate, *kind.says) if kind.fate.isupper() else kind.says
         self.truth.says.update((what, one.id[:8]) for what in told)
@@ -211,8 +220,8 @@ class Writer:
     def _write(self, partition: int, one: _Transaction, step: Round) -> None:
         """Everything of a round but END and OP."""
         names, where = self.names, f"{partition}:{one.half}"
-        for number in range(step.copies):
-            self._copy(partition, one, step, number)
+        for _ in range(step.copies):
+            self._copy(partition, one, step)
         if step.op == "discard":
             ours = {"UNIQ_KEY": one.id, "TRANSACTION_CHECK_TIMES": "15", "TXB_HALF": where}
             ours |= {"TXB_END": str(self._end[partition]), "TXB_REASON": "MAX_CHECKS"}
@@ -233,19 +242,21 @@ class Writer:
             ours |= {"TXB_END": str(self._end[partition])}
             self._produce(self._worker, names.check(one.group), _VALUE, None, 0, _encoded(ours))
 
-    def _copy(self, partition: int, one: _Transaction, step: Round, number: int) -> None:
-        key, value, users = one.id[:4].encode(), _VALUE, self._user_headers(one)
+    def _copy(self, partition: int, one: _Transaction, step: Round) -> None:
+        key, value, users, dated = one.key, _VALUE, self._user_headers(one), one.dated
         if step.altered == "key":
             key += b"."
         elif step.altered == "value":
             value = value[:-1] + b"\x01"
+        elif step.altered == "timestamp":
+            dated += 1
         elif step.altered == "header":
             users = [("trace", b"another")]
         elif step.altered == "reserved header":
             users = [*users, ("TXB_FOO", b"1")]
         ours = _encoded({"UNIQ_KEY": one.id, "TXB_HALF": f"{partition}:{one.half}"})
-        where = (int(one.id, 16) + number) % PARTITIONS
-        self._produce(self._worker, one.topic, value, key, where, [*users, *ours])
+        where = 1 if step.misplaced else murmur2(one.key) % PARTITIONS
+        self._worker.produce(one.topic, value, key, where, headers=[*users, *ours], timestamp=dated)
 
     @staticmethod
     def _user_headers(one: _Transaction) -> Headers:
@@ -281,6 +292,19 @@ class Writer:
         producer: Producer, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Headers
     ) -> None:
         producer.produce(topic, value, key, partition, headers=headers)
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's hash of a key, without its sign."""
+    factor, word, whole = 0x5BD1E995, 0xFFFFFFFF, len(key) // 4 * 4
+    found = 0x9747B28C ^ len(key)
+    for at in range(0, whole, 4):
+        mixed = int.from_bytes(key[at : at + 4], "little") * factor & word
+        found = found * factor & word ^ (mixed ^ mixed >> 24) * factor & word
+    if key[whole:]:
+        found = (found ^ int.from_bytes(key[whole:], "little")) * factor & word
+    found = (found ^ found >> 13) * factor & word
+    return (found ^ found >> 15) & 0x7FFFFFFF
 
 
 def _encoded(values: dict[str, str]) -> Headers:

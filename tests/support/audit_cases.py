@@ -36,7 +36,11 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    #: That its writer gives it, ms; None: whatever it gets.
+    dated: int | None = None
     at: list[int] = field(default_factory=list, compare=False)
+    #: Timestamp that it has got, ms; known once it is written.
+    stamped: list[int] = field(default_factory=list, compare=False)
 
     @property
     def offset(self) -> int:
@@ -52,6 +56,9 @@ class Half:
     id: str
     group: str
     topic: str
+    #: Timestamp of what is delivered.
+    dated: int | None = None
+    key: bytes = b"key"
 
     def entry(self, decision: int, *, transaction_id: str | None = None, rest: str = "") -> str:
         return f"{self.offset},{transaction_id or self.id},{decision}{rest}"
@@ -63,6 +70,9 @@ def headers(**values: str | None) -> Headers:
 
 class Log(ABC):
     """Everything that is ever written, in the words of the protocol."""
+
+    #: A time a while ago, ms: retention does not take for old what is dated so.
+    recently: int
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -86,7 +96,14 @@ class Log(ABC):
     def aborted(self, *records: Record) -> None:
         """A Kafka transaction that is aborted: nobody may see these."""
 
-    def half(self, topic: str = ORDERS, partition: int = PLAIN, group: str = "billing", **changed: str | None) -> Half:
+    def half(
+        self,
+        topic: str = ORDERS,
+        partition: int = PLAIN,
+        group: str = "billing",
+        key: bytes = b"key",
+        **changed: str | None,
+    ) -> Half:
         topic, transaction_id = self.real(topic), secrets.token_hex(16).upper()
         ours = {
             "TXB_V": "1",
@@ -98,12 +115,14 @@ class Log(ABC):
         record = Record(
             self.names.half,
             partition,
-            b"key",
+            key,
             b"\xff\x00 the user's bytes",
             [("trace", b"1"), ("trace", None), *headers(**ours)],
         )
         self.write(record)
-        return Half(partition, record.offset, transaction_id, group, topic)
+        given = changed.get("BORN_TIMESTAMP") or ""
+        dated = int(given) if given.isdigit() and int(given) else record.stamped[0]
+        return Half(partition, record.offset, transaction_id, group, topic, dated, key)
 
     def end_record(self, value: bytes | None, partition: int = PLAIN, **changed: str | None) -> int:
         ours: dict[str, str | None] = {"TXB_V": "1", "PGROUP": "billing", "SOURCE": "client"}
@@ -124,7 +143,8 @@ class Log(ABC):
     def copy(self, half: Half, topic: str | None = None, partition: int = 0, **changed: str | None) -> Record:
         ours = {"UNIQ_KEY": half.id, "TXB_HALF": f"{half.partition}:{half.offset}"} | changed
         told = [("trace", b"1"), ("trace", None), *headers(**ours)]
-        return Record(self.real(topic or half.topic), partition, b"key", b"\xff\x00 the user's bytes", told)
+        where = self.real(topic or half.topic)
+        return Record(where, partition, half.key, b"\xff\x00 the user's bytes", told, half.dated)
 
     def check(self, half: Half, end: int, times: int = 1, **changed: str | None) -> Record:
         """A check request that was decided when every END below `end` had been applied."""
@@ -890,6 +910,86 @@ def delivered_to_another_partition_than_asked_for(log: Log) -> Half:
     log.end(half, COMMIT)
     log.deliver(half)
     return half
+
+
+@case("delivered")
+def delivered_to_the_partition_of_its_key(log: Log) -> Half:
+    """Kafka's hash of `key` is 1067546281."""
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half, partition=1), log.op("commit", half))
+    return half
+
+
+@case("delivered")
+def delivered_where_its_key_went_when_the_topic_had_one_partition(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half, partition=0), log.op("commit", half))
+    return half
+
+
+@case("delivered")
+def delivered_anywhere_without_a_key(log: Log) -> Half:
+    half = log.half(key=b"")
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half, partition=1), log.op("commit", half))
+    return half
+
+
+@case("delivered", "MISPLACED")
+def delivered_to_another_partition_than_that_of_its_key(log: Log) -> Half:
+    """Kafka's hash of `foobar` is 1357151166."""
+    half = log.half(key=b"foobar")
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half, partition=1), log.op("commit", half))
+    return half
+
+
+@case("delivered")
+def delivered_to_the_partition_asked_for_whatever_its_key_says(log: Log) -> Half:
+    half = log.half(key=b"foobar", REAL_QID="1")
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half, partition=1), log.op("commit", half))
+    return half
+
+
+@case("delivered")
+def delivered_with_the_timestamp_of_the_user(log: Log) -> Half:
+    half = log.half(BORN_TIMESTAMP=str(log.recently))
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("delivered")
+def timestamp_0_counts_as_absent(log: Log) -> Half:
+    half = log.half(BORN_TIMESTAMP="0")
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("delivered", "ALTERED")
+def altered_key_belongs_elsewhere(log: Log) -> Half:
+    """The copy is where the key of the half message belongs; that it has another one is one violation, not two."""
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(replace(log.copy(half, partition=1), key=b"foobar"), log.op("commit", half))
+    return half
+
+
+@case("delivered", "ALTERED")
+def altered_timestamp_of_the_user(log: Log) -> Half:
+    half = log.half(BORN_TIMESTAMP=str(log.recently))
+    log.end(half, COMMIT)
+    log.transaction(replace(log.copy(half), dated=log.recently + 1), log.op("commit", half))
+    return half
+
+
+@case("delivered", "ALTERED")
+def altered_timestamp(log: Log) -> Half:
+    return altered(log, lambda copy: replace(copy, dated=log.recently))
 
 
 @case("delivered", "CHECKED_AFTER_DECISION")

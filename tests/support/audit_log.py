@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from pathlib import Path
 
 import txbridge_audit
@@ -31,8 +32,8 @@ VIOLATIONS = {
     "LEAKED": 8,
     "PHANTOM": 6,
     "WRONG_WINNER": 3,
-    "ALTERED": 12,
-    "MISPLACED": 1,
+    "ALTERED": 15,
+    "MISPLACED": 2,
     "STUCK": 1,
     "EXPIRED": 0,
     "CHECKED_AFTER_DECISION": 2,
@@ -50,6 +51,7 @@ class KafkaLog(Log):
     def __init__(self, servers: str, partitions: int = PARTITIONS, replicas: int = 1) -> None:
         super().__init__(Names(f"audit{secrets.token_hex(3)}"))
         self.servers = servers
+        self.recently = time.time_ns() // 1_000_000 - 60_000
         self.admin = AdminClient(quiet(servers))
         names = self.names
         stamped = {"message.timestamp.type": "LogAppendTime"}
@@ -122,6 +124,7 @@ class KafkaLog(Log):
             offset = message.offset()
             assert offset is not None
             record.at.append(offset)
+            record.stamped.append(message.timestamp()[1])
 
         producer.produce(
             record.topic,
@@ -129,6 +132,8 @@ class KafkaLog(Log):
             key=record.key,
             partition=record.partition,
             headers=record.headers,
+            # 0: now.
+            timestamp=record.dated or 0,
             on_delivery=written,
         )
 

@@ -30,12 +30,14 @@ class Memory(Log):
 
     def __init__(self) -> None:
         super().__init__(Names("unit"))
+        self.recently = BORN - 60_000
         self.records: list[Record] = []
         self._next: Counter[TopicPartition] = Counter()
 
     def write(self, record: Record) -> None:
         key = (record.topic, record.partition)
         record.at.append(self._next[key])
+        record.stamped.append(BORN if record.dated is None else record.dated)
         self._next[key] += 1
         self.records.append(record)
 
@@ -56,7 +58,8 @@ class Memory(Log):
                 "topic": record.topic,
                 "partition": record.partition,
                 "offset": record.offset,
-                "timestamp": dt.datetime.fromtimestamp(BORN / 1000, tz=dt.UTC).isoformat(),
+                "timestamp": dt.datetime.fromtimestamp(record.stamped[0] / 1000, tz=dt.UTC).isoformat(),
+                "timestampType": int(record.dated is None),
                 "key": encoded(record.key),
                 "value": encoded(record.value),
                 "headers": [{"key": name, "value": encoded(value)} for name, value in record.headers],
@@ -78,7 +81,7 @@ class Memory(Log):
             outcomes=decode.outcomes(decode.op_records(self.frame(spark, names.op))),
             parked=decode.parked(self.frame(spark, names.offset), names),
             discards=decode.discards(self.frame(spark, names.discard)),
-            copies=decode.copies(self.frame(spark, *real)),
+            copies=decode.copies(self.frame(spark, *real), {ORDERS: 2, FORWARDED: 1, COMPACTED: 1}),
             checks=decode.checks(self.frame(spark, names.check("billing"))),
         )
 

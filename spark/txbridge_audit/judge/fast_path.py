@@ -150,6 +150,7 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
             end=F.xxhash64("id", "group"),
             delivered=F.xxhash64("id", "real_topic", "content"),
             place=F.col("fixed_partition"),
+            dated=F.col("dated"),
         ),
         _row(
             mentions.decisions(names, frames),
@@ -163,6 +164,8 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
             delivered=F.xxhash64("id", "topic", "content"),
             copy_at=F.col("copy_at"),
             place=F.col("copy_partition"),
+            by_key=F.col("by_key"),
+            dated=F.col("dated"),
             topic=F.xxhash64("topic"),
         ),
         _row(frames.parked, odd),
@@ -187,8 +190,8 @@ def _row(rows: DataFrame, bits: Column, **given: Column) -> DataFrame:
     return rows.select(
         *_coordinates(),
         F.coalesce(bits, F.lit(_ODD)).cast("bigint").alias("bits"),
-        *(number(name) for name in ("end", "delivered", "op_at", "copy_at", "topic")),
-        number("place", "int"),
+        *(number(name) for name in ("end", "delivered", "op_at", "copy_at", "topic", "dated")),
+        *(number(name, "int") for name in ("place", "by_key")),
     )
 
 
@@ -214,12 +217,18 @@ def _summed(told: DataFrame) -> DataFrame:
             *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
             # The one that the half message asks for, if it does, and that of the copy.
             F.min("place").alias("least_place"),
+            F.count("place").alias("places"),
+            F.max("by_key").alias("by_key"),
+            # Of the half message and, if the worker gave it, of the copy.
+            F.max("dated").alias("dated"),
+            F.min("dated").alias("least_dated"),
         )
     )
     story = F.col("bits").bitwiseAND((1 << _LACKING) - 1).bitwiseAND(~_BESIDE)
     # As many records as bits: each of them occurs once.
     delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & (F.col("delivered") == 0)
-    delivered &= F.col("place") == F.col("least_place")
+    delivered &= (F.col("place") == F.col("least_place")) & (F.col("by_key").isNull() | (F.col("places") > 1))
+    delivered &= F.col("dated") == F.col("least_dated")
     rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count())
     plain = (F.col("end") == 0) & (delivered | rolled_back)
     return summed.select(

@@ -34,6 +34,7 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
         F.col("fault").isNull().alias("well_formed"),
         *(F.when(F.col("fault").isNull(), F.col(name)).alias(f"own_{name}") for name in ("id", "group", "real_topic")),
         F.col("content").alias("own_content"),
+        F.col("dated").alias("own_dated"),
         F.col("fixed_partition").alias("own_fixed_partition"),
         "discard_checks",
         *("discards", "discard_ends", "discarded_at"),
@@ -105,12 +106,17 @@ def _sum(mentions: DataFrame) -> DataFrame:
     entry = F.struct(F.col("at").alias("end_at"), "line", "decision", F.col("name").alias("source"), "stamp")
     home = right_id & (F.col("name") == F.col("own_real_topic"))
     own = (
-        *("born", "own_id", "own_group", "own_real_topic", "own_content", "own_fixed_partition", "well_formed"),
+        *("born", "own_id", "own_group", "own_real_topic", "own_content", "own_dated", "own_fixed_partition"),
+        "well_formed",
         *("discards", "discard_ends", "discarded_at", "discard_checks"),
     )
     copied = F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset"))
-    altered = of(COPY, home & (F.col("number") != F.col("own_content")))
-    misplaced = of(COPY, home & (F.col("place") != F.col("own_fixed_partition")))
+    redated = F.coalesce(F.col("stamp") != F.col("own_dated"), F.lit(False))
+    altered = of(COPY, home & ((F.col("number") != F.col("own_content")) | redated))
+    # A partition that the user fixed wins over the key. A key that was altered is not the one that says where.
+    by_key = F.col("line").isNotNull() & (F.col("number") == F.col("own_content"))
+    elsewhere = F.coalesce(F.col("place") != F.col("own_fixed_partition"), by_key)
+    misplaced = of(COPY, home & elsewhere)
     asked = F.struct(
         F.col("number").alias("end_position"), F.col("name").alias("topic"), place, F.col("at").alias("offset")
     )

@@ -28,7 +28,7 @@ _MENTION = (
     "kind: int, partition: int, half: bigint, "
     # Offset of the record. COPY, CHECK: and its partition.
     "at: bigint, place: int, "
-    # END: line in the record, decision.
+    # END: line in the record, decision. COPY: the partition that its key asks for, if that is another one.
     "line: int, decision: int, "
     # END: source. OP: outcome. COPY, CHECK: topic. PARKED: state, null for a tombstone.
     "name: string, "
@@ -40,7 +40,7 @@ _MENTION = (
     "checks: bigint, "
     # COPY: hash of what was delivered. CHECK: its END position. PARKED: when the next check is due, ms.
     "number: bigint, "
-    # END, OP: append time, ms. PARKED: when it was resumed, ms.
+    # END, OP: append time, ms. PARKED: when it was resumed, ms. COPY: its timestamp, ms, if the worker gave it.
     "stamp: bigint"
 )
 
@@ -89,7 +89,9 @@ def all_mentions(
             name="topic",
             id="id",
             before="before",
+            line="by_key",
             number="content",
+            stamp="dated",
         ),
         _as_mentions(
             frames.parked,

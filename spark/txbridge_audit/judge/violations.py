@@ -47,13 +47,14 @@ RULES: tuple[Rule, ...] = (
     # Sound at any cut: what is compared are two records that are there, and equal contents have equal hashes.
     Rule(
         ALTERED,
-        "key, value or a header of a visible copy is not that of the half message",
+        "key, value, timestamp or a header of a visible copy is not that of the half message",
         lambda: _col("valid") & (_col("altered") > 0),
     ),
-    # Sound at any cut: the half message says where, and the copy is elsewhere.
+    # Sound at any cut: the half message says where, and the copy is elsewhere. Where it is the key that says so, no
+    # number of partitions that the topic can have had puts the key where the copy is.
     Rule(
         MISPLACED,
-        "a visible copy is in another partition than REAL_QID says",
+        "a visible copy is in another partition than REAL_QID says, or without it the key",
         lambda: _col("valid") & _col("misplaced_at").isNotNull(),
     ),
     # Sound because clocks may differ by an hour without making anything overdue, and because END, OP and discard are

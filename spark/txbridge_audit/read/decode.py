@@ -8,16 +8,19 @@ the worker has set aside.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core import names as headers
 from txbridge.core.names import SYSTEM_GROUP, Names
+from txbridge_audit.read import murmur2
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 MAX_ENTRIES = 1_000
+#: Of a record whose timestamp its writer gave; else the broker gave its own (`message.timestamp.type`).
+_GIVEN_TIME = 0
 
 _GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
 _TOPIC = r"\A[A-Za-z0-9._-]{1,249}\z"
@@ -31,9 +34,10 @@ _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
 
 
 def halves(raw: DataFrame) -> DataFrame:
-    """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, content, fault.
+    """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, content, dated, fault.
 
-    `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers.
+    `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers;
+    `dated` is the timestamp of what is delivered (ms).
     """
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
@@ -62,6 +66,7 @@ def halves(raw: DataFrame) -> DataFrame:
         "real_topic",
         fixed.try_cast("int").alias("fixed_partition"),
         "content",
+        F.coalesce(F.nullif(stamp.try_cast("bigint"), F.lit(0)), "born").alias("dated"),
         fault.alias("fault"),
     )
 
@@ -234,8 +239,10 @@ def parked(raw: DataFrame, names: Names) -> DataFrame:
     rows = _offset_rows(raw, names).where(F.col("half").isNotNull())
     # One by one: a number that is none makes only itself unknown.
     state = F.from_json("value", "state string")["state"]
-    told = ("id string", "group string", "topic string", "born bigint")
-    told += ("checks bigint", "next bigint", "resumed bigint", "error string")
+    told = (
+        *("id string", "group string", "topic string", "born bigint"),
+        *("checks bigint", "next bigint", "resumed bigint", "error string"),
+    )
     fields = {field.split()[0]: F.from_json("value", field)[field.split()[0]] for field in told}
     rows = rows.select(
         *("partition", "half", "at", "stamp", state.alias("state"), F.col("value").isNull().alias("is_tombstone")),
@@ -290,11 +297,13 @@ def discards(raw: DataFrame) -> DataFrame:
     return rows.where(F.col("partition").isNotNull() & F.col("source_offset").isNotNull())
 
 
-def copies(raw: DataFrame) -> DataFrame:
-    """Real topics: records that carry TXB_HALF; the rest is other people's.
+def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
+    """Real topics: records that carry TXB_HALF; the rest is other people's. `partitions` says how many a topic has.
 
     topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id, content (a
-    hash of the user's key, value and headers; a header that is ours and should not be there counts as the user's).
+    hash of the user's key, value and headers; a header that is ours and should not be there counts as the user's),
+    dated (its timestamp, ms; null when the broker gives its own), by_key (the partition that its key asks for, if it is
+    in one where the key was never put; else null).
     """
     # The worker adds these two, each once.
     added = (headers.UNIQ_KEY, headers.HALF_COORDINATES)
@@ -307,6 +316,8 @@ def copies(raw: DataFrame) -> DataFrame:
         _text(headers.HALF_COORDINATES).alias("where"),
         _text(headers.UNIQ_KEY).alias("id"),
         _content(users, F.size("headers") - F.size(users) - len(added)),
+        F.when(F.col("timestampType") == _GIVEN_TIME, F.unix_millis("timestamp")).alias("dated"),
+        F.when(F.length("key") > 0, murmur2.hashed(F.col("key"))).alias("hash"),
     )
     return named.select(
         "topic",
@@ -316,7 +327,23 @@ def copies(raw: DataFrame) -> DataFrame:
         F.regexp_extract("where", _COORDINATES, 2).try_cast("bigint").alias("half"),
         "id",
         "content",
+        "dated",
+        _where_the_key_goes(partitions).alias("by_key"),
     )
+
+
+def _where_the_key_goes(partitions: Mapping[str, int]) -> Column:
+    """See `copies`. A topic may have had fewer partitions before: each number that the record leaves possible counts.
+
+    Nearly always today's number explains it, and the others are not looked at.
+    """
+    if not partitions:
+        return F.lit(None).cast("int")
+    place, number = F.col("copy_partition"), F.col("hash")
+    pairs = (F.lit(part) for topic, count in sorted(partitions.items()) for part in (topic, count))
+    today = F.try_element_at(F.create_map(*pairs), "topic")
+    once = F.exists(F.sequence(place + 1, today), lambda count: number % count == place)
+    return F.when((place < today) & (number % today != place) & ~once, (number % today).cast("int"))
 
 
 def checks(raw: DataFrame) -> DataFrame:

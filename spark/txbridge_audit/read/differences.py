@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaException, Message, TopicPartition
 
 from txbridge.core import names
 from txbridge_audit.read.kafka_config import KafkaSettings
@@ -47,7 +47,15 @@ def _told(half: Message | None, copy: Message | None) -> str:
     if half is None or copy is None:
         return ""
     given, there = ((one.key(), one.value(), _headers(one)) for one in (half, copy))
-    return ", ".join(differing(given, there))
+    return ", ".join([*differing(given, there), *(["timestamp"] if _redated(half, copy) else [])])
+
+
+def _redated(half: Message, copy: Message) -> bool:
+    """Whether the copy has another timestamp than the half message asks for; a topic may give every record its own."""
+    asked = next((value for name, value in reversed(_headers(half)) if name == names.BORN_TIMESTAMP), None)
+    born = int(asked) if asked is not None and asked.isdigit() else 0
+    kind, dated = copy.timestamp()
+    return kind == TIMESTAMP_CREATE_TIME and dated != (born or half.timestamp()[1])
 
 
 def _headers(message: Message) -> Headers:

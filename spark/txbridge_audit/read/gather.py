@@ -7,6 +7,7 @@ a selection asks for.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -184,7 +185,9 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
             outcomes=decode.outcomes(op_records),
             parked=parked,
             discards=discards,
-            copies=decode.copies(source.read(real_first, after.ends, READ_COMMITTED)),
+            copies=decode.copies(
+                source.read(real_first, after.ends, READ_COMMITTED), Counter(topic for topic, _ in real)
+            ),
             checks=decode.checks(source.read(check_first, check, READ_COMMITTED, may_vanish=True)),
         ),
         facts=Facts(

@@ -18,10 +18,10 @@ from txbridge_audit.read.spark_session import Progress
 
 #: Columns of every raw frame: those of Spark's Kafka source that are used.
 RAW_FIELDS = (
-    "topic: string, partition: int, offset: bigint, timestamp: timestamp, key: binary, value: binary, "
-    "headers: array<struct<key: string, value: binary>>"
+    "topic: string, partition: int, offset: bigint, timestamp: timestamp, timestampType: int, "
+    "key: binary, value: binary, headers: array<struct<key: string, value: binary>>"
 )
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 
 #: Spark's poll, ms: a task fails when no record came for so long although its range is not read to its end. That has to
 #: outlast a broker on a machine that is far too busy; the two minutes of the default would hide a dead one for long.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from random import Random
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge import findings, ledger, loss_evidence, mentions, orphans, reach, summary
-from txbridge_audit.read import decode
+from txbridge_audit.read import decode, literals, murmur2
 from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.cuts import TopicPartition
 
+from tests.corruption import writer
 from tests.support.audit_cases import (
     ABSENT,
     CASES,
@@ -555,3 +558,25 @@ def test_a_rule_that_judges_nothing_is_blind(spark: SparkSession) -> None:
     assert reach.blind(judged.counted.reach) == ["CHECKED_AFTER_DECISION", "LEAKED", "WRONG_WINNER"]
     _, whole = without(log, "none")
     assert reach.blind(Judged(spark, log, whole).counted.reach) == []
+
+
+def test_a_key_is_hashed_as_kafkas_java_producer_does(spark: SparkSession) -> None:
+    """The first ones are those of Kafka's own UtilsTest (without the sign), the others are of its Python twin."""
+    known = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    rng = Random(5)
+    others = [rng.randbytes(size) for size in range(1, 40)]
+    keys = [*known, *others]
+    rows = [{"key": base64.b64encode(key).decode()} for key in keys]
+    found = (
+        literals.frame(spark, rows, "key: binary").select("key", murmur2.hashed(F.col("key")).alias("hash")).collect()
+    )
+    assert {bytes(row.key): row.hash for row in found} == (
+        {key: value & 0x7FFFFFFF for key, value in known.items()} | {key: writer.murmur2(key) for key in others}
+    )
