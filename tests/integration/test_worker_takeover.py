@@ -226,6 +226,32 @@ def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest
     refused.stop()
 
 
+def test_p3_a_takeover_refuses_an_offset_topic_that_has_lost_its_tail(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the older checkpoint on END would be applied again, and what OP names behind it be delivered again."""
+    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
+    topic = bridge.create_topic("real")
+    with bridge.local_owner():
+        bridge.decide(bridge.prepare(topic, b"first", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"first"])
+    record = {"key": bridge.names.checkpoint_key(0), "headers": offset_headers(), "partition": 0}
+    older = json.dumps(bridge.checkpoint(0)).encode()
+    with bridge.local_owner():
+        bridge.decide(bridge.prepare(topic, b"second", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"second"])
+    newer = json.dumps(bridge.checkpoint(0)).encode()
+    bridge.produce(bridge.names.offset, value=older, **record)
+    refused = bridge.local_owner(0)
+    refused.wait_error(f"{bridge.names.offset}[0] has lost its last records", "names half offset 1")
+    assert bridge.visible(topic) == {b"first": 1, b"second": 1}
+    # Once it is restored, it goes on by itself.
+    bridge.produce(bridge.names.offset, value=newer, **record)
+    refused.wait_serving()
+    refused.stop()
+    assert bridge.visible(topic) == {b"first": 1, b"second": 1}
+
+
 @pytest.mark.parametrize("short", ["half", "end", "op"])
 def test_a_takeover_refuses_a_topic_that_was_created_anew(used: Bridge, short: str) -> None:
     topic = getattr(used.names, short)

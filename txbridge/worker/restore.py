@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from confluent_kafka import Message
 
@@ -123,7 +123,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         had_parked = bool(offset_topic.parked)
         queue.restore_parked(offset_topic.parked)
         op_from = max(checkpoint.op, bounds["op"][0])
-        replayed = _replay_op(context, partition, queue, op_from, checkpoint, half_known, stopping)
+        known = Known(read=half_known, end=bounds["half"][1])
+        replayed = _replay_op(context, partition, queue, op_from, checkpoint, known, stopping)
         if offset_topic.checkpoint is None and (replayed or had_parked or bounds["op"][0] > 0):
             _refuse_lost_checkpoint(context, partition, stopping)
         state = PartitionState(
@@ -230,18 +231,32 @@ def _bounds(context: PartitionContext, topic: str, partition: int) -> tuple[int,
         reader.close()
 
 
+class Known(NamedTuple):
+    """How far HALF goes."""
+
+    #: It was read up to here.
+    read: int
+    #: It has records up to here.
+    end: int
+
+
+class OfLaterCheckpointError(Exception):
+    """An OP record about a half message that is there, and that was not read yet as the checkpoint has it."""
+
+
 def _replay_op(
     context: PartitionContext,
     partition: int,
     queue: HalfQueue,
     start: int,
     checkpoint: Checkpoint,
-    half_read: int,
+    half: Known,
     stopping: Callable[[], bool],
 ) -> int:
     """Take in OP from `start` to its end; returns how many records of ours there were.
 
-    Raises TakeOverRefusedError when there are fewer than the checkpoint knows of.
+    Raises TakeOverRefusedError when there are fewer than the checkpoint knows of, or one that only a later checkpoint
+    can have known of; FencedError when OFFSET has a later one.
     """
     outside = context.outside
     strangers = _Strangers(context.names.op, partition)
@@ -253,9 +268,11 @@ def _replay_op(
         while True:
             for message in reader.read_to(_bounds(context, context.names.op, partition)[1], stopping):
                 try:
-                    outcome, half_offsets = _read_op(message, half_read, checkpoint)
+                    outcome, half_offsets = _read_op(message, half, checkpoint)
                 except NewerVersionError as error:
                     refuse_newer(context.names.op, partition, offset_of(message), str(error))
+                except OfLaterCheckpointError as error:
+                    _refuse_older_checkpoint(context, partition, checkpoint, f"{offset_of(message)} {error}", stopping)
                 except MalformedRecordError as error:
                     strangers.note(offset_of(message), error)
                 else:
@@ -273,14 +290,14 @@ def _replay_op(
     return count
 
 
-def _read_op(message: Message, half_read: int, checkpoint: Checkpoint) -> tuple[Outcome, list[int]]:
+def _read_op(message: Message, half: Known, checkpoint: Checkpoint) -> tuple[Outcome, list[int]]:
     """Outcome and half offsets. Raises MalformedRecordError also for what would finish a message that is to come."""
     outcome, half_offsets = parse_op(message.value(), headers_of(message))
     half_offsets = checkpoint.meant(offset_of(message), half_offsets)
-    if max(half_offsets, default=-1) >= half_read:
-        raise MalformedRecordError(
-            f"it names half offset {max(half_offsets)}, but HALF was read up to {half_read} only"
-        )
+    last = max(half_offsets, default=-1)
+    if last >= half.read:
+        text = f"it names half offset {last}, but HALF was read up to {half.read} only"
+        raise OfLaterCheckpointError(text) if last < half.end else MalformedRecordError(text)
     return outcome, half_offsets
 
 
@@ -303,6 +320,29 @@ class _Strangers:
         if self._first is not None:
             offset, error = self._first
             _log.error("malformed_record", **self._where, offset=offset, count=self._count, error=error)
+
+
+def _refuse_older_checkpoint(
+    context: PartitionContext, partition: int, checkpoint: Checkpoint, what: str, stopping: Callable[[], bool]
+) -> NoReturn:
+    """OP tells of a Kafka transaction whose checkpoint OFFSET does not have, as everybody says who is asked.
+
+    Whoever went on from the older one would deliver again what is finished. Raises TakeOverRefusedError, FencedError.
+    """
+    names, outside = context.names, context.outside
+    lost = cut_agreement()
+    while read_offset_topic(context, partition, stopping).checkpoint == checkpoint:
+        if lost.note(outside.monotonic()):
+            raise TakeOverRefusedError(
+                f"{names.offset}[{partition}] has lost its last records: {names.op}[{partition}] has one of a later "
+                f"Kafka transaction at offset {what}. Restore the offset topic, or drain and use a new namespace. (If "
+                f"a stranger wrote that record: who has WRITE on {names.op}?)",
+            )
+        wait_to_ask_again(stopping, outside)
+    raise FencedError(
+        f"{names.offset}[{partition}] has a later checkpoint than was read: another worker has written it during this "
+        f"take-over, or a former leader of the partition has answered",
+    )
 
 
 def _refuse_lost_checkpoint(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> NoReturn:

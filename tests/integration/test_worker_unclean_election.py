@@ -1,0 +1,148 @@
+"""A replica that was not in sync becomes the leader: what it lacks was acknowledged, and is gone. Three real brokers.
+
+In one outage all followers are away while records are written, and then the leader. Each namespace allows the unclean
+election on one of its topics, and the last one on none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.harness import COMMIT, Bridge, Prepared, eventually
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.metadata import ask
+from txbridge.kafka.config import producer_config
+
+#: Six processes of Kafka's.
+pytestmark = pytest.mark.long
+
+#: The internal topics that an owner reads, by their short names.
+SHORT = ("half", "end", "op", "offset")
+NONE = "none"
+#: So that writes go on with one broker: what is lost is lost by the election, not refused before.
+CONFIG = {"transaction.state.log.min.isr": "1", "broker.session.timeout.ms": "3000"}
+
+
+@dataclass
+class Damaged:
+    """A namespace after the outage."""
+
+    bridge: Bridge
+    topic: str
+    #: Delivered and open before the followers went away.
+    before: Prepared
+    open_before: Prepared
+    #: Delivered, and open, while they were away.
+    delivered: list[Prepared] = field(default_factory=list)
+
+
+def partitions(kafka: EmbeddedKafka, asked: int) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Leader and replicas in sync, by "topic/number", as this broker knows them."""
+    told = eventually(lambda: ask(int(kafka.brokers[asked - 1].bootstrap_servers.rpartition(":")[2])))
+    return {name: (one.leader, one.in_sync) for name, one in told.partitions.items()}
+
+
+def another_client(bridge: Bridge) -> None:
+    """The former one has numbered what was lost, and is refused; a client that starts now does not notice."""
+    bridge._producer = Producer(producer_config({"bootstrap.servers": bridge.bootstrap_servers}))
+
+
+@pytest.fixture(scope="module")
+def damaged() -> Iterator[dict[str, Damaged]]:
+    with EmbeddedKafka(brokers=3, separate_controllers=True, config=CONFIG) as kafka, ExitStack() as stack:
+        found = {kind: _used(stack, kafka, kind) for kind in (*SHORT, NONE)}
+        kafka.wait_in_sync()
+        first, *followers = kafka.brokers
+        for one in followers:
+            one.kill()
+        eventually(lambda: set(partitions(kafka, 1).values()) == {(1, (1,))}, 60, "the first does not lead all")
+        for one in found.values():
+            with one.bridge.local_owner(park_after=100):
+                one.delivered = one.bridge.prepare_many(one.topic, [b"lost %d" % number for number in range(3)])
+                one.bridge.decide_many(one.delivered, COMMIT)
+                one.bridge.wait_visible(one.topic, [b"lost %d" % number for number in range(3)])
+        first.kill()
+        for one in followers:
+            one.start()
+        allowed = {f"{getattr(found[kind].bridge.names, kind)}/0" for kind in SHORT}
+        eventually(
+            lambda: {name for name, (leader, _) in partitions(kafka, 2).items() if leader in {2, 3}} == allowed,
+            60,
+            lambda: f"not exactly {allowed} have a leader: {partitions(kafka, 2)}",
+        )
+        first.start()
+        kafka.wait_in_sync()
+        for one in found.values():
+            another_client(one.bridge)
+        yield found
+
+
+def _used(stack: ExitStack, kafka: EmbeddedKafka, kind: str) -> Damaged:
+    bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"unclean {kind}", partitions=1))
+    topic = bridge.create_topic("real", partitions=1, min_insync_replicas="1")
+    names = bridge.names
+    for name in (names.half, names.end, names.op, names.offset):
+        bridge.alter_topic(name, min_insync_replicas="1")
+    if kind != NONE:
+        bridge.alter_topic(getattr(names, kind), unclean_leader_election_enable="true")
+    with bridge.local_owner(park_after=100):
+        before = bridge.prepare(topic, b"before")
+        bridge.decide(before, COMMIT)
+        bridge.wait_visible(topic, [b"before"])
+        open_before = bridge.prepare(topic, b"open")
+        eventually(lambda: bridge.parked_states(0) == ["pending"])
+    return Damaged(bridge, topic, before, open_before)
+
+
+def delivered_once(one: Damaged) -> None:
+    assert set(one.bridge.visible(one.topic).values()) == {1}
+
+
+def test_p3_lost_half_messages_that_grew_again_are_noticed(damaged: dict[str, Damaged]) -> None:
+    one = damaged["half"]
+    others = one.bridge.prepare_many(one.topic, [b"other %d" % number for number in range(5)])
+    assert others[0].offset == one.delivered[0].offset
+    refused = one.bridge.local_owner()
+    refused.wait_error(f"holds another record at offset {one.delivered[-1].offset}", "txbridge acknowledge 0")
+    delivered_once(one)
+    refused.stop()
+
+
+def test_p3_lost_decisions_that_grew_again_are_noticed(damaged: dict[str, Damaged]) -> None:
+    one = damaged["end"]
+    for _ in range(3):
+        one.bridge.decide(one.open_before, COMMIT)
+    refused = one.bridge.local_owner()
+    refused.wait_error(one.bridge.names.end, "holds another record at offset", "txbridge acknowledge 0")
+    delivered_once(one)
+    refused.stop()
+
+
+def test_p3_lost_outcomes_are_noticed(damaged: dict[str, Damaged]) -> None:
+    one = damaged["op"]
+    refused = one.bridge.local_owner()
+    refused.wait_error(f"{one.bridge.names.op}[0]", "the log was cut")
+    delivered_once(one)
+    refused.stop()
+
+
+def test_p3_a_lost_checkpoint_is_noticed(damaged: dict[str, Damaged]) -> None:
+    one = damaged["offset"]
+    refused = one.bridge.local_owner()
+    refused.wait_error(f"{one.bridge.names.offset}[0] has lost its last records")
+    delivered_once(one)
+    refused.stop()
+
+
+def test_p2_without_unclean_elections_nothing_is_lost(damaged: dict[str, Damaged]) -> None:
+    one = damaged[NONE]
+    with one.bridge.local_owner():
+        one.bridge.decide(one.open_before, COMMIT)
+        values = [b"before", b"open", *(b"lost %d" % number for number in range(3))]
+        one.bridge.wait_visible(one.topic, values)
+        delivered_once(one)
