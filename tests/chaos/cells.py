@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -27,6 +27,8 @@ _THREADS = 16
 _SESSION_MS = 6_000
 #: Everything that was decided has to be visible after this long without a fault.
 _SETTLE_S = 180.0
+#: For the person who watches.
+_PROGRESS_S = 30.0
 
 
 class ClientProcess:
@@ -203,7 +205,7 @@ def run_cell(
     say: Callable[[str], None] = print,
     *,
     fault_of: Callable[[Run], None] | None = None,
-    on: EmbeddedKafka | None = None,
+    on: AbstractContextManager[EmbeddedKafka] | None = None,
 ) -> CellReport:
     """Traffic, the fault at a third of it, then quiet, then the verdict.
 
@@ -218,11 +220,13 @@ def run_cell(
             since = time.monotonic()
             eventually(lambda: run.decided >= transactions // 3, 300, "the traffic did not come up")
             say(f"{cell}: fault at {run.decided:,} transactions")
+            progress = _Progress(run, transactions, say)
             fault = time.monotonic()
             (fault_of or CELLS[cell])(run)
             fault_s = time.monotonic() - fault
+            say(f"{cell}: fault over after {fault_s:.0f} s")
             eventually(
-                lambda: all((folder / f"{one.name}.done").exists() for one in run.clients),
+                lambda: progress.told() and all((folder / f"{one.name}.done").exists() for one in run.clients),
                 600,
                 "the clients did not finish",
             )
@@ -246,6 +250,21 @@ def run_cell(
             settled_s=round(settled_s, 1),
             violations=violations(decisions, told, watched, final),
         )
+
+
+class _Progress:
+    """Says now and then how much of the traffic is done."""
+
+    def __init__(self, run: Run, transactions: int, say: Callable[[str], None]) -> None:
+        self._run, self._transactions, self._say = run, transactions, say
+        self._next = time.monotonic() + _PROGRESS_S
+
+    def told(self) -> bool:
+        """Always true."""
+        if time.monotonic() >= self._next:
+            self._next += _PROGRESS_S
+            self._say(f"{self._run.decided:,} of {self._transactions:,} transactions")
+        return True
 
 
 def _settle(run: Run, reader: WatchingReader) -> None:

@@ -1,0 +1,117 @@
+"""Several cells, one after the other, each in a process of its own; a run that was interrupted goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+#: What one cell found, or why it has no verdict: `CellReport` as JSON, or {"error": ...}.
+Found = Mapping[str, Any]
+#: Violations of a cell that the report names. Their number is whole.
+NAMED = 20
+_COLUMNS = {
+    "transactions": "transactions",
+    "committed": "committed",
+    "per_second": "a second",
+    "fault_s": "fault, s",
+    "longest_pause_s": "longest pause, s",
+    "settled_s": "settled after, s",
+    "violated": "violations",
+    "load": "load",
+}
+
+
+def run_cells(
+    cells: Sequence[str],
+    transactions: int,
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    fresh: bool = False,
+    run_one: Callable[[str, int, Path], Found] | None = None,
+) -> dict[str, Found]:
+    """Run what has no verdict yet. report.json and report.md are written after each cell.
+
+    Verdicts count of a run with as many transactions that was interrupted; `fresh` forgets them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.json"
+    found = {} if fresh else _interrupted(path, transactions)
+    if kept := [cell for cell in cells if cell in found]:
+        say(f"going on after {', '.join(kept)}; --fresh begins anew")
+    for number, cell in enumerate(cells, 1):
+        if cell in found:
+            continue
+        say(f"--- {cell}: {number} of {len(cells)} ---")
+        started = time.monotonic()
+        found[cell] = {**(run_one or _in_a_process)(cell, transactions, folder / "cell.json"), "load": _load()}
+        say(f"{cell}: {_verdict(found[cell])}, {time.monotonic() - started:.0f} s")
+        done = {name: found[name] for name in found if name in cells}
+        finished = len(done) == len(cells)
+        path.write_text(json.dumps({"transactions": transactions, "finished": finished, "cells": found}, indent=2))
+        (folder / "report.md").write_text(table(found))
+    return {cell: found[cell] for cell in cells}
+
+
+def is_clean(found: Mapping[str, Found]) -> bool:
+    """Whether every cell came to its verdict, and none found a violation."""
+    return all("error" not in one and not one["violated"] for one in found.values())
+
+
+def table(found: Mapping[str, Found]) -> str:
+    """Markdown."""
+    lines = [f"| cell | {' | '.join(_COLUMNS.values())} |", "|" + " --- |" * (len(_COLUMNS) + 1)]
+    for cell, one in found.items():
+        if "error" in one:
+            lines.append(f"| {cell} | no verdict: {one['error']} |" + " |" * (len(_COLUMNS) - 1))
+        else:
+            lines.append(f"| {cell} | {' | '.join(_text(one[name]) for name in _COLUMNS)} |")
+    for cell, one in found.items():
+        lines += ["", f"{cell}:", *(f"- {text}" for text in one["violations"])] if one.get("violations") else []
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
+
+
+def _verdict(found: Found) -> str:
+    if "error" in found:
+        return f"no verdict: {found['error']}"
+    return f"{found['violated']} violations, longest pause {found['longest_pause_s']} s"
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)
+
+
+def _interrupted(path: Path, transactions: int) -> dict[str, Found]:
+    """Verdicts of a run that did not come to its end. A cell without one is run again."""
+    last = json.loads(path.read_text()) if path.exists() else {"finished": True}
+    if last["finished"] or last["transactions"] != transactions:
+        return {}
+    return {cell: one for cell, one in last["cells"].items() if "error" not in one}
+
+
+def _in_a_process(cell: str, transactions: int, report: Path) -> Found:
+    """What dies takes none of the others along."""
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tests.chaos", "--one", cell, "--transactions", str(transactions)]
+    process = subprocess.Popen([*command, "--report", str(report)])
+    try:
+        code = process.wait()
+    except BaseException:
+        # It ends what it has started.
+        process.terminate()
+        process.wait()
+        raise
+    if not report.exists():
+        return {"error": f"it ended with exit code {code}, see above"}
+    found: Found = json.loads(report.read_text())
+    return found
