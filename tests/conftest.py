@@ -40,6 +40,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "own_kafka" in fixtures and _face_of(item) not in {None, FACES[0]}:
             # What happens to a Kafka happens to the client's connection, which the APIs share.
             item.add_marker("long")
+        name = getattr(_face_of(item), "__name__", None)
+        if any(name in mark.args for mark in item.iter_markers("long_for")):
+            item.add_marker("long")
     schedule.arrange(items)
 
 

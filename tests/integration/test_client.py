@@ -76,6 +76,11 @@ def face(request):
 
 
 #: For what depends on how the listener is called.
+#: Not in `make test`: the pipelined API has the blocking one's checks; all of them have one connection.
+of_checks = pytest.mark.long_for("Pipelined")
+of_the_connection = pytest.mark.long_for("Pipelined", "Asyncio")
+#: One more answer that is read by the same line in all of them.
+another_answer = pytest.mark.long_for("Pipelined", "AsyncioPlain")
 every_listener = pytest.mark.parametrize("face", [*FACES, AsyncioPlain], indirect=True, ids=lambda face: face.__name__)
 
 
@@ -203,9 +208,9 @@ def test_tombstone_and_bare_message(bridge, producer_on):
     ("answer", "state", "decision", "remark"),
     [
         (COMMIT, COMMIT, 8, ""),
-        (ROLLBACK, ROLLBACK, 12, ""),
-        (UNKNOWN, UNKNOWN, 0, ""),
-        (None, UNKNOWN, 0, ""),
+        pytest.param(ROLLBACK, ROLLBACK, 12, "", marks=another_answer),
+        pytest.param(UNKNOWN, UNKNOWN, 0, "", marks=another_answer),
+        pytest.param(None, UNKNOWN, 0, "", marks=another_answer),
         (
             ValueError("no account, 50 %\nü"),
             UNKNOWN,
@@ -432,16 +437,22 @@ def test_without_topics_it_does_not_start_and_creates_nothing(face, kafka):
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
+@of_checks
 @every_listener
 @pytest.mark.parametrize(
     ("answer", "decision", "remark"),
     [
         (COMMIT, 8, ""),
-        (ROLLBACK, 12, ""),
-        (UNKNOWN, 0, ""),
-        (None, 0, ""),
+        pytest.param(ROLLBACK, 12, "", marks=another_answer),
+        pytest.param(UNKNOWN, 0, "", marks=another_answer),
+        pytest.param(None, 0, "", marks=another_answer),
         (KeyError("row"), 0, "checkLocalTransactionState Exception: KeyError: 'row'"),
-        (8, 0, "check_local_transaction returned int, not a LocalTransactionState: counted as unknown"),
+        pytest.param(
+            8,
+            0,
+            "check_local_transaction returned int, not a LocalTransactionState: counted as unknown",
+            marks=another_answer,
+        ),
     ],
 )
 def test_what_a_check_is_answered(bridge, producer_on, answer, decision, remark):
@@ -465,6 +476,7 @@ def test_what_a_check_is_answered(bridge, producer_on, answer, decision, remark)
     assert message.born_timestamp == half_of(bridge, result.transaction_id).timestamp()[1]
 
 
+@of_checks
 def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge, producer_on):
     def checked_meanwhile(message, _):
         check_record(bridge, half_of(bridge, message.transaction_id))
@@ -483,6 +495,7 @@ def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge, 
     assert len(listener.checked) == 1
 
 
+@of_checks
 def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, producer_on, caplog):
     listener = Listener()
     with producer_on(bridge, listener) as producer:
@@ -505,6 +518,7 @@ def test_malformed_checks_are_skipped_and_the_next_is_answered(bridge, producer_
     assert "check_thread_error" not in caplog.text
 
 
+@of_checks
 def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge, producer_on):
     first = Listener()
     with producer_on(bridge, first) as producer:
@@ -521,6 +535,7 @@ def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge, produc
     assert sorted(int(entry[4]) for entry in ends(bridge, "check")) == list(range(1, 22))
 
 
+@of_checks
 def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge, producer_on):
     go_on = threading.Event()
     listener = Listener(UNKNOWN, lambda _: go_on.wait(30) and COMMIT)
@@ -537,6 +552,7 @@ def test_no_more_checks_are_read_than_can_be_held_and_none_is_lost(bridge, produ
     assert sorted(int(entry[4]) for entry in ends(bridge, "check")) == list(range(1, 31))
 
 
+@of_the_connection
 def test_members_of_a_group_share_the_checks_and_take_over(bridge, producer_on):
     one, other = Listener(), Listener()
     with producer_on(bridge, one) as first:
@@ -557,6 +573,7 @@ def test_members_of_a_group_share_the_checks_and_take_over(bridge, producer_on):
         eventually(lambda: {int(entry[4]) for entry in ends(bridge, "check")} == set(range(1, before + 11)))
 
 
+@of_checks
 def test_the_group_is_alive_while_the_producer_is(bridge, producer_on):
     group = bridge.names.check("orders")
 
@@ -578,6 +595,7 @@ def own_bridge(own_kafka, request):
         yield bridge
 
 
+@of_the_connection
 def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, request, monkeypatch, caplog):
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
     monkeypatch.setattr(TransactionIds, "new", lambda _: next(ids))
@@ -738,6 +756,7 @@ def test_partitions_added_to_half_are_refused_before_the_local_transaction(bridg
     assert [record.event for record in caplog.records].count("half_partitions_changed") == 1
 
 
+@of_the_connection
 def test_a_real_topic_that_is_missing_is_told_once_and_not_created(face, request, caplog):
     with (
         EmbeddedKafka(config={"auto.create.topics.enable": "true"}) as kafka,
@@ -756,6 +775,7 @@ def test_a_real_topic_that_is_missing_is_told_once_and_not_created(face, request
         assert not {"not.there", "nor.this"} & set(bridge.admin.list_topics(timeout=120).topics)
 
 
+@of_checks
 def test_committed_positions_are_in_the_groups_name(bridge, producer_on):
     group = bridge.names.check("orders")
     with producer_on(bridge, Listener()) as producer:

@@ -54,6 +54,8 @@ COMMANDS = {
 }
 #: Those that are about a cluster, which is given in the environment; the worker waits for it.
 ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "kafka"}]
+#: One for each way to wait for a Kafka: as a process that serves, by requests, by the audit's, and as an operator.
+WAITING = {"worker", "doctor", "audit", "resolve"}
 #: Those that print a report about a namespace in which nothing happened yet.
 REPORTS = ["topics plan", "topics apply", "doctor", "pending"]
 #: Of a process that SIGINT has ended, and of one that has ended because of it, as shells tell it.
@@ -184,7 +186,9 @@ def silent() -> Iterator[tuple[str, threading.Event]]:
 
 
 #: librdkafka waits for ten seconds, and hears no signal meanwhile.
-@pytest.mark.parametrize("command", ON_CLUSTER)
+@pytest.mark.parametrize(
+    "command", [one if one in WAITING else pytest.param(one, marks=pytest.mark.long) for one in ON_CLUSTER]
+)
 def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
     command: str, silent: tuple[str, threading.Event], tmp_path: Path
 ) -> None:

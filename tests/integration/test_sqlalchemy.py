@@ -21,6 +21,14 @@ from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, orders, place
 from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
 
+#: In `make test` each guarantee is shown on one database; tests/unit/connectors has the listener on both.
+long_on_sqlite = pytest.mark.parametrize(
+    "engine", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True
+)
+long_on_postgresql = pytest.mark.parametrize(
+    "engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True
+)
+
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def engine(request, tmp_path):
@@ -59,6 +67,7 @@ def states(engine):
         return list(connection.execute(select(transactions.c.state)).scalars())
 
 
+@long_on_sqlite
 def test_p4_messages_follow_the_rows(bridge, topic, engine):
     """Commit, rollback, and an exception, whose message the worker asks about."""
 
@@ -90,6 +99,7 @@ def test_p4_messages_follow_the_rows(bridge, topic, engine):
     assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 12, 2)}
 
 
+@long_on_sqlite
 @pytest.mark.parametrize(("point", "commits"), [("committed", True), ("commit", False)])
 def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, point, commits):
     """kill -9 between the half message and its END; another process of the group is asked."""
@@ -110,6 +120,7 @@ def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, 
     assert bridge.visible(topic) == ({b"order": 1} if commits else {})
 
 
+@long_on_postgresql
 def test_p5_a_stopped_producer_can_not_commit_what_a_check_rolled_back(bridge, topic, engine):
     """It stands still before its local transaction, and goes on after the message was rolled back."""
     url = engine.url.render_as_string(hide_password=False)
@@ -125,6 +136,7 @@ def test_p5_a_stopped_producer_can_not_commit_what_a_check_rolled_back(bridge, t
     assert bridge.visible(topic) == {}
 
 
+@long_on_postgresql
 def test_p4_messages_follow_the_rows_on_an_event_loop(bridge, topic, engine):
     """AsyncTransactionProducer and an asynchronous engine, with a task that is cancelled in its local transaction."""
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
 from random import Random
+from typing import ClassVar
 
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -71,7 +74,10 @@ def test_damaged_records_are_read_without_an_error_and_those_of_offset_say_nothi
 
 
 class Judged:
-    """The judged ledger of a log, in Python."""
+    """The judged ledger of a log, in Python. What a test does not ask for is not worked out: each is a query."""
+
+    #: Those whose ledger Spark still keeps.
+    kept: ClassVar[list[Judged]] = []
 
     def __init__(
         self,
@@ -81,20 +87,40 @@ class Judged:
         truncated: tuple[TopicPartition, ...] = (),
         others: orphans.OtherNamespaces | None = None,
     ) -> None:
-        frames, names = log.frames(spark, exactly=facts.discards_cut), log.names
-        rows = ledger.build(spark, names, frames, facts).persist()
-        judged = findings.find(verdicts.assign(loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))))
-        self.counted = summary.counts(judged)
-        self.rows = with_closed(judged).collect()
+        self._spark, self._facts, self._others, self._names = spark, facts, others, log.names
+        self._frames = log.frames(spark, exactly=facts.discards_cut)
+        self._ledger = rows = ledger.build(spark, log.names, self._frames, facts).persist()
+        self.kept.append(self)
+        evidence = loss_evidence.add(spark, rows, truncated, loss_evidence.anchors(rows))
+        self._judged = findings.find(verdicts.assign(evidence))
+        self.rows = with_closed(self._judged).collect()
+        self.unreadable = sum(row.bad_ops for row in self.rows)
+
+    @cached_property
+    def counted(self) -> summary.Counts:
+        return summary.counts(self._judged)
+
+    @cached_property
+    def strays(self) -> list[str]:
+        facts = self._facts
         starts = {fact.partition: fact.log_start for fact in facts.partitions}
         read_from = {fact.partition: fact.half_start for fact in facts.partitions}
-        unmatched = orphans.candidates(mentions.copies_before(spark, frames.copies, facts.before), rows)
-        self.strays = [row.kind for row in orphans.label(spark, unmatched, starts, read_from, others).collect()]
-        assert len(self.strays) == sum(row.strays for row in self.rows)
-        odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
-        self.malformed = odd.collect()
-        self.unreadable = sum(row.bad_ops for row in self.rows)
-        rows.unpersist()
+        copies = mentions.copies_before(self._spark, self._frames.copies, facts.before)
+        labelled = orphans.label(self._spark, orphans.candidates(copies, self._ledger), starts, read_from, self._others)
+        found = [row.kind for row in labelled.collect()]
+        assert len(found) == sum(row.strays for row in self.rows)
+        return found
+
+    @cached_property
+    def malformed(self) -> list[Row]:
+        frames, names = self._frames, self._names
+        return findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end).collect()
+
+    @classmethod
+    def let_go(cls) -> None:
+        """Spark forgets the ledgers: it compares each new query with all that it keeps."""
+        while cls.kept:
+            cls.kept.pop()._ledger.unpersist()
 
     def of(self, half: Half) -> Row:
         (row,) = [row for row in self.rows if (row.partition, row.half) == (half.partition, half.offset)]
@@ -102,6 +128,12 @@ class Judged:
 
     def fate(self, half: Half) -> str:
         return str(self.of(half).fate)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> Iterator[None]:
+    yield
+    Judged.let_go()
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +144,10 @@ def planted(spark: SparkSession) -> tuple[dict[str, Half | None], Judged]:
         row.partition: row for row in decode.checkpoints(log.frame(spark, log.names.offset), log.names).collect()
     }
     facts = log.facts(partitions=[PartitionFacts(p, 0, row.applied_to, row.low) for p, row in progress.items()])
-    return halves, Judged(spark, log, facts)
+    judged = Judged(spark, log, facts)
+    assert judged.strays
+    assert judged.malformed
+    return halves, judged
 
 
 @pytest.mark.parametrize("name", [*CASES, *TAIL])
