@@ -29,7 +29,8 @@ from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.admin import Cluster
-from txbridge.topics.plan import PlanOptions, apply
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import PlanOptions
 
 _PARTITIONS = 4
 #: Threads that send one blocking transaction after the other, as the requests of a service would.

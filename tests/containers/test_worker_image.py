@@ -17,7 +17,8 @@ from txbridge.core.names import Names
 from txbridge.kafka.admin import Cluster
 from txbridge.testing import ProcessBackend, Sandbox, TransactionState
 from txbridge.testing.containers import WORKER_IMAGE, ApacheKafkaContainer, ContainerBackend, WorkerContainer
-from txbridge.topics.plan import PlanOptions, apply
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import PlanOptions
 
 
 class Deciding(TransactionListener):

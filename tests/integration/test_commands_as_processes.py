@@ -31,7 +31,8 @@ from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 from txbridge.kafka.admin import Cluster
-from txbridge.topics.plan import PlanOptions, apply
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import PlanOptions
 
 #: Every command, with the arguments that it can not do without. {folder} is one of the test's own. answer-checks,
 #: which wants a database, and rocketmq, which wants a secret, have tests of their own.

@@ -49,7 +49,8 @@ from txbridge.kafka.admin import Cluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.operations import Connection, list_pending, resolve
-from txbridge.topics.plan import Action, PlanOptions, apply
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import Action, PlanOptions
 from txbridge.worker.partition_state import PartitionContext
 
 GROUP = "orders"

@@ -29,7 +29,8 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Cluster
-from txbridge.topics.plan import Action, PlanOptions, apply
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import Action, PlanOptions
 from txbridge.topics.verify import KafkaUnreachableError, LayoutError, check_layout, ensure_check_topic
 
 DAY = 86_400_000

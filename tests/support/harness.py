@@ -41,8 +41,8 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.testing import workers
+from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.plan import Action, PlanOptions
-from txbridge.topics.plan import apply as apply_plan
 from txbridge.worker.partition_state import PartitionContext
 from txbridge.worker.partitions import PartitionOwner
 

@@ -21,9 +21,9 @@ from txbridge.core.names import Names
 from txbridge.errors import UsageError
 from txbridge.kafka.admin import Cluster
 from txbridge.subject import Subject, about
+from txbridge.topics.apply import apply as apply_plan
+from txbridge.topics.apply import plan as make_plan
 from txbridge.topics.plan import MOST_PARTITIONS, Action, PlanOptions, TopicPlan
-from txbridge.topics.plan import apply as apply_plan
-from txbridge.topics.plan import plan as make_plan
 from txbridge.topics.real import RealTopic
 from txbridge.topics.spec import DEFAULT_MESSAGE
 

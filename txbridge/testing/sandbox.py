@@ -27,7 +27,8 @@ from txbridge.operations import Connection, OpenMessage, Selection, list_pending
 from txbridge.testing.backends import Backend
 from txbridge.testing.inspection import HasCoordinates, read_committed, state_of
 from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
-from txbridge.topics.plan import PlanOptions, apply
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import PlanOptions
 
 #: Of the workers. No check comes by itself in the time of a test: `let_checks_be_due` is the test's clock. A killed
 #: worker is missed after 3 s, the least that is safe on a busy machine (the brokers of a backend allow it).

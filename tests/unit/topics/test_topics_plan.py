@@ -9,7 +9,8 @@ import pytest
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import MissingRight, TopicFacts
-from txbridge.topics.plan import Action, Change, PlanOptions, apply, compare, plan
+from txbridge.topics.apply import apply, plan
+from txbridge.topics.plan import Action, Change, PlanOptions, compare
 from txbridge.topics.real import RealTopic
 
 NAMES = Names()

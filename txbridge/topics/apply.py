@@ -1,0 +1,112 @@
+"""Doing what a plan of topics says, or having the cluster judge it; and what becomes of what the cluster refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from txbridge.core.names import Names, is_group, is_topic
+from txbridge.errors import UsageError
+from txbridge.kafka.admin import Cluster, TopicFacts, TopicRequest, wait_for
+from txbridge.topics.plan import Action, PlanOptions, TopicPlan, compare
+
+
+def plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    """Look and compare; the cluster itself is asked whether it would do what is missing. Changes nothing."""
+    return _plan(cluster, names, _with_groups_there(cluster, names, options))
+
+
+def _plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    brokers = cluster.broker_count()
+    seen = cluster.read(_topics(names, options))
+    plans = compare(names, options, seen, brokers)
+    return _carry_out(cluster, plans, dry_run=True)
+
+
+def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
+    """Do what `plan` says, unless anything is refused: then nothing is done. Returns what was planned.
+
+    Waits until the cluster shows all topics as wanted. Safe to run again and by several at a time.
+    """
+    options = _with_groups_there(cluster, names, options)
+    planned = _plan(cluster, names, options)
+    if any(one.action is Action.REFUSED for one in planned):
+        return planned
+    done = _carry_out(cluster, planned, dry_run=False)
+    if not any(one.action is Action.REFUSED for one in done):
+        wait_for(lambda: _is_done(cluster, names, options, done), "the topics were not all as wanted")
+    return done
+
+
+def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> PlanOptions:
+    """Add the groups whose check topics clients have created: these grow with the largest message, too."""
+    for group in options.groups:
+        if not is_group(group) or not is_topic(names.check(group)):
+            raise UsageError(f"{group!r} can not be a producer group: {names.check(group)!r} would be no topic name")
+    prefix = names.check("")
+    there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
+    return replace(options, groups=tuple(sorted({*options.groups, *there})))
+
+
+def _topics(names: Names, options: PlanOptions) -> list[str]:
+    ours = [names.half, names.end, names.op, names.offset, names.discard]
+    real = [one.name for one in options.real_topics]
+    return [*ours, *(names.check(group) for group in options.groups), *real]
+
+
+def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
+    """Create and alter, or have the cluster judge both; what it refuses (rights, policies, brokers) becomes refused.
+
+    Providers of Kafka do not let every property be set. One that is not vital does not stop the others.
+    """
+    refusals = _request(cluster, plans, dry_run=dry_run)
+    return [
+        _settle(cluster, one, reason, dry_run=dry_run) if (reason := refusals.get(one.topic)) else one for one in plans
+    ]
+
+
+def _request(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> dict[str, str | None]:
+    """Make the requests of these plans; the reason of each topic that was refused."""
+    create = [
+        TopicRequest(one.topic, one.partitions, one.replication_factor, one.config)
+        for one in plans
+        if one.action is Action.CREATE
+    ]
+    alter = {one.topic: one.config for one in plans if one.action is Action.CHANGE and one.changes}
+    refusals: dict[str, str | None] = {}
+    if create:
+        refusals |= cluster.create(create, dry_run=dry_run)
+    if alter:
+        refusals |= cluster.alter(alter, dry_run=dry_run)
+    return refusals
+
+
+def _settle(cluster: Cluster, refused: TopicPlan, reason: str, *, dry_run: bool) -> TopicPlan:
+    """What can be done of a refused plan: without all that is not vital, then with what the cluster takes of it."""
+    optional = [change for change in refused.changes if not change.vital]
+    settled = replace(refused, changes=tuple(change for change in refused.changes if change.vital))
+    if not optional or _request(cluster, [settled], dry_run=dry_run).get(refused.topic):
+        return replace(refused, action=Action.REFUSED, reasons=(reason,))
+    for change in optional:
+        why: str | None = reason
+        if dry_run:
+            more = replace(settled, changes=(*settled.changes, change))
+            why = _request(cluster, [more], dry_run=True).get(refused.topic)
+            if why is None:
+                settled = more
+                continue
+        note = f"{change.name}={change.new} is left out, nothing is lost by it: {why}"
+        settled = replace(settled, notes=(*settled.notes, note), left_out=(*settled.left_out, change.name))
+    if settled.action is Action.CHANGE and not settled.changes:
+        settled = replace(settled, action=Action.OK)
+    return settled
+
+
+def _is_done(cluster: Cluster, names: Names, options: PlanOptions, done: list[TopicPlan]) -> bool:
+    seen = cluster.read(_topics(names, options))
+    leaders = all(isinstance(sight, TopicFacts) and sight.leaderless == 0 for sight in seen.values())
+    left_out = {one.topic: set(one.left_out) for one in done}
+    # No new topic depends on the number of brokers any more.
+    return leaders and all(
+        not one.reasons and all(change.name in left_out[one.topic] for change in one.changes)
+        for one in compare(names, options, seen, brokers=1)
+    )
