@@ -24,8 +24,9 @@ from txbridge.kafka.failures import (
     UnnamedRecordsError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.commit.contents import Contents, Receipt, load_bodies
+from txbridge.worker.commit.bodies import load_bodies
 from txbridge.worker.commit.log_lines import log_effects, log_fields
+from txbridge.worker.commit.records import Contents, Receipt
 from txbridge.worker.failpoints import fault_point
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth

@@ -8,7 +8,7 @@ from typing import TypeVar
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import short_id
 from txbridge.log import get_logger
-from txbridge.worker.commit.contents import Contents
+from txbridge.worker.commit.records import Contents
 
 #: Lines of one kind of event that one Kafka transaction logs, but for one more.
 _MOST_LINES = 10

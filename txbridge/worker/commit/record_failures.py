@@ -1,8 +1,11 @@
-"""What Kafka's answer about one record says: of the record, of its topic, or only of the Kafka transaction."""
+"""What Kafka did not take of a transaction's records: what its answers say of a record, its topic, or only of all."""
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from confluent_kafka import KafkaError, Message
 
 from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import FENCED_CODES
@@ -41,7 +44,7 @@ _WHOLE_TOPIC = frozenset(
 _THIS_RECORD = frozenset({UNKNOWN_PARTITION})
 
 
-def failure_of(
+def _failure_of(
     kind: RecordKind, topic: str, which: RecordName, error: KafkaError, *, alone: bool, in_part: bool
 ) -> RecordFailure:
     """`alone`: nothing else went out with it. `in_part`: the topic took another record."""
@@ -57,3 +60,83 @@ def failure_of(
         timed_out=code == MSG_TIMED_OUT,
         in_part=in_part,
     )
+
+
+class Reports:
+    """The delivery reports of one Kafka transaction; complete when everything was flushed."""
+
+    def __init__(self) -> None:
+        self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
+        # Topics that took a record which was reported by itself.
+        self._taken: set[str] = set()
+        self._incomplete = False
+        # By topic, one of each kind of error that a delivered record had, and under None one of those that were stored:
+        # a method of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a
+        # record.
+        self._unnamed: dict[str, dict[KafkaError | None, Message]] = {}
+
+    def of_topic(self, topic: str) -> Callable[[KafkaError | None, Message], None]:
+        """Takes the reports of a topic's records of which only will be known whether all of them were taken."""
+        reports = self._unnamed[topic] = {}
+        return reports.__setitem__
+
+    def delivered(
+        self,
+        kind: RecordKind,
+        which: RecordName,
+        together: list[int],
+        on_stored: Callable[[Message], None] | None,
+        error: KafkaError | None,
+        message: Message,
+    ) -> None:
+        """Takes the report of one record. `together`: how many went out with it."""
+        if error is None:
+            self._taken.add(message.topic() or "")
+            if on_stored is not None:
+                on_stored(message)
+        elif error.code() in CONSEQUENCES:
+            # Not stored: whatever librdkafka thinks of this transaction, it must not be committed.
+            self._incomplete = True
+        else:
+            self._failed.append((kind, message.topic() or "", which, error, together))
+
+    def refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaError) -> None:
+        """A record was not even accepted by librdkafka."""
+        self._failed.append((kind, topic, which, error, [1]))
+
+    @property
+    def are_good(self) -> bool:
+        """Whether all that was reported was stored."""
+        return not (self._failed or self._incomplete or any(error is not None for error in self._errors()))
+
+    @property
+    def failures(self) -> list[RecordFailure]:
+        """What Kafka did not take."""
+        named_ones = [
+            _failure_of(kind, topic, which, error, alone=together[0] == 1, in_part=topic in self._taken)
+            for kind, topic, which, error, together in self._failed
+        ]
+        return named_ones + [
+            RecordFailure(
+                kind=RecordKind.REAL,
+                topic=topic,
+                which=None,
+                reason=error.str(),
+                whole_topic=True,
+                alone=False,
+                timed_out=True,
+                in_part=None in reports,
+            )
+            for topic, reports in self._unnamed.items()
+            for error in reports
+            if error is not None and error.code() == MSG_TIMED_OUT
+        ]
+
+    @property
+    def failed_unnamed(self) -> bool:
+        """Whether a record was not taken of which only that is known, and it matters which one it is."""
+        harmless = CONSEQUENCES | {MSG_TIMED_OUT}
+        return any(error is not None and error.code() not in harmless for error in self._errors())
+
+    def _errors(self) -> Iterator[KafkaError | None]:
+        return chain.from_iterable(self._unnamed.values())

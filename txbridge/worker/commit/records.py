@@ -1,15 +1,16 @@
-"""The records of one Kafka transaction: what a draft becomes in Kafka, and which of it Kafka did not take."""
+"""The contents of one Kafka transaction, the records that they become, and where those landed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
-from txbridge.core.checkpoint import encode_ops, offset_headers, op_headers
+from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
 from txbridge.core.discard_record import MalformedRecord, abandoned_headers, given_up_headers
 from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
@@ -20,13 +21,9 @@ from txbridge.core.half_message import (
     delivered_timestamp,
 )
 from txbridge.core.names import Headers, Names
-from txbridge.kafka.errors import (
-    MSG_TIMED_OUT,
-)
-from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
+from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
-from txbridge.worker.commit.contents import Contents, Receipt
-from txbridge.worker.commit.record_failures import CONSEQUENCES, failure_of
+from txbridge.worker.commit.record_failures import CONSEQUENCES, Reports
 from txbridge.worker.failpoints import fault_point
 
 _OnStored = Callable[[Message], None]
@@ -37,7 +34,40 @@ class OffsetTopicMovedError(Exception):
 
 
 class TransactionFailedError(Exception):
-    """The Kafka transaction can only be aborted; `failures` say why."""
+    """The Kafka transaction can only be aborted; its reports say why."""
+
+
+@dataclass(slots=True)
+class Receipt:
+    """Where the records of a committed transaction landed."""
+
+    #: OP offset and the half offsets named there.
+    ops: list[tuple[int, list[int]]] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    checkpoint_offset: int = -1
+    #: OFFSET offset of the next record of ours, when it was learnt by reading.
+    offset_topic_end: int | None = None
+    #: Told the append time (ms) of the checkpoint, as soon as it is known, whatever becomes of the transaction.
+    appended: Callable[[int], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that one Kafka transaction writes."""
+
+    draft: Draft
+    #: Of the messages that are delivered, checked and discarded.
+    bodies: Mapping[int, HalfMessage]
+    malformed: Sequence[MalformedRecord]
+    checkpoint: Checkpoint
+    #: Bytes of a topic's records that may go together; topics that never refused a batch are not in here.
+    limits: Mapping[str, int]
+    #: Records that the discard topic takes without key and value only.
+    bodiless: AbstractSet[RecordName]
+    #: Whether the fate of each delivered record is to be told, or only that of all of them together.
+    named: bool = False
+    #: OFFSET offset at which the first record has to land, because it was read up to there.
+    offset_topic_end: int | None = None
 
 
 class Transaction:
@@ -49,49 +79,11 @@ class Transaction:
         self._partition = partition
         self._timeout_s = timeout_s
         self._receipt = receipt
-        self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
-        # Topics that took a record which was reported by itself.
-        self._taken: set[str] = set()
-        self._incomplete = False
-        # By topic, one of each kind of error that a delivered record had, and under None one of those that were stored:
-        # a method of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a
-        # record.
-        self._reports: dict[str, dict[KafkaError | None, Message]] = {}
+        #: What Kafka says of them.
+        self.reports = Reports()
         self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
         # By topic: how many of its records, and bytes, went out together since the last flush.
         self._together: dict[str, list[int]] = {}
-
-    @property
-    def failures(self) -> list[RecordFailure]:
-        """What Kafka did not take; complete when everything was flushed."""
-        named_ones = [
-            failure_of(kind, topic, which, error, alone=together[0] == 1, in_part=topic in self._taken)
-            for kind, topic, which, error, together in self._failed
-        ]
-        return named_ones + [
-            RecordFailure(
-                kind=RecordKind.REAL,
-                topic=topic,
-                which=None,
-                reason=error.str(),
-                whole_topic=True,
-                alone=False,
-                timed_out=True,
-                in_part=None in reports,
-            )
-            for topic, reports in self._reports.items()
-            for error in reports
-            if error is not None and error.code() == MSG_TIMED_OUT
-        ]
-
-    @property
-    def failed_unnamed(self) -> bool:
-        """Whether a record was not taken of which only that is known, and it matters which one it is."""
-        harmless = CONSEQUENCES | {MSG_TIMED_OUT}
-        return any(error is not None and error.code() not in harmless for error in self._errors())
-
-    def _errors(self) -> Iterator[KafkaError | None]:
-        return chain.from_iterable(self._reports.values())
 
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
@@ -162,8 +154,7 @@ class Transaction:
         """Produce a user's message; only whether all of them were taken will be known."""
         report = self._report_of.get(topic)
         if report is None:
-            reports = self._reports[topic] = {}
-            report = self._report_of[topic] = reports.__setitem__
+            report = self._report_of[topic] = self.reports.of_topic(topic)
         while True:
             try:
                 # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the
@@ -186,7 +177,7 @@ class Transaction:
         if error.args[0].code() in CONSEQUENCES:
             # Something before has failed this transaction.
             raise TransactionFailedError from error
-        self._failed.append((kind, topic, which, error.args[0], [1]))
+        self.reports.refused(kind, topic, which, error.args[0])
 
     @staticmethod
     def _limit_of(entry: HalfEntry, limit: int) -> int:
@@ -288,7 +279,7 @@ class Transaction:
             together = self._together[topic] = [0, 0]
         together[0] += 1
         together[1] += size
-        on_delivery = partial(self._delivered, kind, which, together, on_stored)
+        on_delivery = partial(self.reports.delivered, kind, which, together, on_stored)
         while True:
             try:
                 self._producer.produce(
@@ -304,29 +295,10 @@ class Transaction:
         if limit == 0:
             self._flush()
 
-    def _delivered(
-        self,
-        kind: RecordKind,
-        which: RecordName,
-        together: list[int],
-        on_stored: _OnStored | None,
-        error: KafkaError | None,
-        message: Message,
-    ) -> None:
-        if error is None:
-            self._taken.add(message.topic() or "")
-            if on_stored is not None:
-                on_stored(message)
-        elif error.code() in CONSEQUENCES:
-            # Not stored: whatever librdkafka thinks of this transaction, it must not be committed.
-            self._incomplete = True
-        else:
-            self._failed.append((kind, message.topic() or "", which, error, together))
-
     def _flush(self) -> None:
         remaining = guarded(self._producer.flush, self._timeout_s)
         self._together = {}
-        if self._failed or self._incomplete or remaining or any(error is not None for error in self._errors()):
+        if remaining or not self.reports.are_good:
             raise TransactionFailedError
 
 

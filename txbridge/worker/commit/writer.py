@@ -24,8 +24,7 @@ from txbridge.kafka.failures import (
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.worker.commit import tracing
-from txbridge.worker.commit.contents import Contents, Receipt
-from txbridge.worker.commit.records import OffsetTopicMovedError, Transaction, TransactionFailedError
+from txbridge.worker.commit.records import Contents, OffsetTopicMovedError, Receipt, Transaction, TransactionFailedError
 from txbridge.worker.failpoints import fault_point
 
 #: The call came while an earlier error of this transaction stood: aborting tells what it was.
@@ -134,12 +133,12 @@ class TransactionalWriter:
             if is_fenced(abort_error):
                 raise FencedError(abort_error.args[0].str()) from abort_error
             raise IndefiniteError(abort_error.args[0].str()) from abort_error
-        failures: list[RecordFailure] = transaction.failures
-        if self._watch.trouble or failures or transaction.failed_unnamed:
+        failures: list[RecordFailure] = transaction.reports.failures
+        if self._watch.trouble or failures or transaction.reports.failed_unnamed:
             # After connection trouble a late copy of this abort could tear the next transaction in two. After a refused
             # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither.
             self._producer = None
-        if transaction.failed_unnamed:
+        if transaction.reports.failed_unnamed:
             raise UnnamedRecordsError("Kafka did not take some of its records") from error
         if failures:
             raise RecordsRefusedError(failures) from error
