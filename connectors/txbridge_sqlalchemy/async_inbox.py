@@ -9,9 +9,8 @@ from typing import Any, Generic, TypeVar, cast, overload
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
-from txbridge.errors import UsageError
 from txbridge_sqlalchemy.async_probe import async_probe
-from txbridge_sqlalchemy.async_work import begin_async, is_async_database, refuse_two_async_databases
+from txbridge_sqlalchemy.async_work import begin_async, checked_async_database
 from txbridge_sqlalchemy.inbox import ENDED, RepeatError, checked_consumer, refuse_returned, report_repeat
 from txbridge_sqlalchemy.inbox_table import inbox, inbox_row
 from txbridge_sqlalchemy.probe import probe_id
@@ -44,14 +43,7 @@ class AsyncInbox(Generic[_G]):
     def __init__(self: AsyncInbox[_S], database: async_sessionmaker[_S], consumer: str) -> None: ...
 
     def __init__(self, database: AsyncEngine | async_sessionmaker[Any], consumer: str) -> None:
-        if not is_async_database(database):
-            raise UsageError(
-                f"database must be an AsyncEngine or an async_sessionmaker, not {type(database).__name__} "
-                "(an Inbox takes an Engine or a sessionmaker)"
-            )
-        if isinstance(database, async_sessionmaker):
-            refuse_two_async_databases(database)
-        self._database = database
+        self._database = checked_async_database(database, "an Inbox")
         self._consumer = checked_consumer(consumer)
         self._verified = False
 

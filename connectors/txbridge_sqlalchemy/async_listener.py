@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt
-from txbridge.errors import UsageError
 from txbridge_sqlalchemy.async_probe import async_probe
-from txbridge_sqlalchemy.async_work import begin_async, is_async_database, refuse_two_async_databases
+from txbridge_sqlalchemy.async_work import begin_async, checked_async_database
 from txbridge_sqlalchemy.decisions import (
     ANSWERS,
     DecidedError,
     Rollback,
     Waits,
     is_busy,
-    isolation_level,
     refuse_dirty_reads,
     refuse_mistakes,
     report_busy,
     report_lost,
-    state_of,
 )
 from txbridge_sqlalchemy.probe import probe_id
 from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, row_of, transactions
@@ -75,14 +71,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         *,
         check_wait: float = 3.0,
     ) -> None:
-        if not is_async_database(database):
-            raise UsageError(
-                f"database must be an AsyncEngine or an async_sessionmaker, not {type(database).__name__} "
-                "(a SqlTransactionListener takes an Engine or a sessionmaker)"
-            )
-        if isinstance(database, async_sessionmaker):
-            refuse_two_async_databases(database)
-        self._database = database
+        self._database = checked_async_database(database, "a SqlTransactionListener")
         self._execute = execute
         self._waits = Waits(check_wait)
         self._verified = False
@@ -92,12 +81,8 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
 
         See SqlTransactionListener.verify.
         """
-
-        def look(connection: Connection) -> str | None:
-            self._waits.bound(connection)
-            return isolation_level(connection)
-
-        refuse_dirty_reads(await async_probe(self._database, row_of(probe_id(), ROLLED_BACK), look))
+        level = await async_probe(self._database, row_of(probe_id(), ROLLED_BACK), self._waits.isolation_level)
+        refuse_dirty_reads(level)
         self._verified = True
 
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
@@ -174,9 +159,5 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         return ANSWERS[state]
 
     async def _state(self, transaction_id: str) -> str | None:
-        def look(connection: Connection) -> str | None:
-            self._waits.bound(connection)
-            return state_of(connection, transaction_id)
-
         async with begin_async(self._database, transactions) as work:
-            return await work.connection.run_sync(look)
+            return await work.connection.run_sync(self._waits.state_of, transaction_id)

@@ -8,8 +8,8 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from txbridge_sqlalchemy.async_work import AsyncDatabase, begin_async
-from txbridge_sqlalchemy.probe import kept
-from txbridge_sqlalchemy.row import Row, ask
+from txbridge_sqlalchemy.probe import delete_if_there, kept
+from txbridge_sqlalchemy.row import Row
 
 _T = TypeVar("_T")
 
@@ -21,14 +21,7 @@ async def async_probe(database: AsyncDatabase, row: Row, look: Callable[[Connect
         await work.connection.run_sync(lambda _: work.sync.write(row))
         await work.transaction.rollback()
     async with begin_async(database, row.table) as work:
-        stays = await work.connection.run_sync(_delete_if_there, row)
+        stays = await work.connection.run_sync(delete_if_there, row)
     if stays:
         raise kept(row.table.name)
     return seen
-
-
-def _delete_if_there(connection: Connection, row: Row) -> bool:
-    if ask(connection, row.found).first() is None:
-        return False
-    ask(connection, row.delete)
-    return True

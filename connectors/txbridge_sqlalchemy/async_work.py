@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import (
 )
 
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.work import BIND_IT, TWO_PHASE, Work, end_what_is_left
+from txbridge_sqlalchemy.work import BIND_IT, TWO_PHASE, Work, end_what_is_left, refuse_two_databases
 
 AsyncDatabase = AsyncEngine | async_sessionmaker[Any]
 
@@ -46,23 +46,16 @@ class AsyncWork:
         self.sync = Work(sync_given, connection.sync_connection, transaction.sync_transaction, table)
 
 
-def refuse_two_async_databases(database: async_sessionmaker[Any]) -> None:
-    """Raise UsageError when the sessions could not commit all they do in one transaction."""
-    binds = [database.kw.get("bind"), *(database.kw.get("binds") or {}).values()]
-    if any(isinstance(bind, AsyncConnection) for bind in binds):
-        raise UsageError(BIND_IT)
-    engines = {id(getattr(bind, "sync_engine", bind)) for bind in binds if bind is not None}
-    if len(engines) > 1:
+def checked_async_database(database: AsyncDatabase, other: str) -> AsyncDatabase:
+    """UsageError if these are no transactions of one database; `other` takes synchronous ones, with its article."""
+    if not isinstance(database, AsyncEngine | async_sessionmaker):
         raise UsageError(
-            f"the sessionmaker is bound to {len(engines)} engines, whose transactions can not be committed together: "
-            "give a sessionmaker with one engine",
+            f"database must be an AsyncEngine or an async_sessionmaker, not {type(database).__name__} "
+            f"({other} takes an Engine or a sessionmaker)"
         )
-    if database.kw.get("twophase"):
-        raise UsageError(TWO_PHASE)
-
-
-def is_async_database(database: object) -> bool:
-    return isinstance(database, AsyncEngine | async_sessionmaker)
+    if isinstance(database, async_sessionmaker):
+        refuse_two_databases(database.kw, AsyncConnection)
+    return database
 
 
 @asynccontextmanager

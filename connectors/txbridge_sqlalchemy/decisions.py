@@ -51,18 +51,19 @@ class Waits:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._ms}")
 
+    def state_of(self, connection: Connection, transaction_id: str) -> str | None:
+        """What the table says."""
+        self.bound(connection)
+        found = select(transactions.c.state).where(transactions.c.id == transaction_id)
+        return ask(connection, found).scalar_one_or_none()
 
-def state_of(connection: Connection, transaction_id: str) -> str | None:
-    """What the table says."""
-    return ask(connection, select(transactions.c.state).where(transactions.c.id == transaction_id)).scalar_one_or_none()
-
-
-def isolation_level(connection: Connection) -> str | None:
-    """None of a dialect that can not tell."""
-    try:
-        return connection.get_isolation_level()
-    except NotImplementedError:
-        return None
+    def isolation_level(self, connection: Connection) -> str | None:
+        """None of a dialect that can not tell."""
+        self.bound(connection)
+        try:
+            return connection.get_isolation_level()
+        except NotImplementedError:
+            return None
 
 
 def refuse_dirty_reads(level: str | None) -> None:

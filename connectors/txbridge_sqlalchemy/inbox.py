@@ -17,7 +17,7 @@ from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, inbox, inbox_row
 from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.record_name import RecordName, name_of
 from txbridge_sqlalchemy.row import Row, ask
-from txbridge_sqlalchemy.work import LostTransactionError, begin, refuse_two_databases
+from txbridge_sqlalchemy.work import LostTransactionError, begin, checked_database
 
 _S = TypeVar("_S", bound=Session)
 #: What the function is given.
@@ -51,14 +51,7 @@ class Inbox(Generic[_G]):
     def __init__(self: Inbox[_S], database: sessionmaker[_S], consumer: str) -> None: ...
 
     def __init__(self, database: Engine | sessionmaker[Any], consumer: str) -> None:
-        if not isinstance(database, Engine | sessionmaker):
-            raise UsageError(
-                f"database must be an Engine or a sessionmaker, not {type(database).__name__} "
-                "(an AsyncInbox takes an AsyncEngine or an async_sessionmaker)"
-            )
-        if isinstance(database, sessionmaker):
-            refuse_two_databases(database)
-        self._database = database
+        self._database = checked_database(database, "an AsyncInbox")
         self._consumer = checked_consumer(consumer)
         self._verified = False
 

@@ -10,23 +10,20 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import LocalTransactionState, MessageExt, TransactionListener
-from txbridge.errors import UsageError
 from txbridge_sqlalchemy.decisions import (
     ANSWERS,
     DecidedError,
     Rollback,
     Waits,
     is_busy,
-    isolation_level,
     refuse_dirty_reads,
     refuse_mistakes,
     report_busy,
     report_lost,
-    state_of,
 )
 from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.table import COMMITTED, ROLLED_BACK, row_of, transactions
-from txbridge_sqlalchemy.work import LostTransactionError, Work, begin, refuse_two_databases
+from txbridge_sqlalchemy.work import LostTransactionError, begin, checked_database
 
 _S = TypeVar("_S", bound=Session)
 
@@ -79,14 +76,7 @@ class SqlTransactionListener(TransactionListener):
         *,
         check_wait: float = 3.0,
     ) -> None:
-        if not isinstance(database, Engine | sessionmaker):
-            raise UsageError(
-                f"database must be an Engine or a sessionmaker, not {type(database).__name__} "
-                "(an AsyncSqlTransactionListener takes an AsyncEngine or an async_sessionmaker)"
-            )
-        if isinstance(database, sessionmaker):
-            refuse_two_databases(database)
-        self._database = database
+        self._database = checked_database(database, "an AsyncSqlTransactionListener")
         self._execute = execute
         self._waits = Waits(check_wait)
         self._verified = False
@@ -102,7 +92,7 @@ class SqlTransactionListener(TransactionListener):
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database can not be asked.
 
         """
-        refuse_dirty_reads(probe(self._database, row_of(probe_id(), ROLLED_BACK), self._bounded_level))
+        refuse_dirty_reads(probe(self._database, row_of(probe_id(), ROLLED_BACK), self._waits.isolation_level))
         self._verified = True
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
@@ -186,9 +176,4 @@ class SqlTransactionListener(TransactionListener):
 
     def _state(self, transaction_id: str) -> str | None:
         with begin(self._database, transactions) as work:
-            self._waits.bound(work.connection)
-            return state_of(work.connection, transaction_id)
-
-    def _bounded_level(self, work: Work) -> str | None:
-        self._waits.bound(work.connection)
-        return isolation_level(work.connection)
+            return self._waits.state_of(work.connection, transaction_id)

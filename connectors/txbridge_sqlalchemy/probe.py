@@ -6,9 +6,11 @@ import secrets
 from collections.abc import Callable
 from typing import TypeVar
 
+from sqlalchemy import Connection
+
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import Row, ask
-from txbridge_sqlalchemy.work import Database, Work, begin
+from txbridge_sqlalchemy.work import Database, begin
 
 _T = TypeVar("_T")
 
@@ -26,16 +28,22 @@ def kept(table: str) -> UsageError:
     )
 
 
-def probe(database: Database, row: Row, look: Callable[[Work], _T]) -> _T:
+def probe(database: Database, row: Row, look: Callable[[Connection], _T]) -> _T:
     """Write the row and roll it back; UsageError if it stays. `look` may ask meanwhile."""
     with begin(database, row.table) as work:
-        seen = look(work)
+        seen = look(work.connection)
         work.write(row)
         work.transaction.rollback()
     with begin(database, row.table) as work:
-        stays = ask(work.connection, row.found).first() is not None
-        if stays:
-            ask(work.connection, row.delete)
+        stays = delete_if_there(work.connection, row)
     if stays:
         raise kept(row.table.name)
     return seen
+
+
+def delete_if_there(connection: Connection, row: Row) -> bool:
+    """Whether it was there."""
+    if ask(connection, row.found).first() is None:
+        return False
+    ask(connection, row.delete)
+    return True

@@ -8,7 +8,7 @@ COMMIT that fails after that raises an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -102,18 +102,31 @@ class Work:
         )
 
 
-def refuse_two_databases(database: sessionmaker[Any]) -> None:
-    """Raise UsageError when the sessions could not commit all they do in one transaction."""
-    binds = [database.kw.get("bind"), *(database.kw.get("binds") or {}).values()]
-    if any(isinstance(bind, Connection) for bind in binds):
+def checked_database(database: Database, other: str) -> Database:
+    """UsageError if these are no transactions of one database; `other` takes asynchronous ones, with its article."""
+    if not isinstance(database, Engine | sessionmaker):
+        raise UsageError(
+            f"database must be an Engine or a sessionmaker, not {type(database).__name__} "
+            f"({other} takes an AsyncEngine or an async_sessionmaker)"
+        )
+    if isinstance(database, sessionmaker):
+        refuse_two_databases(database.kw, Connection)
+    return database
+
+
+def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
+    """UsageError when sessions with these arguments could not commit all they do in one transaction."""
+    binds = [bound.get("bind"), *(bound.get("binds") or {}).values()]
+    if any(isinstance(bind, connection) for bind in binds):
         raise UsageError(BIND_IT)
-    engines = {id(bind) for bind in binds if bind is not None}
+    # An AsyncEngine is made anew around the same engine.
+    engines = {id(getattr(bind, "sync_engine", bind)) for bind in binds if bind is not None}
     if len(engines) > 1:
         raise UsageError(
             f"the sessionmaker is bound to {len(engines)} engines, whose transactions can not be committed together: "
             "give a sessionmaker with one engine",
         )
-    if database.kw.get("twophase"):
+    if bound.get("twophase"):
         raise UsageError(TWO_PHASE)
 
 

@@ -89,20 +89,17 @@ def _rolling_restart(run: Run) -> None:
             run.kafka.wait_in_sync()
 
 
-def _one_stops(run: Run) -> None:
-    victim = leader_of(run, f"{run.bridge.names.half}/0")
-    victim.pause()
-    time.sleep(STOPPED_S)
-    victim.resume()
-    run.kafka.wait_in_sync()
+def _for_a_while(away: Callable[[Node], None], back: Callable[[Node], None]) -> Callable[[Run], None]:
+    """The leader of a HALF partition."""
 
+    def fault(run: Run) -> None:
+        victim = leader_of(run, f"{run.bridge.names.half}/0")
+        away(victim)
+        time.sleep(STOPPED_S)
+        back(victim)
+        run.kafka.wait_in_sync()
 
-def _one_is_cut_off(run: Run) -> None:
-    victim = leader_of(run, f"{run.bridge.names.half}/0")
-    victim.cut_off()
-    time.sleep(STOPPED_S)
-    victim.join_again()
-    run.kafka.wait_in_sync()
+    return fault
 
 
 def _two_are_gone(run: Run) -> None:
@@ -172,8 +169,8 @@ CLUSTER_CELLS: dict[str, ClusterCell] = {
         for kind in ("HALF", "END", "OP", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
     },
     "rolling restart, twice": ClusterCell(_rolling_restart),
-    "broker stop 30 s": ClusterCell(_one_stops),
-    "broker cut off 30 s": ClusterCell(_one_is_cut_off, {"can_cut_off": True}),
+    "broker stop 30 s": ClusterCell(_for_a_while(Node.pause, Node.resume)),
+    "broker cut off 30 s": ClusterCell(_for_a_while(Node.cut_off, Node.join_again), {"can_cut_off": True}),
     "two brokers gone 30 s": ClusterCell(_two_are_gone, {"separate_controllers": True}),
     "two brokers and the quorum gone 30 s": ClusterCell(_two_are_gone),
     "preferred leaders": ClusterCell(_elections),

@@ -128,8 +128,8 @@ class JavaClient:
     def checks(self) -> list[dict[str, str]]:
         """The checks that its listener was asked."""
         names = ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
-        told = self.ask("checks")[0].split(";") if self.ask("checks") != [""] else []
-        return [dict(zip(names, one.split("|"), strict=True)) for one in told]
+        (told,) = self.ask("checks")
+        return [dict(zip(names, one.split("|"), strict=True)) for one in told.split(";") if told]
 
     def kill(self) -> None:
         self._process.kill()

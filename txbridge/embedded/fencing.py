@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from txbridge.deadline import Deadline
 from txbridge.embedded import config
 from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
@@ -93,11 +94,11 @@ def fence_former_broker(
         log_config.write_text(config.log4j2_configuration(config.FENCING_LOGGERS), encoding="ascii")
     child = ChildProcess.launch([*java_command(logs, log_config), "kafka.Kafka", properties], output=console, env=env)
     try:
-        deadline = time.monotonic() + _TIMEOUT_S
+        deadline = Deadline(_TIMEOUT_S)
         while (
             not (fenced := log.exists() and is_fenced(log.read_text(errors="replace")))
             and child.poll() is None
-            and time.monotonic() < deadline
+            and not deadline.is_over
         ):
             time.sleep(_POLL_S)
         code = child.poll()

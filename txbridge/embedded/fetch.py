@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from txbridge.deadline import Deadline
 from txbridge.embedded.artifacts import Artifact
 from txbridge.embedded.paths import MIB, require_free_space
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -83,12 +83,12 @@ def _transfer(
     with needs("embedded", f"fetching {what} needs jgo"):
         from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
     stopped = threading.Event()
-    deadline = time.monotonic() + FETCH_TIMEOUT_S
+    deadline = Deadline(FETCH_TIMEOUT_S)
 
     @contextmanager
     def follow(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
         def received(size: int) -> None:
-            if stopped.is_set() or time.monotonic() > deadline:
+            if stopped.is_set() or deadline.is_over:
                 raise _StoppedError
             advance(size)
 
@@ -111,7 +111,7 @@ def _transfer(
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="txbridge-fetch") as threads:
         transfers = [threads.submit(fetch, one) for one in jars]
         try:
-            over, open_ones = wait(transfers, deadline - time.monotonic(), FIRST_EXCEPTION)
+            over, open_ones = wait(transfers, deadline.left, FIRST_EXCEPTION)
         finally:
             # Also on Ctrl-C.
             stopped.set()

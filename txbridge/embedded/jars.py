@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from txbridge.deadline import Deadline
 from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
 from txbridge.embedded.fetch import fetch_jars, sha256_of
 from txbridge.embedded.paths import cache_root
@@ -141,14 +142,14 @@ class JarCache:
     def _lock(self, console: Console) -> Iterator[None]:
         path = self.root / f"{self.folder.name}.lock"
         with path.open("ab") as lock:
-            deadline = time.monotonic() + _LOCK_TIMEOUT_S
+            deadline = Deadline(_LOCK_TIMEOUT_S)
             told = False
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError as error:
-                    if time.monotonic() > deadline:
+                    if deadline.is_over:
                         raise EnvironmentProblemError(
                             f"another process has held {path} for {_LOCK_TIMEOUT_S:.0f} s; end it and try again"
                         ) from error

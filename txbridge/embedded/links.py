@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from txbridge.deadline import Deadline
 from txbridge.embedded.ports import HOST, free_port
 from txbridge.embedded.process import ChildProcess
 
@@ -142,12 +143,12 @@ class Links:
 
     def wait(self) -> Self:
         """Return when the ways are open."""
-        deadline = time.monotonic() + _START_S
+        deadline = Deadline(_START_S)
         while True:
             try:
                 socket.create_connection((HOST, self._control_port), _ORDER_S).close()
             except OSError:
-                if self._child.poll() is not None or time.monotonic() > deadline:
+                if self._child.poll() is not None or deadline.is_over:
                     raise
                 time.sleep(_POLL_S)
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +126,7 @@ class Node:
         child = self._child
         ended = lambda: child is None or child.poll() is not None  # noqa: E731
         try:
-            ready = self.answers(time.monotonic() + timeout, {self.node_id}, ended)
+            ready = self.answers(timeout, {self.node_id}, ended)
         except BaseException:
             self.kill()
             raise
@@ -226,13 +225,12 @@ class Node:
             self.kill()
             raise
 
-    def answers(self, deadline: float, expected: Collection[int], has_ended: Callable[[], bool]) -> bool:
-        """Wait until the broker answers and knows these brokers as alive; False after the deadline or an end."""
+    def answers(self, timeout: float, expected: Collection[int], has_ended: Callable[[], bool]) -> bool:
+        """Wait until the broker answers and knows these brokers as alive; False after `timeout` s or an end."""
         launch = self._known()
         if launch.port is None:
             return True
-        remaining = deadline - time.monotonic()
-        return wait_until_ready(launch.port, launch.cluster_id, has_ended, remaining, expected)
+        return wait_until_ready(launch.port, launch.cluster_id, has_ended, timeout, expected)
 
     def detach(self) -> None:
         """Let the process outlive this one."""

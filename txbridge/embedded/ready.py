@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
+from txbridge.deadline import Deadline
 from txbridge.embedded import metadata
 
 # The port opens 0.05 s before the first answer; asking more often than this would not make a start shorter.
@@ -24,8 +25,8 @@ def wait_until_ready(
 
     False when `timeout` seconds have passed or the broker has ended.
     """
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline and not has_ended():
+    deadline = Deadline(timeout)
+    while not deadline.is_over and not has_ended():
         answer = metadata.ask(port)
         if answer is not None and answer.brokers and answer.cluster_id == cluster_id and answer.brokers >= set(brokers):
             return True

@@ -17,6 +17,7 @@ from typing import Self
 
 from rich.console import Console
 
+from txbridge.deadline import Deadline
 from txbridge.embedded import cds, fencing, layout
 from txbridge.embedded.artifacts import KAFKA_VERSION, locked_version
 from txbridge.embedded.config import (
@@ -205,7 +206,7 @@ class EmbeddedKafka:
             try:
                 if not self._nodes:
                     self._nodes = self._make_nodes(self._data_dir)
-                self._start_on(java, archive, time.monotonic() + timeout, may_detach=may_detach)
+                self._start_on(java, archive, Deadline(timeout), may_detach=may_detach)
             except BaseException as error:
                 if new_folder:
                     self._forget_temporary(keep_logs=isinstance(error, KafkaStartError))
@@ -254,10 +255,10 @@ class EmbeddedKafka:
 
         None after `timeout` s.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         codes = []
         for node in self._nodes.values():
-            codes.append(node.wait(None if deadline is None else max(deadline - time.monotonic(), 0)))
+            codes.append(node.wait(deadline.timeout))
             if codes[-1] is None:
                 return None
         return codes[0] if codes else None
@@ -269,10 +270,10 @@ class EmbeddedKafka:
             EnvironmentProblemError: that did not come true in `timeout` s.
 
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         ports = [port for node in self.brokers if (port := self._port_of(node)) is not None]
         while missing := out_of_sync(ports):
-            if time.monotonic() > deadline:
+            if deadline.is_over:
                 what = ", ".join(missing[:_NAMED])
                 raise EnvironmentProblemError(f"not all replicas are in sync after {timeout:.0f} s: {what}")
             time.sleep(_IN_SYNC_POLL_S)
@@ -336,7 +337,7 @@ class EmbeddedKafka:
         finally:
             kafka.stop(_TRAINING_TIMEOUT_S)
 
-    def _start_on(self, java: Java, archive: Path | None, deadline: float, *, may_detach: bool) -> None:
+    def _start_on(self, java: Java, archive: Path | None, deadline: Deadline, *, may_detach: bool) -> None:
         attempt = 1
         while True:
             runtime = Runtime(java, archive, self._jars.class_path, self._heap, self._profile, self.version)
@@ -355,7 +356,7 @@ class EmbeddedKafka:
             else:
                 return
 
-    def _start_once(self, runtime: Runtime, deadline: float, *, may_detach: bool) -> None:
+    def _start_once(self, runtime: Runtime, deadline: Deadline, *, may_detach: bool) -> None:
         nodes = self._started()
         try:
             with contextlib.ExitStack() as claims:
@@ -378,11 +379,11 @@ class EmbeddedKafka:
             self.kill()
             raise
 
-    def _wait_ready(self, deadline: float) -> None:
+    def _wait_ready(self, deadline: Deadline) -> None:
         nodes, brokers = self._started(), self.brokers
         expected = {node.node_id for node in brokers}
         for broker in brokers:
-            if not broker.answers(deadline, expected, lambda: not all(node.is_running() for node in nodes)):
+            if not broker.answers(deadline.left, expected, lambda: not all(node.is_running() for node in nodes)):
                 # One that has ended says why; otherwise the one that does not answer.
                 raise next((node for node in nodes if not node.is_running()), broker).start_error()
 

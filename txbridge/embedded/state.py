@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from txbridge.deadline import Deadline
 from txbridge.embedded.ports import HOST
 from txbridge.errors import EnvironmentProblemError
 
@@ -114,8 +115,8 @@ def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
             if state.is_alive():
                 os.kill(state.pid, signal.SIGCONT)  # a paused process can not obey SIGTERM
                 os.kill(state.pid, order)
-            deadline = time.monotonic() + patience
-            while state.is_alive() and time.monotonic() < deadline:
+            deadline = Deadline(patience)
+            while state.is_alive() and not deadline.is_over:
                 time.sleep(_POLL_S)
     if state.is_alive():
         raise EnvironmentProblemError(f"process {state.pid}, which runs Kafka on {data_dir}, does not end")

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from txbridge.deadline import Deadline
+
 # A broker that ends hands its leaderships over, by order of the controllers. When most of these have ended nobody is
 # left to give that order, and the broker would wait for five minutes. Nothing is lost when it is killed instead.
 _WITHOUT_QUORUM_S = 2.0
@@ -26,12 +28,12 @@ def stop_together(nodes: Sequence[Process], timeout: float) -> None:
     try:
         for node in running:
             node.terminate()
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         most_ended = False
-        while (alive := sum(node.is_running() for node in running)) and time.monotonic() < deadline:
+        while (alive := sum(node.is_running() for node in running)) and not deadline.is_over:
             if 2 * alive < len(running) and not most_ended:
                 most_ended = True
-                deadline = min(deadline, time.monotonic() + _WITHOUT_QUORUM_S)
+                deadline = Deadline(min(deadline.left, _WITHOUT_QUORUM_S))
             time.sleep(_POLL_S)
     finally:
         for node in running:
