@@ -47,7 +47,9 @@ from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.acl import Pattern, Right, Role
 from txbridge.kafka.admin import Cluster
 from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.proven_end import proven_end
 from txbridge.operations import Connection, list_pending, resolve
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import Action, PlanOptions
@@ -304,6 +306,7 @@ def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
         admin=connect(),
         requests=ControllerRequests(connect),
         membership=GroupMembership(connect),
+        each_broker=each_broker(kafka),
         names=bridge.names,
         policy=policy,
         commit_timeout_ms=10_000,
@@ -315,6 +318,15 @@ def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
         yield
     finally:
         running.stop()
+
+
+def test_a_worker_proves_where_a_log_ends(scene: Scene) -> None:
+    kafka = {"bootstrap.servers": scene.secure.secure, **scene.user("worker").settings}
+    scene.bridge.prepare(scene.real, b"one", partition=1)
+    with each_broker(kafka)() as brokers:
+        ends = [proven_end(brokers, scene.bridge.names.half, partition) for partition in (0, 1)]
+        assert ends == [0, 1]
+        assert proven_end(brokers, scene.bridge.names.end, 0) == 0
 
 
 @pytest.mark.parametrize(("row", "operation"), operations_of("client"), ids=name_of)

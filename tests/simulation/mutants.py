@@ -36,7 +36,8 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.worker import restore
+from txbridge.kafka.proven_end import EachBroker
+from txbridge.worker import check_round, restore
 from txbridge.worker.check_round import CheckRound
 from txbridge.worker.commit.committer import Committer
 from txbridge.worker.commit.records import Transaction
@@ -296,9 +297,22 @@ def a_refused_check_has_no_back_off() -> None:
     RefusedChecks.obstacle = lambda _self, _entry, _topic: None
 
 
-def absence_by_one_answer() -> None:
-    """What HALF does not hold by one answer about its end is not there."""
-    half_log._ABSENT_AFTER_S, half_log._ABSENT_ANSWERS = 0.0, 1
+def absence_by_the_word_of_one_broker() -> None:
+    """What HALF does not hold by the word of a broker that takes itself for its leader is not there."""
+    half_log.proven_end = _end_of_one
+
+
+def discard_by_the_word_of_one_broker() -> None:
+    """A message is discarded when all of END is applied that a broker knows which takes itself for its leader."""
+    check_round.proven_end = _end_of_one
+
+
+def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
+    for node in brokers.nodes():
+        view = brokers.view(node, topic, partition)
+        if view is not None and view.leader == node:
+            return brokers.end(node, topic, partition)
+    return None
 
 
 def offset_topic_ends_where_somebody_says() -> None:
@@ -423,7 +437,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
         end_read_uncommitted,
         parked_entries_forgotten,
         a_refused_check_has_no_back_off,
-        absence_by_one_answer,
+        absence_by_the_word_of_one_broker,
+        discard_by_the_word_of_one_broker,
         offset_topic_ends_where_somebody_says,
         op_ends_where_somebody_says,
         what_is_pending_can_be_abandoned,

@@ -327,11 +327,11 @@ class Checker:
         fell_due = min(half.due, half.since + self._times.max_age)
         noticed = max(fell_due, witness.started)
         for place, known, until in self._world.former_ends:
-            if place == (self._names.end, self.models.index(model)) and noticed < until:
+            if promise == "P6" and place == (self._names.end, self.models.index(model)) and noticed < until:
                 # Who was asked where END ends may not have known what came then. A check does no harm, it is answered
-                # with the same decision. A discard does: of what was stored before it fell due, it must know all.
+                # with the same decision. A discard does, so what is not known then is proven.
                 unknown = model.end_log.entries[known].appended if known < model.end_log.high_watermark else noticed
-                noticed = min(noticed, unknown if promise == "P6" else max(fell_due, unknown))
+                noticed = min(noticed, unknown)
         for position in range(model.end_log.high_watermark - 1, -1, -1):
             stored = model.end_log.entries[position]
             if stored.appended >= noticed:

@@ -46,8 +46,17 @@ CHANCES = {
     "former leader": 1.0,
 }
 
+#: The same, drawn by a chance of their own, and so seldom that most runs are not the slower for it.
+RARE = {
+    "leader cut off": 1.0,
+    "broker not answering": 0.1,
+}
+_RARE_SHARE = 0.1
+
 
 def choose_faults(world: World) -> None:
     """Some of them, or in a few runs none."""
     share = world.random.choice((0.0, 0.15, 0.3, 0.3, 0.5, 0.8))
     world.faults = {name: chance for name, chance in CHANCES.items() if world.random.random() < share}
+    side = world.side("rare faults")
+    world.faults |= {name: chance for name, chance in RARE.items() if share and side.random() < _RARE_SHARE}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicCollection, TopicPartition
 
@@ -16,6 +16,7 @@ from tests.simulator.partition_log import Stored
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.names import Headers
+from txbridge.kafka.proven_end import View
 
 
 def kafka_exception(code: int, text: str, *, fatal: bool = False, abort: bool = False) -> KafkaException:
@@ -171,6 +172,60 @@ class SimulatedConsumer:
             return False
         end = self._end_of(self._place)
         return self._offset < end or self._told_end != self._offset
+
+
+class SimulatedBrokers:
+    """Three brokers, asked one by one. A former leader takes itself for the leader; the others know better.
+
+    Acknowledged is what two of them have: the leader, and one that knows of it. The third may know less than both.
+    """
+
+    _NODES = (1, 2, 3)
+
+    def __init__(self, world: World, actor: Actor) -> None:
+        self._world, self._actor = world, actor
+
+    def __enter__(self) -> Self:
+        self._actor.io()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def nodes(self) -> Collection[int]:
+        return self._NODES
+
+    def view(self, node: int, topic: str, partition: int) -> View | None:
+        self._actor.io(topic)
+        if self._world.strikes("broker not answering"):
+            self._actor.wait(2_000)
+            return None
+        former, leader, _ = self._roles(topic, partition)
+        says = former if node == former and self._has_former(topic, partition) else leader
+        self._world.saw(self._actor.name, "view", node, topic, says)
+        return View(says, frozenset(self._NODES))
+
+    def end(self, node: int, topic: str, partition: int) -> int | None:
+        self._actor.io(topic)
+        if self._world.strikes("broker not answering"):
+            self._actor.wait(2_000)
+            return None
+        former, leader, _ = self._roles(topic, partition)
+        end = self._world.cluster.logs[topic, partition].high_watermark
+        if node == former and self._has_former(topic, partition):
+            end = self._world.seen_end((topic, partition), end)
+        elif node != leader:
+            return None
+        self._world.saw(self._actor.name, "end of", node, topic, end)
+        return end
+
+    def _has_former(self, topic: str, partition: int) -> bool:
+        return self._world.has_former_leader((topic, partition))
+
+    def _roles(self, topic: str, partition: int) -> list[int]:
+        """The former leader, the leader and the follower."""
+        first = World.hash(f"{topic}/{partition}".encode())
+        return [self._NODES[(first + number) % 3] for number in range(3)]
 
 
 @dataclass(slots=True)

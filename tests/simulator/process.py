@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.simulator.actors import Actor
-from tests.simulator.kafka_readers import SimulatedAdmin, SimulatedConsumer
+from tests.simulator.kafka_readers import SimulatedAdmin, SimulatedBrokers, SimulatedConsumer
 from tests.simulator.kafka_writer import SimulatedProducer
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
@@ -141,6 +141,7 @@ class Process:
             admin=admin,
             requests=ControllerRequests(lambda: cast(AdminClient, SimulatedAdmin(world, self))),
             membership=GroupMembership(lambda: cast(AdminClient, SimulatedAdmin(world, self)), outside),
+            each_broker=self._each_broker,
             names=names,
             policy=policy,
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
@@ -172,6 +173,9 @@ class Process:
         """Tell it to end after the Kafka transaction at hand."""
         self.owner.stop()
         self.poke()
+
+    def _each_broker(self) -> SimulatedBrokers:
+        return SimulatedBrokers(self._world, self.actor)
 
     def _confirm(self) -> bool:
         self.actor.io()

@@ -342,6 +342,7 @@ class Simulation:
             (1, "topic gone", self._mishap_topic),
             (1, "application death", self._mishap_death),
             (2, "former leader", self._mishap_former_leader),
+            (1, "leader cut off", self._mishap_leader_cut_off),
         ]
 
     def _living(self) -> list[Process]:
@@ -437,6 +438,13 @@ class Simulation:
         else:
             # Who asks for the end of END has metadata of at most a second, and believes an answer of at most two.
             self._has_former_leader((names.end, side.randrange(self.partitions)), side.choice((200, 1_000, 3_000)))
+
+    def _mishap_leader_cut_off(self) -> None:
+        """As above, but from clients it is not cut off, and for long: those that ask it believe it all the time."""
+        names, side = self.names, self.world.side(f"a leader cut off at {self.world.now}")
+        place = (side.choice((names.half, names.half, names.end)), side.randrange(self.partitions))
+        self._has_former_leader(place, side.choice((6_000, 15_000, 40_000)))
+        self.world.count("fault leader cut off")
 
     def _has_former_leader(self, place: tuple[str, int], milliseconds: int, lacks: int = 0) -> None:
         """For so long readers ask a broker that lacks the last records, and all that come."""

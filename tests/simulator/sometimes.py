@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.simulator.faults import CHANCES
+from tests.simulator.faults import CHANCES, RARE
 from txbridge.core.states import TRANSITIONS, Event, RefusalReason, TransactionState
 
 #: Pairs of the table that the worker never looks up: only of a pending message it asks whether it can be delivered.
@@ -17,7 +17,7 @@ TRANSITION_COUNTERS = tuple(
 )
 REFUSAL_COUNTERS = tuple(f"refusal {reason.value}" for reason in RefusalReason)
 FAULT_COUNTERS = (
-    *(f"fault {name}" for name in CHANCES),
+    *(f"fault {name}" for name in (*CHANCES, *RARE)),
     "fault crash in a take-over",
     "fault zombie resumed",
     "fault zombie goes on with its take-over",

@@ -88,10 +88,13 @@ class World:
     def count(self, what: str) -> None:
         self.counters[what] += 1
 
+    def has_former_leader(self, place: tuple[str, int]) -> bool:
+        """Whether readers still ask a broker that leads this partition no more."""
+        return self.now < self.former_leaders.get(place, (0, 0))[1]
+
     def seen_end(self, place: tuple[str, int], end: int) -> int:
         """The log end as whoever is asked now knows it."""
-        known, until = self.former_leaders.get(place, (end, 0))
-        return min(end, known) if self.now < until else end
+        return min(end, self.former_leaders[place][0]) if self.has_former_leader(place) else end
 
     def strikes(self, fault: str) -> bool:
         """Whether this kind of fault happens now."""

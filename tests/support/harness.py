@@ -38,6 +38,7 @@ from txbridge.core.names import Headers, Names
 from txbridge.core.transaction_size import Limits
 from txbridge.kafka.admin import Cluster
 from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.testing import workers
@@ -344,6 +345,7 @@ class Bridge:
             admin=self.admin,
             requests=ControllerRequests(lambda: AdminClient(quiet(self.bootstrap_servers))),
             membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
+            each_broker=each_broker({"bootstrap.servers": self.bootstrap_servers}),
             names=self.names,
             commit_timeout_ms=settings.pop("commit_timeout", 10_000),
             payload_memory=settings.pop("payload_memory", 64 * 1024 * 1024),

@@ -35,6 +35,12 @@ class Timers:
         schedules = (self._first_checks, self._checks, self._exhausted, self._timers, self._by_age)
         return [due for schedule in schedules if (due := schedule.next_due(until)) is not None]
 
+    def next_discard(self, until: int) -> int | None:
+        """When the first message is due to be discarded; None may also say that none is by `until`."""
+        self._ripen(until)
+        heads = (self._exhausted.next_due(until), self._by_age.next_due(until))
+        return min((due for due in heads if due is not None), default=None)
+
     def schedule(self, entry: HalfEntry) -> None:
         """By what comes next: a check, the discard after the last, another delivery, the end of a discarded one."""
         if entry.state is not TransactionState.PENDING:

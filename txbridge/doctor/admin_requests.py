@@ -17,14 +17,13 @@ from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 from confluent_kafka import KafkaError
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from txbridge.deadline import Deadline
 from txbridge.doctor.admin_schemas import DescribeProducers, DescribeQuorum, DescribeTransactions
 from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
-from txbridge.kafka.aiokafka_security import credentials
+from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.broker_features import ApiKey, Versions, ask_versions, lacking
 
 _Result = TypeVar("_Result")
@@ -120,7 +119,7 @@ def release_of(versions: Versions) -> str:
 
 class _Client:
     def __init__(self, kafka: Mapping[str, Any], bootstrap_servers: str) -> None:
-        self._security = _security(kafka)
+        self._security = aiokafka_auth(kafka)
         self._servers = bootstrap_servers
         self._kafka: Any = None
 
@@ -227,12 +226,6 @@ class _Client:
 
     async def _send(self, request: Any) -> Any:
         return await self._kafka.send(self._kafka.get_random_node(), request)
-
-
-def _security(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """The worker's own reading of the security properties, so that what the worker can not use shows here too."""
-    found = credentials(kafka)
-    return {} if found is None else credentials_to_aiokafka_auth(found)
 
 
 def _now() -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import faust
+from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from txbridge.errors import UsageError
 
@@ -71,6 +72,12 @@ def credentials(kafka: Mapping[str, Any]) -> Any:
         mechanism=mechanism,
         ssl_context=context,
     )
+
+
+def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as arguments of aiokafka's clients. Raises UsageError."""
+    found = credentials(kafka)
+    return {} if found is None else credentials_to_aiokafka_auth(found)
 
 
 def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:

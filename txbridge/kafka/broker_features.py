@@ -17,10 +17,9 @@ from typing import Any
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import ApiVersionRequest
-from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.aiokafka_security import credentials
+from txbridge.kafka.aiokafka_security import aiokafka_auth
 
 #: The oldest and the newest version of each request that a broker knows, by Kafka's number of the request.
 Versions = Mapping[int, tuple[int, int]]
@@ -127,12 +126,11 @@ def require_features(kafka: Mapping[str, Any], bootstrap_servers: str) -> None:
 
 
 async def _ask(kafka: Mapping[str, Any], bootstrap_servers: str) -> Mapping[int, Versions]:
-    security = credentials(kafka)
     client = AIOKafkaClient(
         bootstrap_servers=bootstrap_servers.split(","),
         client_id="txbridge-start",
         request_timeout_ms=round(_REQUEST_TIMEOUT_S * 1000),
-        **({} if security is None else credentials_to_aiokafka_auth(security)),
+        **aiokafka_auth(kafka),
     )
     # Its lines about brokers that are down say nothing that the worker's own do not.
     quiet = logging.getLogger("aiokafka.client")

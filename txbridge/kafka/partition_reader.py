@@ -40,9 +40,6 @@ _MOST_ASKED = 3
 #: Metadata may be this old when it decides who is asked for the end of a log. librdkafka's own refresh is every five
 #: minutes, in which a former leader that is cut off from the others would be asked.
 _METADATA_S = 1.0
-#: Whoever asks for the end of a log so much later than a record was stored hears of that record, from whichever broker:
-#: the metadata are younger than that, and the answer is prompt.
-END_IS_KNOWN_AFTER_S = _METADATA_S + _PROMPT_S
 #: A log that ends below what was read from it: a former leader may say so, for the moments until all know the new one.
 #: When every answer of so long says so, the log was cut.
 CUT_AFTER_S = 10.0

@@ -33,6 +33,7 @@ from txbridge.kafka.aiokafka_security import credentials
 from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.each_broker import each_broker
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log import librdkafka_logger
@@ -120,6 +121,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             admin=admin,
             requests=ControllerRequests(connect),
             membership=GroupMembership(connect),
+            each_broker=each_broker(settings.librdkafka),
             names=names,
             policy=settings.check_policy,
             commit_timeout_ms=settings.commit_timeout,

@@ -9,12 +9,15 @@ from txbridge.core.draft import Draft
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
-from txbridge.kafka.partition_reader import END_IS_KNOWN_AFTER_S
+from txbridge.kafka.proven_end import proven_end
+from txbridge.log import get_logger
 from txbridge.worker.gates.group_liveness import GroupLiveness
 from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.observe.check_watch import CheckWatch
 from txbridge.worker.partition_state import PartitionContext, PartitionState
+
+_log = get_logger("txbridge.worker")
 
 #: Least time between two rounds that ask Kafka whether checks may be sent; a round that was full is followed at once.
 #: With a steady stream of checks a message waits for its round twice, to be asked about and for what came before its
@@ -24,10 +27,12 @@ ROUND_S = 0.05
 #: be for days, or for its turn at transaction_check_rate. Each round asks Kafka where END ends, and the commits of all
 #: others wait for that.
 _VAIN_ROUND_S = 0.25
-#: A message is discarded so much later than it is due (ms). The broker that says where END ends may not lead END any
-#: more, and not know the last decisions. A check does no harm then: its answer repeats the decision. A discard does:
-#: the decision would be refused as late.
-_DISCARD_MARGIN_MS = int(END_IS_KNOWN_AFTER_S * 1000)
+#: Before a discard the end of END is proven. The broker that says where END ends may not lead END any more, and not
+#: know the last decisions. A check does no harm then: its answer repeats the decision. A discard does: the decision
+#: would be refused as late. One proof serves all that is due by then, and costs as much as some connections to Kafka.
+_PROVE_EVERY_S = 1.0
+#: A majority of the brokers of END answers but for a moment around an election. After so long without, it is told.
+_UNPROVEN_S = 30.0
 #: Messages that one round checks, discards or retries: one Kafka transaction of moderate size.
 ROUND_LIMIT = 1_000
 #: Checks and discards are drafted in steps of this many, to stop when their bodies are enough for one transaction; one
@@ -59,6 +64,12 @@ class CheckRound:
         self._next_round = 0.0
         # A time at which something was due, and where END ended after it.
         self._due: tuple[int, int] | None = None
+        # The same for what is due to be discarded: where END ended for sure.
+        self._each_broker = context.each_broker
+        self._proven: tuple[int, int] | None = None
+        self._discard_as_of: int | None = None
+        self._next_proof = 0.0
+        self._unproven_since: float | None = None
         self._rate = context.check_rate
         self._tokens = float(context.check_rate)
         self._tokens_at = self._outside.monotonic()
@@ -95,6 +106,30 @@ class CheckRound:
             self._watch.round_waits("Kafka has to say where END ends")
         else:
             self._due = (now, end)
+            self._prove(now)
+
+    def _prove(self, now: int) -> None:
+        """When something is due to be discarded, learn up to where END has to be applied first."""
+        due, monotonic = self._state.queue.timers.next_discard(now), self._outside.monotonic()
+        if due is None or due > now or monotonic < self._next_proof:
+            return
+        if self._proven is not None and due <= self._proven[0]:
+            return
+        with self._each_broker() as brokers:
+            end = proven_end(brokers, self._names.end, self._state.partition)
+        self._next_proof = self._outside.monotonic() + _PROVE_EVERY_S
+        if end is not None:
+            self._proven, self._unproven_since = (now, end), None
+        elif self._unproven_since is None:
+            self._unproven_since = monotonic
+        elif monotonic - self._unproven_since > _UNPROVEN_S:
+            self._unproven_since = float("inf")
+            _log.warning(
+                "discards_wait",
+                partition=self._state.partition,
+                error=f"no majority of the brokers of {self._names.end}[{self._state.partition}] says who leads it: "
+                f"what should be discarded waits, as its decision may be stored there",
+            )
 
     def as_of(self, next_end: int) -> int | None:
         """The time up to which checks and discards may be done in a draft that applies END up to here, or None."""
@@ -102,6 +137,9 @@ class CheckRound:
             return None
         as_of, end = self._due
         if end <= next_end:
+            self._discard_as_of = None
+            if self._proven is not None and self._proven[1] <= next_end:
+                self._discard_as_of = self._proven[0]
             return as_of
         self._watch.round_waits(f"END has to be applied up to offset {end}, and is up to {self._state.queue.next_end}")
         return None
@@ -120,8 +158,9 @@ class CheckRound:
     def draft(self, draft: Draft, as_of: int, most_discards: int) -> None:
         """Checks and discards, as many as may be."""
         self._due = None
-        discard_as_of = as_of - _DISCARD_MARGIN_MS
-        self._in_steps(draft, lambda step: due_work.discard(draft, discard_as_of, step), most_discards)
+        discard_as_of = self._discard_as_of
+        if discard_as_of is not None:
+            self._in_steps(draft, lambda step: due_work.discard(draft, discard_as_of, step), most_discards)
         most_checks = min(ROUND_LIMIT, self._check_tokens(), self._size.limits.entries)
         may_check, why_not = self._may_check, self._why_not_check
         self._in_steps(

@@ -53,7 +53,7 @@ class CommitLoop:
         self.clock = BrokerClock(state.partition, context.outside)
         refused_checks = RefusedChecks(context.outside)
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
-        self._half = HalfLog(state, context.outside)
+        self._half = HalfLog(state, context.outside, context.each_broker)
         self._committer = Committer(context, state, self._half, self._topics, refused_checks, self._size, self.clock)
         # Kafka transactions, since they had one, in which held messages that are due had no room.
         self._left_out = 0

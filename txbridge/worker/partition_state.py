@@ -19,6 +19,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.proven_end import AskEachBroker
 from txbridge.worker.commit.writer import TransactionalWriter
 from txbridge.worker.ingest.offset_gaps import Gaps
 from txbridge.worker.observe.metrics import WorkerMetrics
@@ -34,6 +35,8 @@ class PartitionContext:
     #: What is asked about topics while the worker runs.
     requests: ControllerRequests
     membership: GroupMembership
+    #: To prove where a log ends.
+    each_broker: AskEachBroker
     names: Names
     policy: CheckPolicy
     commit_timeout_ms: int

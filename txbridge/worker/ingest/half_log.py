@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,10 +14,10 @@ from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
-from txbridge.kafka.agreement import Agreement
 from txbridge.kafka.body_cache import mark_of, offset_of, to_half
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.headers import copyable_headers, headers_of_all
+from txbridge.kafka.proven_end import AskEachBroker, proven_end
 from txbridge.worker.partition_state import PartitionState
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
@@ -28,24 +27,11 @@ HALF_BATCH = 10_000
 _HALF_SOON_S = 0.05
 #: Reading HALF up to an offset that Kafka says is there: without a record for this long, something is wrong.
 _HALF_TIMEOUT_S = 10.0
-#: What an END of a client's names is stored. Kafka has no read that proves the contrary: a former leader answers as of
-#: when it led, and metadata comes from whichever broker is asked. Only a record that is written to HALF with acks=all
-#: would prove it. So absence is what many answers agree about. Each says where HALF ends, and comes from whom the
-#: brokers take for the leader then. Each is asked for after the one before it was answered, and after the END was read:
-#: an older one proves nothing about it. They span this time. A broker that goes on after it stood still learns who
-#: leads within a fetch of the metadata log; five seconds are ten times that. A leader that is cut off from the other
-#: brokers for longer, and to which all metadata that is asked for points, would still be believed.
-_ABSENT_AFTER_S = 5.0
-#: Time alone proves nothing: whoever stood still for it has heard nothing meanwhile. Half as many as there are in that
-#: time when each comes at once, so that a slow broker only takes longer.
-_ABSENT_ANSWERS = 10
-#: When more time than this lies between two answers, this process or Kafka stood still, and the count begins anew. A
-#: turn with a Kafka transaction and two requests takes less.
-_MOST_APART_S = 3.0
-#: Between an answer and the next question.
+#: Between two questions to Kafka about one END that waits. Each opens connections to some brokers, and the partition
+#: waits for their answers, mostly 0.1 s.
 _ASK_EVERY_S = 0.25
-#: Answers that are kept: those that span the time when each comes at once.
-_KEPT_ANSWERS = max(_ABSENT_ANSWERS, int(_ABSENT_AFTER_S / _ASK_EVERY_S) + 2)
+#: When more time than this lies between two questions, this process stood still: it counts as so much.
+_MOST_APART_S = 3.0
 #: How often HALF is compared with how far it was read: a reader at its end learns nothing of a log that was cut and
 #: grows again.
 _LOOK_EVERY_S = 5.0
@@ -58,12 +44,11 @@ _UNREAD_LIMIT = 10
 Batch = Sequence[EndRecord | MalformedRecord]
 
 
-class _Answer(NamedTuple):
-    """Where HALF ends, as somebody said."""
+class _Proof(NamedTuple):
+    """Where HALF ends for sure."""
 
-    at: float
     end: int
-    #: END had been read below this offset when it was asked for.
+    #: END had been read below this offset when it was asked for: what those name was stored before.
     known: int
 
 
@@ -79,17 +64,17 @@ class _Unread:
 class HalfLog:
     """Reads HALF of one partition: ahead, and as far as its decisions name it."""
 
-    def __init__(self, state: PartitionState, outside: Outside) -> None:
+    def __init__(self, state: PartitionState, outside: Outside, each_broker: AskEachBroker) -> None:
         self._state = state
         self._outside = outside
+        self._each_broker = each_broker
         #: The END that waits for something of HALF, and for how long nothing of it came and nobody said that it is not
         #: there (s). Time in which this process stood still does not count.
         self._waits: int | None = None
         self._vain = 0.0
         self._counted_at = 0.0
-        #: What Kafka said since it was last unable to tell; the newest last.
-        self._answers: deque[_Answer] = deque(maxlen=_KEPT_ANSWERS)
-        self._answered_at = float("-inf")
+        self._asked_at = float("-inf")
+        self._proof = _Proof(0, 0)
         #: END offset below which all is judged: a record may be applied in several Kafka transactions.
         self._judged_to = 0
         self._looked_at = outside.monotonic()
@@ -297,7 +282,7 @@ class HalfLog:
         now, first = self._outside.monotonic(), batch[0]
         if self._waits != first.offset:
             self._waits, self._vain, self._counted_at = first.offset, 0.0, now
-        if now - self._answered_at >= _ASK_EVERY_S:
+        if now - self._asked_at >= _ASK_EVERY_S:
             lowest = self._lowest_unread(first)
             assert lowest is not None
             self._ask(lowest, end_position)
@@ -311,36 +296,32 @@ class HalfLog:
         return judged
 
     def _ask(self, lowest: int, end_position: int) -> None:
-        """Ask where HALF ends. Raises TimeoutError when `lowest` neither comes nor is said to be absent."""
+        """Ask where HALF ends. Raises TimeoutError when `lowest` neither comes nor is proven to be absent.
+
+        Whoever refuses a decision for what it names must know that it is not there. So when the broker that clients
+        take for the leader says so, it has to be proven.
+        """
         reader = self._state.half_reader
         end = reader.end_from(reader.position)
-        now = self._outside.monotonic()
-        is_unbroken = now - self._answered_at <= _MOST_APART_S
-        self._answered_at = now
+        if end is not None and end <= lowest:
+            with self._each_broker() as brokers:
+                proven = proven_end(brokers, reader.topic, reader.partition)
+            if proven is not None:
+                self._proof = _Proof(proven, end_position)
+        now = self._asked_at = self._outside.monotonic()
         self._vain += min(now - self._counted_at, _MOST_APART_S)
         self._counted_at = now
-        if end is None:
-            self._answers.clear()
-        else:
-            self._answers.append(_Answer(now, end, end_position))
-        if end is not None and is_unbroken and end <= lowest:
+        if self._proof.known == end_position and self._proof.end <= lowest:
             self._vain = 0.0
         elif self._vain > _HALF_TIMEOUT_S:
             raise TimeoutError(
-                f"{reader.topic}[{reader.partition}] did not come up to offset {lowest + 1}, nor does Kafka keep "
-                f"saying that it ends before it",
+                f"{reader.topic}[{reader.partition}] did not come up to offset {lowest + 1}, nor does a majority of "
+                f"its brokers say who leads it, and that leader that it ends before",
             )
 
     def _is_absent(self, offset: int, half_offset: int) -> bool:
-        """Whether enough answers agree that what the END at `offset` names is not there."""
-        agreement, is_enough = Agreement(_ABSENT_AFTER_S, _ABSENT_ANSWERS, _MOST_APART_S), False
-        for answer in self._answers:
-            if answer.known <= offset or answer.end > half_offset:
-                agreement.contradict()
-                is_enough = False
-            else:
-                is_enough = agreement.note(answer.at)
-        return is_enough
+        """Whether it is proven that what the END at `offset` names is not there."""
+        return offset < self._proof.known and self._proof.end <= half_offset
 
 
 def _highest(record: EndRecord | MalformedRecord) -> int:

@@ -1,0 +1,83 @@
+"""A leader that is cut off from the other brokers, and not from clients: its word for the log proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.harness import COMMIT, Bridge, eventually
+from txbridge.embedded import EmbeddedKafka, Node
+from txbridge.embedded.metadata import Metadata, ask
+from txbridge.kafka.each_broker import each_broker
+from txbridge.kafka.proven_end import View, proven_end
+
+
+def told(node: Node) -> Metadata:
+    return eventually(lambda: ask(int(node.bootstrap_servers.rpartition(":")[2])))
+
+
+def proven(servers: str, topic: str) -> int | None:
+    with each_broker({"bootstrap.servers": servers})() as brokers:
+        return proven_end(brokers, topic, 0)
+
+
+@dataclass
+class CutOff:
+    """The leader of HALF's first partition is cut off from the others, which have elected another one."""
+
+    kafka: EmbeddedKafka
+    bridge: Bridge
+    topic: str
+    victim: Node
+    healthy: list[Node]
+
+
+@pytest.fixture
+def cut_off(request: pytest.FixtureRequest) -> Iterator[CutOff]:
+    config = {"broker.session.timeout.ms": "3000"}
+    with (
+        EmbeddedKafka(brokers=3, can_cut_off=True, config=config) as kafka,
+        Bridge(kafka.bootstrap_servers, request.node.name, partitions=1) as bridge,
+    ):
+        topic = bridge.create_topic("real", partitions=1)
+        bridge.worker()
+        bridge.decide(bridge.prepare(topic, b"before"), COMMIT)
+        bridge.wait_visible(topic, [b"before"])
+        half = f"{bridge.names.half}/0"
+        victim = kafka.brokers[told(kafka.brokers[0]).partitions[half].leader - 1]
+        healthy = [node for node in kafka.brokers if node is not victim]
+        victim.cut_off()
+        eventually(lambda: told(healthy[0]).partitions[half].leader != victim.node_id)
+        yield CutOff(kafka, bridge, topic, victim, healthy)
+
+
+@pytest.mark.long
+def test_p2_no_decision_is_refused_by_the_word_of_a_leader_that_is_cut_off(cut_off: CutOff) -> None:
+    """Half message and decision are stored by the new leaders; the worker is connected to the former ones."""
+    bridge, victim = cut_off.bridge, cut_off.victim
+    names, half = bridge.names, f"{bridge.names.half}/0"
+    # It still tells that it leads, and what it had then.
+    with each_broker({"bootstrap.servers": victim.bootstrap_servers})() as brokers:
+        assert brokers.nodes()
+        view = brokers.view(victim.node_id, names.half, 0)
+        assert isinstance(view, View)
+        assert view.leader == victim.node_id
+        former_end = brokers.end(victim.node_id, names.half, 0)
+    # Clients that have never heard of the former leader.
+    fresh = Bridge(",".join(node.bootstrap_servers for node in cut_off.healthy), "fresh", partitions=1)
+    fresh.namespace, fresh.names = bridge.namespace, bridge.names
+    try:
+        fresh.decide(fresh.prepare(cut_off.topic, b"after"), COMMIT)
+        assert told(cut_off.healthy[0]).partitions[half].leader != victim.node_id
+        for servers in (victim.bootstrap_servers, cut_off.kafka.bootstrap_servers):
+            end = eventually(lambda servers=servers: proven(servers, names.half))
+            assert former_end is not None
+            assert end == former_end + 1
+        victim.join_again()
+        fresh.wait_visible(cut_off.topic, [b"before", b"after"], 120)
+    finally:
+        fresh.close()
+    [worker] = bridge.workers
+    assert worker.events("end_refused") == []

@@ -1,0 +1,106 @@
+"""Requests to one broker after the other, over connections of their own.
+
+librdkafka asks whichever broker it likes, and the one that it takes for the leader. aiokafka, which is there for Faust,
+can send a request to a broker that is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from txbridge.kafka.aiokafka_security import aiokafka_auth
+from txbridge.kafka.proven_end import AskEachBroker, View
+from txbridge.log import get_logger
+
+#: A healthy broker answers in milliseconds, over a connection that takes up to a second with TLS. One that does not
+#: answer by then is left out.
+_ANSWER_S = 2.0
+#: ListOffsets: "where the log ends", and "I am no replica".
+_LATEST, _NO_REPLICA = -1, -1
+#: Records of open transactions count: what is acknowledged is in the log.
+_READ_UNCOMMITTED = 0
+
+_T = TypeVar("_T")
+_log = get_logger("txbridge.worker")
+
+
+def each_broker(kafka: Mapping[str, Any]) -> AskEachBroker:
+    """How to reach the brokers of a cluster one by one; `kafka` are librdkafka's properties."""
+
+    @contextmanager
+    def ask() -> Iterator[_Connections]:
+        with asyncio.Runner() as runner:
+            connections = _Connections(runner, kafka)
+            try:
+                yield connections
+            finally:
+                connections.close()
+
+    return ask
+
+
+class _Connections:
+    """Connections to the brokers of a cluster, and an event loop of their own."""
+
+    def __init__(self, runner: asyncio.Runner, kafka: Mapping[str, Any]) -> None:
+        self._runner = runner
+        self._kafka = kafka
+        self._client: AIOKafkaClient | None = None
+
+    def nodes(self) -> Collection[int]:
+        return self._wait(self._connect()) or ()
+
+    async def _connect(self) -> list[int]:
+        if self._client is not None:
+            return [broker.nodeId for broker in self._client.cluster.brokers()]
+        self._client = AIOKafkaClient(
+            bootstrap_servers=self._kafka["bootstrap.servers"],
+            request_timeout_ms=int(_ANSWER_S * 1000),
+            **aiokafka_auth(self._kafka),
+        )
+        await self._client.bootstrap()
+        return await self._connect()
+
+    def view(self, node: int, topic: str, partition: int) -> View | None:
+        answer = self._wait(self._send(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
+        if answer is None:
+            return None
+        for _, name, _, partitions in answer.topics:
+            for _, number, leader, replicas, *_ in partitions:
+                if (name, number) == (topic, partition):
+                    return View(leader, frozenset(replicas))
+        return None
+
+    def end(self, node: int, topic: str, partition: int) -> int | None:
+        request = OffsetRequest(_NO_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, _LATEST)])])
+        answer = self._wait(self._send(node, request))
+        if answer is None:
+            return None
+        for name, partitions in answer.topics:
+            for number, code, _, offset, *_ in partitions:
+                if (name, number) == (topic, partition):
+                    return int(offset) if code == 0 else None
+        return None
+
+    async def _send(self, node: int, request: Any) -> Any:
+        assert self._client is not None
+        return await self._client.send(node, request)
+
+    def _wait(self, question: Coroutine[Any, Any, _T]) -> _T | None:
+        try:
+            return self._runner.run(asyncio.wait_for(question, _ANSWER_S))
+        except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
+            _log.debug("broker_not_answering", error=str(error) or type(error).__name__)
+            return None
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._wait(self._client.close())
