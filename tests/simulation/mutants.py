@@ -19,13 +19,14 @@ from tests.simulator.__main__ import report
 from tests.simulator.load import choose_load
 from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
-from txbridge.core import states
+from txbridge.core import half_message, states
 from txbridge.core.batch import Batch
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.draft import Draft
 from txbridge.core.end_record import PlainEntries
 from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.headers import MalformedRecordError
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
@@ -39,6 +40,7 @@ from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import EachBroker
 from txbridge.worker import check_round, restore
 from txbridge.worker.check_round import CheckRound
+from txbridge.worker.commit import records
 from txbridge.worker.commit.committer import Committer
 from txbridge.worker.commit.records import Transaction
 from txbridge.worker.commit.writer import TransactionalWriter
@@ -401,6 +403,76 @@ def copies_across_a_take_over_are_messages() -> None:
     HalfQueue.recent_start = HalfQueue.watermark
 
 
+def several_in_two_transactions() -> None:
+    """Of several messages those for other topics than the first wait for the next Kafka transaction."""
+    each, produce, waiting = records.deliveries, Transaction.produce, list[Any]()
+
+    def first_topic(half, partition):
+        first, *others = each(half, partition)
+        yield first
+        for one in others:
+            if one.topic == first.topic:
+                yield one
+            else:
+                waiting.append((half.offset, one.topic, one.value, one.key, -1, one.timestamp, one.headers))
+
+    def others_first(self, contents):
+        before = waiting.copy()
+        waiting.clear()
+        for one in before:
+            self._deliver(*one)
+        produce(self, contents)
+
+    records.deliveries = first_topic
+    Transaction.produce = others_first
+
+
+def several_change_places() -> None:
+    """Of several messages the last is delivered first."""
+    each = records.deliveries
+    records.deliveries = lambda half, partition: reversed(list(each(half, partition)))
+
+
+def several_without_what_is_refused() -> None:
+    """One message of several that its topic refuses is left out, and the others are delivered."""
+    deliver_all = Transaction._deliver_all
+
+    def but_for_poison(self, contents, entry, half):
+        each = records.deliveries
+        records.deliveries = lambda *of: (one for one in each(*of) if b"poison" not in (one.value or b""))
+        try:
+            deliver_all(self, contents, entry, half)
+        finally:
+            records.deliveries = each
+
+    Transaction._deliver_all = but_for_poison
+
+
+def frames_are_a_message() -> None:
+    """A worker that does not know the header delivers the frames as one message."""
+    parse = half_message._parse_by_name
+
+    def unknowing(offset, born, key, value, headers, topic_names):
+        known = [header for header in headers or () if header[0] != "TXB_MESSAGES"]
+        return parse(offset, born, key, value, known, topic_names)
+
+    half_message._parse_by_name = unknowing
+
+
+def frames_are_read_as_far_as_they_go() -> None:
+    """Frames that are cut off are as many messages as can be read."""
+    parse = half_message.parse_frames
+
+    def lenient(value, count):
+        for fewer in range(count, 0, -1):
+            for end in range(len(value or b""), 0, -1):
+                with suppress(MalformedRecordError):
+                    return parse(value[:end], fewer)
+        return parse(value, count)
+
+    half_message.parse_frames = lenient
+
+
 def a_defect_that_does_not_fit() -> None:
     """Not one to be found: it takes other arguments than the worker gives."""
     Draft.park = lambda _self, _limit: None
@@ -450,6 +522,11 @@ MUTANTS: dict[str, Callable[[], None]] = {
         runs_come_last,
         what_is_fresh_is_never_due,
         copies_across_a_take_over_are_messages,
+        several_in_two_transactions,
+        several_change_places,
+        several_without_what_is_refused,
+        frames_are_a_message,
+        frames_are_read_as_far_as_they_go,
     )
 }
 

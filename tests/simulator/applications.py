@@ -13,6 +13,7 @@ from tests.simulator.cluster import WANTS_KEYS, NewRecord, Place
 from tests.simulator.kafka_writer import POISON
 from tests.simulator.load import Load
 from tests.simulator.world import World
+from tests.support import message_frames as frames
 from txbridge.core.names import Headers, Names
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -48,6 +49,7 @@ class Application:
         self.dies_for_the_group_at: int | None = None
         self._world, self._names, self._partitions = world, names, partitions
         self._side = world.side(name)
+        self._several = world.side(f"several of {name}")
         self._load = load
         self._check_position = 0
         self._prepared = 0
@@ -81,6 +83,7 @@ class Application:
         elif chance.random() < 0.1:
             # Too large for every real topic, or only together with others.
             value += b"x" * chance.choice((100, 200))
+        several = self._messages(topic) if self._several.random() < (0.02 if self._load.is_plain else 0.2) else []
         if self._load.is_heavy:
             headers.insert(0, ("padding", self._load.padding()))
         self.transactions.append(transaction)
@@ -93,9 +96,36 @@ class Application:
         if picky is not None and self._side.random() < 0.2:
             # Of the kind that can be delivered and not checked, or neither.
             key, value = (None, value) if picky == WANTS_KEYS else (key, value + b"x" * 200)
+        if several:
+            several[0].key = key
+            headers = [one for one in headers if one[0] != "REAL_QID"]
+            headers.append(("TXB_MESSAGES", b"%d" % len(several)))
+            value = frames.write(several)
+            if self._several.random() < 0.05:
+                # Cut off: not a half message, and nothing of it may ever be delivered.
+                value = value[: self._several.randrange(len(value))]
         place = (self._names.half, transaction.partition)
         self.outgoing.append((place, (key, value, headers, 0), acknowledged))
         self._world.trace(f"{self.name}: prepare {transaction_id[-4:]} for {topic}")
+
+    def _messages(self, topic: str) -> list[frames.Framed]:
+        """Several for one transaction: the first for this topic, the others for any."""
+        chance, several = self._several, []
+        for number in range(chance.randrange(2, 5)):
+            value = b"%d.%d" % (self._prepared, number)
+            if chance.random() < 0.03:
+                value += POISON
+            elif chance.random() < 0.05:
+                value += b"x" * chance.choice((100, 200))
+            to = topic if number == 0 else chance.choice(("orders", "stock", "orders", "stock", "stock", FLAKY_TOPIC))
+            key = None if chance.random() < 0.3 else b"key%d" % chance.randrange(3)
+            one = frames.Framed(to, key, value, [("colour", b"blue"), ("number", b"%d" % number)])
+            if to in REAL_TOPICS and chance.random() < 0.1:
+                one.partition = 0 if chance.random() < 0.8 else 7
+            if chance.random() < 0.2:
+                one.timestamp = 1_000 + number
+            several.append(one)
+        return several
 
     def decide(self) -> None:
         """End local transactions and say so; or not."""

@@ -177,49 +177,74 @@ class Checker:
         return decided, given_up
 
     def _may_be_held(self, half: Half) -> bool:
-        """Whether its topic ever refused a record, or was not there, or might have been."""
-        topic = half.headers["REAL_TOPIC"]
-        return topic in self._world.refused or topic == "missing" or half.headers.get("REAL_QID") == "7"
+        """Whether a topic of it ever refused a record, or was not there, or might have been."""
+        return any(
+            one.topic in self._world.refused or one.topic == "missing" or one.partition == 7 for one in half.messages
+        )
 
     def _deliveries(
         self, by_topic: dict[str, list[tuple[Place, Stored]]], number: int, decided: dict[int, int]
     ) -> set[int]:
         own = {self._names.op, self._names.discard}
-        found: set[int] = set()
+        # By half offset: which of its messages were delivered.
+        found: dict[int, set[int]] = {}
         for topic, records in by_topic.items():
             if topic in own or topic.startswith("RMQ_SYS_"):
                 continue
-            last: dict[Place, int] = {}
+            last: dict[Place, tuple[int, int]] = {}
+            within: dict[tuple[Place, int], int] = {}
             for place, stored in records:
                 headers = text_headers(stored)
                 partition, _, offset_text = headers["TXB_HALF"].partition(":")
                 offset = int(offset_text)
                 name = f"half {partition}:{offset}"
-                if offset in decided:
-                    # Only what was held comes later than its turn. Kafka transactions themselves go in END's order.
-                    in_order = last.get(place, -1) < decided[offset]
-                    self._require(in_order, "P14", f"{name} stands in {place} behind what was decided later")
-                    last[place] = decided[offset]
                 self._require(int(partition) == number, "P1", f"{name} was delivered by the owner of {number}")
                 half = self.models[number].half(offset)
                 self._require(half is not None and not half.is_malformed, "P1", f"{name} was never prepared")
                 assert half is not None
-                if half.state == "abandoned" and offset in decided:
-                    # Its commit stands in the same Kafka transaction, which delivers it: then it was not held.
-                    half.state = "held"
-                self._require(half.state != "rolled_back", "P4", f"{name} was rolled back at END {half.decided}")
-                self._require(half.state != "committed", "P3", f"{name} was delivered twice")
-                self._require(half.state == "held", "P1", f"{name} was delivered though it is {half.state}")
-                same = (
-                    (stored.key, stored.value) == (half.stored.key, half.stored.value)
-                    and headers["UNIQ_KEY"] == half.headers["UNIQ_KEY"]
-                    and topic == half.headers["REAL_TOPIC"]
-                    and place[1] == int(half.headers.get("REAL_QID", place[1]))
+                message = self._number_of(half, headers, name)
+                if offset in decided:
+                    # Only what was held comes later than its turn. Kafka transactions themselves go in END's order.
+                    in_order = last.get(place, (-1, -1)) < (decided[offset], message)
+                    self._require(in_order, "P14", f"{name} stands in {place} behind what was decided later")
+                    last[place] = (decided[offset], message)
+                self._require(
+                    within.get((place, offset), -1) < message, "P12", f"{name}: messages in {place} changed places"
                 )
+                within[place, offset] = message
+                if offset not in found:
+                    if half.state == "abandoned" and offset in decided:
+                        # Its commit stands in the same Kafka transaction, which delivers it: then it was not held.
+                        half.state = "held"
+                    self._require(half.state != "rolled_back", "P4", f"{name} was rolled back at END {half.decided}")
+                    self._require(half.state != "committed", "P3", f"{name} was delivered twice")
+                    self._require(half.state == "held", "P1", f"{name} was delivered though it is {half.state}")
+                    half.state = "committed"
+                self._require(message not in found.get(offset, ()), "P3", f"{name} was delivered twice")
+                found.setdefault(offset, set()).add(message)
+                same = _is_copy(half, message, topic, place, stored) and headers["UNIQ_KEY"] == half.headers["UNIQ_KEY"]
                 self._require(same, "P1", f"{name} was delivered as something else, to {place}")
-                half.state = "committed"
-                found.add(offset)
-        return found
+        for offset, messages in found.items():
+            half = self.models[number].halves[offset]
+            text = (
+                f"half {number}:{offset}: {len(messages)} of {len(half.messages)} messages are in a Kafka transaction"
+            )
+            self._require(len(messages) == len(half.messages), "P12", text)
+            if half.is_framed:
+                self._world.count("several messages delivered together")
+                if offset not in decided:
+                    self._world.count("several messages held and delivered together")
+        return set(found)
+
+    def _number_of(self, half: Half, headers: dict[str, str], name: str) -> int:
+        """Which of the messages of a half message this is, from 0."""
+        if not half.is_framed:
+            self._require("TXB_MESSAGE" not in headers, "P12", f"{name} is one message, and was delivered as a part")
+            return 0
+        number, _, count = headers.get("TXB_MESSAGE", "").partition("/")
+        good = count == str(len(half.messages)) and number.isdigit() and 1 <= int(number) <= len(half.messages)
+        self._require(good, "P12", f"{name} holds several messages, and one of them says {headers.get('TXB_MESSAGE')}")
+        return int(number) - 1
 
     def _discards(
         self,
@@ -481,11 +506,12 @@ class Checker:
                 )
 
     def _is_undeliverable(self, half: Half, undeliverable: set[str]) -> bool:
-        return (
-            half.headers["REAL_TOPIC"] in undeliverable
-            or POISON in (half.stored.value or b"")
-            or len(half.stored.value or b"") > self._world.max_batch
-            or half.headers.get("REAL_QID") == "7"
+        return any(
+            one.topic in undeliverable
+            or POISON in (one.value or b"")
+            or len(one.value or b"") > self._world.max_batch
+            or one.partition == 7
+            for one in half.messages
         )
 
     def check_readers(self, topics: list[Place]) -> None:
@@ -499,10 +525,31 @@ class Checker:
         for number, model in enumerate(self.models):
             for offset, half in model.halves.items():
                 copies = seen.pop((number, offset), 0)
-                promise = "P3" if copies > 1 else "P2" if half.state == "committed" else "P1"
+                due = len(half.messages) if half.state == "committed" else 0
+                promise = (
+                    "P3"
+                    if copies > due > 0
+                    else "P12"
+                    if 0 < copies < due
+                    else "P2"
+                    if half.state == "committed"
+                    else "P1"
+                )
                 text = f"half {number}:{offset} is {half.state}, readers see it {copies} times"
-                self._require(copies == (1 if half.state == "committed" else 0), promise, text)
+                self._require(copies == due, promise, text)
         self._require(not seen, "P1", f"readers see what was never prepared: {sorted(seen)}")
+
+
+def _is_copy(half: Half, number: int, topic: str, place: Place, stored: Stored) -> bool:
+    """Whether this is the record that the message is to become."""
+    message = half.messages[number]
+    users = [header for header in stored.headers if header[0] not in {"UNIQ_KEY", "TXB_HALF", "TXB_MESSAGE"}]
+    return (
+        (topic, stored.key, stored.value) == (message.topic, message.key, message.value)
+        and users == message.headers
+        and message.partition in {-1, place[1]}
+        and message.timestamp in {-1, stored.timestamp}
+    )
 
 
 def _position(checkpoint: dict[str, Any] | None) -> tuple[int, int]:

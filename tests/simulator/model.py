@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulator.partition_log import PartitionLog, Stored
+from tests.support import message_frames as frames
 
 Where = tuple[int, int]
 _DECISIONS = {"8": "commit", "12": "rollback", "0": "unknown"}
@@ -35,6 +36,10 @@ class Half:
     is_set_aside: bool = False
     #: OP offsets that named it finished.
     op: int | None = None
+    #: What is to be delivered, in this order.
+    messages: list[frames.Framed] = field(default_factory=list)
+    #: Whether the half message holds them as frames.
+    is_framed: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -68,6 +73,18 @@ def text_headers(stored: Stored) -> dict[str, str]:
     return {name: (value or b"").decode("utf-8", "replace") for name, value in stored.headers}
 
 
+_OURS = {"TXB_V", "TRAN_MSG", "REAL_TOPIC", "REAL_QID", "PGROUP", "UNIQ_KEY", "CHECK_IMMUNITY_TIME_IN_SECONDS"}
+
+
+def _messages(stored: Stored, headers: dict[str, str]) -> list[frames.Framed] | None:
+    """What a half message holds; None when it can not be read."""
+    if "TXB_MESSAGES" in headers:
+        return frames.read(stored.value or b"", int(headers["TXB_MESSAGES"]))
+    users = [header for header in stored.headers if header[0] not in _OURS]
+    partition = int(headers.get("REAL_QID", -1))
+    return [frames.Framed(headers.get("REAL_TOPIC", ""), stored.key, stored.value, users, partition)]
+
+
 @dataclass(slots=True)
 class PartitionModel:
     """One half partition."""
@@ -86,13 +103,20 @@ class PartitionModel:
     def first_of(self, offset: int) -> int:
         """The offset of the half message that this one means: of a copy, that of the first with its id."""
         while self._known_to < min(offset + 1, self.half_log.high_watermark):
-            transaction_id = text_headers(self.half_log.entries[self._known_to]).get("UNIQ_KEY")
-            if transaction_id is not None:
+            stored = self.half_log.entries[self._known_to]
+            headers = text_headers(stored)
+            transaction_id = headers.get("UNIQ_KEY")
+            # What is malformed for another reason is no first.
+            if transaction_id is not None and _messages(stored, headers) is not None:
                 self._firsts.setdefault(transaction_id, self._known_to)
             self._known_to += 1
         if not 0 <= offset < self._known_to:
             return offset
-        return self._firsts.get(text_headers(self.half_log.entries[offset]).get("UNIQ_KEY", ""), offset)
+        stored = self.half_log.entries[offset]
+        headers = text_headers(stored)
+        if _messages(stored, headers) is None:
+            return offset
+        return self._firsts.get(headers.get("UNIQ_KEY", ""), offset)
 
     def half(self, offset: int) -> Half | None:
         """The record of HALF at this offset, or None."""
@@ -106,8 +130,12 @@ class PartitionModel:
                 self.count("stranger's aborted half message known")
             headers = text_headers(stored)
             is_copy = self.first_of(offset) != offset
-            malformed = is_copy or "UNIQ_KEY" not in headers
+            messages = _messages(stored, headers)
+            malformed = is_copy or "UNIQ_KEY" not in headers or messages is None
+            if messages is None:
+                self.count("several messages cut off")
             found = self.halves[offset] = Half(stored, headers, malformed, is_copy, since=stored.appended)
+            found.messages, found.is_framed = messages or [], "TXB_MESSAGES" in headers
             immunity = headers.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
             wait = int(immunity) * 1000 if immunity.isdigit() else self.times.timeout
             found.due = stored.appended + wait

@@ -34,6 +34,8 @@ class Part(NamedTuple):
 class Batch:
     """Entries in the order of END, until one has no room; nothing behind it comes in.
 
+    The entry of a transaction that has several messages counts as so many.
+
     What is counted here is what would be delivered if every topic took it. HALF was read up to all that is named.
     """
 
@@ -53,9 +55,15 @@ class Batch:
         queue, room, limits = self._queue, self._room, self._limits
         find, first_of, topics = queue.entry, queue.first_of, self.topics
         start = queue.next_entry if record.offset == queue.next_end else 0
-        entries = record.entries[start : start + limits.entries - self.entries]
+        # One transaction with more messages than there was room for may have gone alone.
+        most_entries = max(0, limits.entries - self.entries)
+        entries = record.entries[start : start + most_entries]
         stop, size, most, has_any = start, self.bytes, limits.bytes, self._has_any
+        # Messages beyond one for each entry. Those of one transaction are never divided.
+        more = 0
         for command in entries:
+            if more and stop - start + more >= most_entries:
+                break
             if command.decision is Decision.COMMIT:
                 entry = find(first_of(command.half_offset))
                 # A discarded one may be resumed by an entry before this.
@@ -65,9 +73,13 @@ class Batch:
                         # One that is too large by itself goes alone.
                         if not has_room or (has_any and size + entry.size > most):
                             break
+                        if entry.messages > 1:
+                            if has_any and stop - start + more + entry.messages > most_entries:
+                                break
+                            more += entry.messages - 1
                         size += entry.size
                         has_any = True
-                    topics.add(entry.real_topic)
+                    topics.update(entry.topics)
             elif record.source is Source.ABANDON:
                 # What is left of it goes to the discard topic.
                 entry = find(first_of(command.half_offset))
@@ -77,7 +89,7 @@ class Batch:
                     size += entry.size
                     has_any = True
             stop += 1
-        self.entries += stop - start
+        self.entries += stop - start + more
         self.bytes, self._has_any = size, has_any
         return Part(record, start, stop)
 

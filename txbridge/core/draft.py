@@ -6,7 +6,8 @@ puts back what was taken from the schedules.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from txbridge.core.batch import Part
@@ -38,6 +39,8 @@ class Draft:
         self.watermark = queue.watermark
         #: Of the messages that it delivers, checks and discards.
         self.bytes = 0
+        #: Messages that it delivers beyond one for each transaction.
+        self.more = 0
         #: Whether a held message that is due had no room.
         self.left_out = False
         self.deliver: list[HalfEntry] = []
@@ -169,6 +172,7 @@ class Draft:
         self._final[entry.offset] = TransactionState.COMMITTED
         self.deliver.append(entry)
         self.bytes += entry.size
+        self.more += entry.messages - 1
 
     # --- HALF --------------------------------------------------------------------------------------------------------
 
@@ -292,7 +296,7 @@ class Draft:
     @property
     def real_topics(self) -> set[str]:
         """Of what it decides."""
-        return {entry.real_topic for entry in self.deliver}.union(*(run.topics for _, run in self.runs))
+        return set(_topics_of(self.deliver)).union(*(run.topics for _, run in self.runs))
 
     @property
     def size(self) -> int:
@@ -346,3 +350,7 @@ class Draft:
         """Kafka has not committed this draft: the state is as it was."""
         self.queue.timers.put_back(self._taken.values())
         self.queue.timers.put_back_expired(self._taken_for_age)
+
+
+def _topics_of(entries: Iterable[HalfEntry]) -> Iterator[str]:
+    return chain.from_iterable(entry.topics for entry in entries)

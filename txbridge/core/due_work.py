@@ -18,16 +18,18 @@ from txbridge.core.states import TRANSITIONS, Event, TransactionState
 def retry_held(draft: Draft, obstacle: Obstacle, limit: int, max_bytes: int, room: Room | None = None) -> None:
     """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed.
 
-    `max_bytes` bounds the draft as a whole; only a message that would be alone in it may be larger. What has no room
-    goes back as it came: nothing is written about it.
+    `max_bytes` bounds the draft as a whole, `limit` the messages that are retried; only a transaction that would be
+    alone in it may be larger. What has no room goes back as it came: nothing is written about it.
     """
     timers = draft.queue.timers
+    most = len(draft.deliver) + draft.more + limit
     for entry in draft.take(timers.take_timers_due(draft.due, limit)):
         if entry.state is TransactionState.DISCARDED:
             draft.forget(entry)
             continue
         # From the first on that does not fit, for all: a small one must not be preferred for ever.
-        fits = not draft.left_out and not (draft.deliver and draft.bytes + entry.size > max_bytes)
+        is_much = draft.bytes + entry.size > max_bytes or len(draft.deliver) + draft.more + entry.messages > most
+        fits = not draft.left_out and not (draft.deliver and is_much)
         draft.left_out = not fits
         if not fits or (room is not None and room(entry) is False):
             # Back into the schedule at once, whatever becomes of this transaction.

@@ -42,6 +42,8 @@ class _Fields(NamedTuple):
     discarded_at: tuple[int, int] | None = None
     #: When it was resumed; its age counts from then.
     resumed: int | None = None
+    #: How many it holds, when it holds several.
+    messages: int = 1
 
 
 class HalfEntry(_Fields):
@@ -57,6 +59,11 @@ class HalfEntry(_Fields):
     def since(self) -> int:
         """From when its age counts (ms)."""
         return self.born if self.resumed is None else self.resumed
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Its real topics."""
+        return names.topics_of(self.real_topic)
 
     @property
     def is_plain(self) -> bool:
@@ -95,6 +102,8 @@ class HalfEntry(_Fields):
             data["error"] = self.error
         if self.resumed is not None:
             data["resumed"] = self.resumed
+        if self.messages != 1:
+            data["messages"] = self.messages
         return dump(data)
 
     @classmethod
@@ -125,6 +134,7 @@ class HalfEntry(_Fields):
                 reason=None if data.get("reason") is None else text(data["reason"]),
                 discarded_at=None if data.get("at") is None else _coordinates(data["at"]),
                 resumed=None if data.get("resumed") is None else number(data["resumed"]),
+                messages=number(data.get("messages", 1)),
             )
         except (KeyError, TypeError) as error:
             raise MalformedRecordError(f"not a parked entry: {short(error)}") from None
@@ -145,8 +155,8 @@ def _group(value: Any) -> str:
 
 @lru_cache(1_024)
 def _topic(value: Any) -> str:
-    """A real topic, likewise."""
-    return sys.intern(_which(value, names.is_topic))
+    """A real topic, likewise, or several."""
+    return sys.intern(_which(value, lambda text: all(map(names.is_topic, names.topics_of(text)))))
 
 
 def _coordinates(value: Any) -> tuple[int, int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, Self
 
 from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded, whole_number
+from txbridge.core.message_frames import FramedMessage, joined_topics, parse_frames
 from txbridge.core.names import Headers, Names
 
 #: Groups and topics whose header is known: millions of messages share a few, and one text of each.
@@ -34,6 +36,7 @@ class _Fields(NamedTuple):
     real_partition: int | None
     immunity: str | None
     user_timestamp: int | None
+    messages: int | None
     users: Headers
     size: int
 
@@ -45,6 +48,8 @@ class HalfMessage(_Fields):
     CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means. `user_timestamp` is BORN_TIMESTAMP,
     unless it is 0: librdkafka takes that for "now", so that it could never be delivered. `users` are those of the
     headers that are not ours; `size` are the bytes that the message holds in memory, as far as the user decides them.
+    `messages` is how many it holds, as frames in the value; None: it is one itself. `real_topic` then names the topics
+    of all of them (`names.topics_of`).
     """
 
     # A tuple, as one is made for every record, and its size, which is asked for seven times, is in it: a frozen
@@ -64,6 +69,7 @@ class HalfMessage(_Fields):
         real_partition: int | None = None,
         immunity: str | None = None,
         user_timestamp: int | None = None,
+        messages: int | None = None,
     ) -> Self:
         """A half message; the user's headers and the size follow from the rest."""
         users = [header for header in headers if header[0] not in names.HALF_HEADERS]
@@ -81,9 +87,15 @@ class HalfMessage(_Fields):
             real_partition,
             immunity,
             user_timestamp,
+            messages,
             users,
             size,
         )
+
+    @property
+    def framed(self) -> list[FramedMessage]:
+        """The messages that it holds as frames. Made each time: they would take as much memory again."""
+        return parse_frames(self.value, self.messages or 0)
 
 
 def _size_of(headers: Headers) -> int:
@@ -129,7 +141,7 @@ def _parse_by_name(
     real_partition = ours.optional_number(names.REAL_QID)
     if real_partition is not None and real_partition >= 2**31:
         raise MalformedRecordError(f"header {names.REAL_QID} can not be a partition: {real_partition}")
-    return HalfMessage(
+    half = HalfMessage(
         offset=offset,
         transaction_id=transaction_id,
         group=group,
@@ -141,7 +153,20 @@ def _parse_by_name(
         real_partition=real_partition,
         immunity=ours.optional(names.CHECK_IMMUNITY_TIME),
         user_timestamp=ours.optional_number(names.BORN_TIMESTAMP) or None,
+        messages=ours.optional_number(names.MESSAGES),
     )
+    return half if half.messages is None else half._replace(real_topic=_topics_of_all(half))
+
+
+def _topics_of_all(half: HalfMessage) -> str:
+    """The real topics of one that holds several messages, all of which must be in order."""
+    messages = half.framed
+    for name, value in ((names.REAL_QID, half.real_partition), (names.BORN_TIMESTAMP, half.user_timestamp)):
+        if value is not None:
+            raise MalformedRecordError(f"header {name} is there beside {names.MESSAGES}: each message has its own")
+    if (half.real_topic, half.key) != (messages[0].topic, messages[0].key):
+        raise MalformedRecordError(f"{names.REAL_TOPIC} or the key is not that of the first message")
+    return joined_topics(messages)
 
 
 @lru_cache(_SHARED)
@@ -180,7 +205,7 @@ def _parse_plain(
     transaction = transaction_id.decode()
     return tuple.__new__(
         HalfMessage,
-        (offset, transaction, real_group, real_topic, born, key, value, headers, None, None, None, users, size),
+        (offset, transaction, real_group, real_topic, born, key, value, headers, None, None, None, None, users, size),
     )
 
 
@@ -242,6 +267,7 @@ def half_headers(
     real_partition: int | None = None,
     immunity_seconds: int | None = None,
     user_timestamp: int | None = None,
+    messages: int | None = None,
 ) -> list[tuple[str, bytes | None]]:
     """The headers of a half message: the user's, then ours."""
     headers = [
@@ -258,6 +284,8 @@ def half_headers(
         headers.append((names.CHECK_IMMUNITY_TIME, b"%d" % immunity_seconds))
     if user_timestamp is not None:
         headers.append((names.BORN_TIMESTAMP, b"%d" % user_timestamp))
+    if messages is not None:
+        headers.append((names.MESSAGES, b"%d" % messages))
     return headers
 
 
@@ -292,6 +320,31 @@ def delivered_headers(half: HalfMessage, partition: int) -> list[tuple[str, byte
 def delivered_timestamp(half: HalfMessage) -> int:
     """The user's timestamp, else the time of birth: a message that had to wait does not look younger than it is."""
     return half.born if half.user_timestamp is None else half.user_timestamp
+
+
+class Delivery(NamedTuple):
+    """A record of a real topic, as it is to be written."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    partition: int | None
+    timestamp: int
+    #: Bytes of what the user gave.
+    size: int
+
+
+def deliveries(half: HalfMessage, partition: int) -> Iterator[Delivery]:
+    """What a commit delivers of a half message that holds several messages, in their order."""
+    transaction_id = (names.UNIQ_KEY, half.transaction_id.encode())
+    where = (names.HALF_COORDINATES, coordinates(partition, half.offset))
+    messages = half.framed
+    for number, message in enumerate(messages, 1):
+        topic, key, value, users, real_partition, timestamp = message
+        headers = [*users, transaction_id, where, (names.MESSAGE_NUMBER, b"%d/%d" % (number, len(messages)))]
+        born = half.born if timestamp is None else timestamp
+        yield Delivery(topic, key, value, headers, real_partition, born, message.size)
 
 
 def copy_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:

@@ -128,7 +128,8 @@ class HalfQueue:
         born, immunity = half.born, half.immunity
         next_due = born + self._first_check if immunity is None else self.policy.first_check(born, immunity)
         # By position: naming the arguments takes three times as long.
-        return HalfEntry(half.offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
+        entry = HalfEntry(half.offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
+        return entry if half.messages is None else entry._replace(messages=half.messages)
 
     def read_malformed(self, offset: int, size: int) -> bool:
         """Take in a malformed record of HALF. True when it has not been set aside yet."""

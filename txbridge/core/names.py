@@ -20,6 +20,8 @@ PGROUP = "PGROUP"
 UNIQ_KEY = "UNIQ_KEY"
 CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
+MESSAGES = "TXB_MESSAGES"
+MESSAGE_NUMBER = "TXB_MESSAGE"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 SOURCE = "SOURCE"
 CLIENT_ID = "CLIENT_ID"
@@ -38,7 +40,7 @@ REMOVE_TAG = b"d"
 
 #: Headers that belong to a half message and never reach the reader of the real topic (UNIQ_KEY is put there again).
 HALF_HEADERS = frozenset(
-    {VERSION, TRAN_MSG, REAL_TOPIC, REAL_QID, PGROUP, UNIQ_KEY, CHECK_IMMUNITY_TIME, BORN_TIMESTAMP},
+    {VERSION, TRAN_MSG, REAL_TOPIC, REAL_QID, PGROUP, UNIQ_KEY, CHECK_IMMUNITY_TIME, BORN_TIMESTAMP, MESSAGES},
 )
 
 _RESERVED_NAMES = HALF_HEADERS | {CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
@@ -75,6 +77,16 @@ def is_group(name: str) -> bool:
 def is_topic(name: str) -> bool:
     """Kafka's rule for topic names."""
     return _TOPIC.match(name) is not None and name not in {".", ".."}
+
+
+def topics_of(real_topic: str) -> tuple[str, ...]:
+    """The real topics of a transaction, which are one text when it has several messages: no topic has a comma."""
+    return _split(real_topic) if "," in real_topic else (real_topic,)
+
+
+@lru_cache(_KNOWN_NAMES)
+def _split(real_topics: str) -> tuple[str, ...]:
+    return tuple(real_topics.split(","))
 
 
 def is_transaction_id(text: str) -> bool:

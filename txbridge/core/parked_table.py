@@ -20,6 +20,8 @@ _FEW = 10_000
 _ID_BYTES = 16
 _DEAD = 0
 _ALIVE = 1
+#: Group, real topics, number of messages.
+_Kind = tuple[str, str, int]
 
 
 class ParkedTable:
@@ -35,13 +37,13 @@ class ParkedTable:
         self._next_due = array("q")
         self._sizes = array("I")
         self._checks = array("I")
-        #: Which pair of group and real topic: a million messages share a few.
-        self._pairs = array("I")
+        #: Which group, real topics and number of messages: a million of them share a few.
+        self._kinds = array("I")
         self._ids = bytearray()
         self._alive = bytearray()
         self._count = 0
-        self._pair_numbers: dict[tuple[str, str], int] = {}
-        self._pair_names: list[tuple[str, str]] = []
+        self._kind_numbers: dict[_Kind, int] = {}
+        self._kind_names: list[_Kind] = []
         self._index: dict[int, int] | None = {}
 
     def __len__(self) -> int:
@@ -70,21 +72,21 @@ class ParkedTable:
     def birth_of(self, offset: int) -> tuple[str, int] | None:
         """Group, and when it was born; cheaper than `get`."""
         row = self._row(offset)
-        return None if row < 0 else (self._pair_names[self._pairs[row]][0], self._born[row])
+        return None if row < 0 else (self._kind_names[self._kinds[row]][0], self._born[row])
 
     def births(self, width: int) -> Counter[tuple[str, int]]:
         """How many rows of each group were born in each span of `width` ms, as (group, number of the span)."""
-        groups = [group for group, _ in self._pair_names]
-        rows = zip(compress(self._pairs, self._alive), compress(self._born, self._alive), strict=True)
-        return Counter((groups[pair], born // width) for pair, born in rows)
+        groups = [group for group, _, _ in self._kind_names]
+        rows = zip(compress(self._kinds, self._alive), compress(self._born, self._alive), strict=True)
+        return Counter((groups[kind], born // width) for kind, born in rows)
 
     def schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
         """Offset, group, and what `schedule_of` says, of every row; to go through a million of them quickly."""
-        groups = [group for group, _ in self._pair_names]
-        columns = zip(self._offsets, self._pairs, self._next_due, self._checks, self._born, self._alive, strict=True)
-        for offset, pair, next_due, checks, born, alive in columns:
+        groups = [group for group, _, _ in self._kind_names]
+        columns = zip(self._offsets, self._kinds, self._next_due, self._checks, self._born, self._alive, strict=True)
+        for offset, kind, next_due, checks, born, alive in columns:
             if alive:
-                yield offset, groups[pair], next_due, checks, born
+                yield offset, groups[kind], next_due, checks, born
 
     def put(self, row: HalfEntry) -> None:
         """Add a row, or replace the one with its offset."""
@@ -94,7 +96,7 @@ class ParkedTable:
             return
         self._born[place], self._next_due[place] = row.born, row.next_due
         self._sizes[place], self._checks[place] = row.size, row.checks
-        self._pairs[place] = self._pair(row.group, row.real_topic)
+        self._kinds[place] = self._kind((row.group, row.real_topic, row.messages))
         self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES] = bytes.fromhex(row.transaction_id)
 
     def remove(self, offset: int) -> bool:
@@ -123,7 +125,7 @@ class ParkedTable:
         """Take out the rows at and above an offset; of a sorted table."""
         first = bisect_left(self._offsets, offset)
         found = [self._at(row) for row in range(first, len(self._alive)) if self._alive[row]]
-        for column in (self._offsets, self._born, self._next_due, self._sizes, self._checks, self._pairs, self._alive):
+        for column in (self._offsets, self._born, self._next_due, self._sizes, self._checks, self._kinds, self._alive):
             del column[first:]
         del self._ids[first * _ID_BYTES :]
         self._count -= len(found)
@@ -140,7 +142,7 @@ class ParkedTable:
         return row
 
     def _at(self, row: int) -> HalfEntry:
-        group, real_topic = self._pair_names[self._pairs[row]]
+        group, real_topic, messages = self._kind_names[self._kinds[row]]
         return HalfEntry(
             self._offsets[row],
             self._ids[row * _ID_BYTES : (row + 1) * _ID_BYTES].hex().upper(),
@@ -152,6 +154,7 @@ class ParkedTable:
             TransactionState.PENDING,
             self._checks[row],
             True,
+            messages=messages,
         )
 
     def _append(self, row: HalfEntry) -> None:
@@ -164,16 +167,16 @@ class ParkedTable:
         self._next_due.append(row.next_due)
         self._sizes.append(row.size)
         self._checks.append(row.checks)
-        self._pairs.append(self._pair(row.group, row.real_topic))
+        self._kinds.append(self._kind((row.group, row.real_topic, row.messages)))
         self._ids += bytes.fromhex(row.transaction_id)
         self._alive.append(_ALIVE)
         self._count += 1
 
-    def _pair(self, group: str, real_topic: str) -> int:
-        number = self._pair_numbers.get((group, real_topic))
+    def _kind(self, kind: _Kind) -> int:
+        number = self._kind_numbers.get(kind)
         if number is None:
-            number = self._pair_numbers[group, real_topic] = len(self._pair_names)
-            self._pair_names.append((group, real_topic))
+            number = self._kind_numbers[kind] = len(self._kind_names)
+            self._kind_names.append(kind)
         return number
 
     def _compact(self) -> None:
@@ -188,7 +191,7 @@ class ParkedTable:
         self._next_due = array("q", map(self._next_due.__getitem__, order))
         self._sizes = array("I", map(self._sizes.__getitem__, order))
         self._checks = array("I", map(self._checks.__getitem__, order))
-        self._pairs = array("I", map(self._pairs.__getitem__, order))
+        self._kinds = array("I", map(self._kinds.__getitem__, order))
         ids, self._ids = self._ids, bytearray()
         for row in order:
             # Not join: it would hold all the parts at once, as objects.

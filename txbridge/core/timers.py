@@ -147,7 +147,7 @@ class Timers:
     def topics_of_due_retries(self, now: int, limit: int) -> set[str]:
         """Real topics of the held messages that `take_timers_due` would yield."""
         entries = map(self._entries.known, self._timers.peek(now, limit))
-        return {entry.real_topic for entry in entries if entry.state is TransactionState.HELD}
+        return {topic for entry in entries if entry.state is TransactionState.HELD for topic in entry.topics}
 
     def postpone(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
         """Its real topic, or check topic, still does not take it: try later, after so many attempts (1 or more).

@@ -44,7 +44,7 @@ STAGES_OF_THE_WORKER = {
 #: What the core may use of the standard library, and of others: nothing that reads a clock, a file or a socket.
 PURE = {
     *("__future__", "array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"),
-    *("itertools", "json", "math", "re", "sys", "typing", "urllib.parse"),
+    *("itertools", "json", "math", "re", "struct", "sys", "typing", "urllib.parse"),
     # Parses JSON; without pydantic itself.
     "pydantic_core",
 }

@@ -27,13 +27,18 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
         del bodies[entry.offset]
     undeliverable = False
     for entry in draft.deliver:
-        half, why = bodies.get(entry.offset), None
+        half, why, topic = bodies.get(entry.offset), None, entry.topics[0]
         if half is None:
             why = _GONE if entry in gone else _ANOTHER
+        elif half.messages is not None:
+            for message in half.framed:
+                if message.partition is not None and why is None:
+                    topic = message.topic
+                    why = topics.problem_of_partition(topic, message.partition)
         elif half.real_partition is not None:
             why = topics.problem_of_partition(half.real_topic, half.real_partition)
         if why is not None:
-            topics.refuse(entry, why)
+            topics.refuse(entry, why, topic=topic)
             undeliverable = True
     if undeliverable:
         return None

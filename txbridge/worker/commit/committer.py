@@ -307,8 +307,8 @@ class Committer:
         offsets = {failure.which for failure in guilty or ()}
         too_large = {failure.which for failure in guilty or () if failure.too_large and failure.alone}
         for entry in draft.deliver:
-            if entry.real_topic == topic and (guilty is None or entry.offset in offsets):
-                self._topics.refuse(entry, reason, too_large=entry.offset in too_large)
+            if topic in entry.topics and (guilty is None or entry.offset in offsets):
+                self._topics.refuse(entry, reason, topic=topic, too_large=entry.offset in too_large)
 
     def _discard_refused(
         self,
@@ -347,4 +347,4 @@ def _load(contents: Contents) -> tuple[int, int]:
     """Entries and bytes of a Kafka transaction: how large it was."""
     draft = contents.draft
     aside = sum(len(record.value or b"") for record in contents.malformed)
-    return max(draft.entries, draft.size, 1), draft.bytes + aside
+    return max(draft.entries + draft.more, draft.size + draft.more, 1), draft.bytes + aside

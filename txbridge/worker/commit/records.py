@@ -19,12 +19,14 @@ from txbridge.core.half_message import (
     check_headers,
     delivered_headers,
     delivered_timestamp,
+    deliveries,
 )
 from txbridge.core.names import Headers, Names
 from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
 from txbridge.worker.commit.record_failures import CONSEQUENCES, Reports
 from txbridge.worker.failpoints import fault_point
+from txbridge.worker.gates.topic_health import LEAST_LIMIT
 
 _OnStored = Callable[[Message], None]
 
@@ -128,6 +130,9 @@ class Transaction:
     def _deliver_each(self, contents: Contents, entries: Iterable[HalfEntry]) -> None:
         for entry in entries:
             half = contents.bodies[entry.offset]
+            if half.messages is not None:
+                self._deliver_all(contents, entry, half)
+                continue
             headers, timestamp = delivered_headers(half, self._partition), delivered_timestamp(half)
             with_limit = contents.limits.get(half.real_topic)
             if with_limit is None and not contents.named:
@@ -146,6 +151,35 @@ class Transaction:
                 limit=None if with_limit is None else self._limit_of(entry, with_limit),
                 size=half.size,
             )
+
+    def _deliver_all(self, contents: Contents, entry: HalfEntry, half: HalfMessage) -> None:
+        """Produce the messages of one transaction, in their order. What is refused of one is refused of all."""
+        limits = contents.limits
+        # One that failed before goes alone; but each of its messages only when nothing else is left to try: a thousand
+        # of them take seconds.
+        goes_alone = entry.attempts > 0 and not limits.keys().isdisjoint(entry.topics)
+        if goes_alone:
+            self._flush()
+        for topic, key, value, headers, partition, timestamp, size in deliveries(half, self._partition):
+            limit = limits.get(topic)
+            if limit is None and not contents.named:
+                to = -1 if partition is None else partition
+                self._deliver(entry.offset, topic, value, key, to, timestamp, headers)
+                continue
+            self._produce(
+                RecordKind.REAL,
+                topic,
+                value,
+                key,
+                headers,
+                which=entry.offset,
+                partition=partition,
+                timestamp=timestamp,
+                limit=0 if goes_alone and limit is not None and limit <= LEAST_LIMIT else limit,
+                size=size,
+            )
+        if goes_alone:
+            self._flush()
 
     # Any: confluent-kafka's types know no list whose values are bytes or None only.
     def _deliver(

@@ -37,7 +37,7 @@ _PROBES_END = 1_000
 #: Bytes that go together to a topic that has refused a batch: below librdkafka's batch.size at first, and then less
 #: until it is known which records are at fault, or that the topic's max.message.bytes is that small.
 _FIRST_LIMIT = 256 * 1024
-_LEAST_LIMIT = 1024
+LEAST_LIMIT = 1024
 #: Refused batches of one topic in a row, after which all its messages at hand are held: the others must not wait.
 _MOST_REFUSALS = 10
 #: Flushes that such topics may cost one Kafka transaction: 500 take about a second.
@@ -153,17 +153,20 @@ class TopicHealth:
 
     def _room(self, entry: HalfEntry) -> bool | None:
         """Whether this draft may hold one more message of its topic. Uses up the room."""
-        topic = entry.real_topic
-        until, problem = self._topics.get(topic, (0.0, None))
-        if problem is not None and until > self._outside.monotonic():
-            return None
-        probes, limit = self._probes_left.get(topic), self._limits.get(topic)
-        if probes == 0 or (limit is not None and self._flushes_left <= 0):
+        topics, now = entry.topics, self._outside.monotonic()
+        for topic in topics:
+            until, problem = self._topics.get(topic, (0.0, None))
+            if problem is not None and until > now:
+                return None
+        probes = {topic: self._probes_left[topic] for topic in topics if topic in self._probes_left}
+        limits = [self._limits[topic] for topic in topics if topic in self._limits]
+        if 0 in probes.values() or (limits and self._flushes_left <= 0):
             return False
-        if probes is not None:
-            self._probes_left[topic] = probes - 1
-        if limit is not None:
-            self._flushes_left -= 1 if entry.attempts else min(1.0, entry.size / limit)
+        for topic, left in probes.items():
+            self._probes_left[topic] = left - 1
+        if limits:
+            # Of several messages nobody knows which topic gets how much of them: so much at most.
+            self._flushes_left -= entry.messages if entry.attempts else min(entry.messages, entry.size / min(limits))
         return True
 
     def is_clear(self, topic: str) -> bool:
@@ -174,30 +177,41 @@ class TopicHealth:
         """Why a message whose commit has just come can not be delivered now."""
         if not (self._refused or self._walls):
             # Nearly always.
-            return self.problem_of(entry.real_topic)
-        why = self._refused.get(entry.offset) or self.problem_of(entry.real_topic)
-        wall = self._walls.get(entry.real_topic)
+            return self._problem_of_any(entry)
+        why = self._refused.get(entry.offset) or self._problem_of_any(entry)
+        wall = self._wall_of(entry)
         if why is None and wall is not None and entry.size >= wall.size and self._outside.monotonic() < wall.until:
             why = wall.reason
         return why
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
         """Why a held message can not be delivered now."""
-        topic, now = entry.real_topic, self._outside.monotonic()
-        why = self._refused.pop(entry.offset, None) or self.problem_of(topic)
-        if why is None and topic in self._resting:
-            until, why = self._resting[topic]
-            if until <= now:
-                del self._resting[topic]
-                why = None
-            elif entry.offset not in self._proven:
-                why = InTurn(why)
-        if why is None and (wall := self._walls.get(topic)) is not None and entry.size >= wall.size:
+        now = self._outside.monotonic()
+        why = self._refused.pop(entry.offset, None) or self._problem_of_any(entry)
+        for topic in entry.topics:
+            if why is None and topic in self._resting:
+                until, why = self._resting[topic]
+                if until <= now:
+                    del self._resting[topic]
+                    why = None
+                elif entry.offset not in self._proven:
+                    why = InTurn(why)
+        if why is None and (wall := self._wall_of(entry)) is not None and entry.size >= wall.size:
             if now < wall.next_probe:
                 why = wall.reason
             else:
                 wall.next_probe = now + wall.backoff.next()
         return why
+
+    def _problem_of_any(self, entry: HalfEntry) -> str | None:
+        """Why it can not be delivered: one message that has to wait holds all of its transaction."""
+        if entry.messages == 1:
+            return self.problem_of(entry.real_topic)
+        return next(filter(None, map(self.problem_of, entry.topics)), None)
+
+    def _wall_of(self, entry: HalfEntry) -> _Wall | None:
+        """What is known of the largest record that its topic takes. The size of several says nothing of each."""
+        return self._walls.get(entry.real_topic) if entry.messages == 1 else None
 
     # --- what became of it ------------------------------------------------------------------------------------------
 
@@ -213,20 +227,20 @@ class TopicHealth:
             return alone
         if self._refusals[topic] > _MOST_REFUSALS:
             return None
-        if limit is not None and limit <= _LEAST_LIMIT:
+        if limit is not None and limit <= LEAST_LIMIT:
             return failures
         self._limits[topic] = _FIRST_LIMIT if limit is None else limit // 4
         return ()
 
-    def refuse(self, entry: HalfEntry, reason: str, *, too_large: bool = False) -> None:
-        """Let the others pass: this one will be held."""
-        topic, now = entry.real_topic, self._outside.monotonic()
+    def refuse(self, entry: HalfEntry, reason: str, *, topic: str, too_large: bool = False) -> None:
+        """Let the others pass: this one will be held, because of this topic."""
+        now = self._outside.monotonic()
         self._refused[entry.offset] = reason
         if entry.state is TransactionState.HELD:
             self._resting[topic] = (now + _REST_S, reason)
             if entry.attempts:
                 self._proven.add(entry.offset)
-        if too_large:
+        if too_large and entry.messages == 1:
             wall = self._walls.get(topic)
             if wall is None or entry.size < wall.size or wall.until < now:
                 backoff = _backoff() if wall is None else wall.backoff
@@ -238,11 +252,11 @@ class TopicHealth:
 
     def delivered(self, entries: Collection[HalfEntry]) -> None:
         """These were committed."""
-        self.worked({entry.real_topic for entry in entries})
+        self.worked({topic for entry in entries for topic in entry.topics})
         if self._walls or self._proven:
             for entry in entries:
                 self._proven.discard(entry.offset)
-                wall = self._walls.get(entry.real_topic)
+                wall = self._wall_of(entry)
                 if wall is not None and entry.size >= wall.size:
                     del self._walls[entry.real_topic]
 

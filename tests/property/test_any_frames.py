@@ -1,0 +1,85 @@
+"""Frames of several messages: what is written is read, and no value whatsoever does worse than being malformed."""
+
+from __future__ import annotations
+
+import contextlib
+import string
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txbridge.core import names
+from txbridge.core.half_message import deliveries, half_headers, parse_half
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.message_frames import FramedMessage, encode_frames, parse_frames
+from txbridge.core.names import Names
+
+TOPICS = st.text(string.ascii_letters + "._-", min_size=1, max_size=20).filter(
+    lambda name: names.is_topic(name) and not Names().is_forbidden(name)
+)
+DATA = st.none() | st.binary(max_size=20)
+HEADER_NAMES = st.text(max_size=12).filter(lambda name: not names.is_reserved_header(name) and "\0" not in name)
+MESSAGES = st.lists(
+    st.builds(
+        FramedMessage,
+        TOPICS,
+        DATA,
+        DATA,
+        st.lists(st.tuples(HEADER_NAMES, DATA), max_size=3),
+        st.none() | st.integers(0, 2**31 - 1),
+        st.none() | st.integers(1, 2**63 - 1),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(MESSAGES)
+def test_what_is_written_is_read(messages):
+    assert parse_frames(encode_frames(messages), len(messages)) == messages
+
+
+@given(MESSAGES, st.integers(0, 1_000))
+def test_another_number_of_frames_is_never_read(messages, count):
+    if count != len(messages):
+        with contextlib.suppress(MalformedRecordError):
+            raise AssertionError(parse_frames(encode_frames(messages), count))
+
+
+@given(MESSAGES, st.data())
+def test_what_is_cut_off_is_never_read(messages, data):
+    value = encode_frames(messages)
+    cut = value[: data.draw(st.integers(0, len(value) - 1))]
+    with contextlib.suppress(MalformedRecordError):
+        raise AssertionError(parse_frames(cut, len(messages)))
+
+
+@given(st.none() | st.binary(max_size=80) | st.binary(max_size=80).map(lambda rest: b"\1" + rest), st.integers(-1, 3))
+def test_any_bytes_are_messages_or_malformed(value, count):
+    with contextlib.suppress(MalformedRecordError):
+        messages = parse_frames(value, count)
+        # Whatever is read means the same to whoever reads it again. (A timestamp of 0 is none.)
+        assert parse_frames(encode_frames(messages), count) == messages
+
+
+@given(MESSAGES, st.data())
+def test_frames_in_which_a_byte_is_another_are_messages_or_malformed(messages, data):
+    value = bytearray(encode_frames(messages))
+    value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(MalformedRecordError):
+        parse_frames(bytes(value), len(messages))
+
+
+@given(MESSAGES)
+def test_all_messages_are_delivered_in_their_order(messages):
+    first = messages[0]
+    ours = half_headers([], transaction_id="A" * 32, group="g", real_topic=first.topic, messages=len(messages))
+    half = parse_half(3, 77, first.key, encode_frames(messages), ours, Names())
+    found = list(deliveries(half, 1))
+    assert [(one.topic, one.key, one.value, one.partition) for one in found] == [
+        (one.topic, one.key, one.value, one.partition) for one in messages
+    ]
+    assert [one.timestamp for one in found] == [77 if one.timestamp is None else one.timestamp for one in messages]
+    assert [one.headers[-1] for one in found] == [
+        ("TXB_MESSAGE", f"{number}/{len(messages)}".encode()) for number in range(1, len(messages) + 1)
+    ]

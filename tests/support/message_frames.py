@@ -1,0 +1,70 @@
+"""Message frames after docs/protocol.md, written and read by hand: nothing of the library is behind this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Pairs = list[tuple[str, bytes | None]]
+
+
+@dataclass(slots=True)
+class Framed:
+    """One message of a transaction that has several."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Pairs = field(default_factory=list)
+    partition: int = -1
+    timestamp: int = -1
+
+
+def write(messages: list[Framed]) -> bytes:
+    """The value of their half message."""
+
+    def number(value: int, size: int = 4) -> bytes:
+        return value.to_bytes(size, "big", signed=True)
+
+    def data(given: bytes | None) -> bytes:
+        return number(-1) if given is None else number(len(given)) + given
+
+    value = b"\x01"
+    for one in messages:
+        value += data(one.topic.encode()) + number(one.partition) + number(one.timestamp, 8)
+        value += data(one.key) + data(one.value) + number(len(one.headers))
+        for name, text in one.headers:
+            value += data(name.encode()) + data(text)
+    return value
+
+
+def read(value: bytes, count: int) -> list[Framed] | None:
+    """The messages; None when these are not so many whole frames."""
+    at = 1
+
+    def number(size: int = 4) -> int:
+        nonlocal at
+        at += size
+        if at > len(value):
+            raise EOFError
+        return int.from_bytes(value[at - size : at], "big", signed=True)
+
+    def data() -> bytes | None:
+        nonlocal at
+        length = number()
+        if length < 0:
+            return None
+        at += length
+        if at > len(value):
+            raise EOFError
+        return value[at - length : at]
+
+    found = []
+    try:
+        for _ in range(count):
+            topic, partition, timestamp = (data() or b"").decode(), number(), number(8)
+            key, body, headers = data(), data(), number()
+            pairs: Pairs = [((data() or b"").decode(), data()) for _ in range(headers)]
+            found.append(Framed(topic, key, body, pairs, partition, timestamp))
+    except EOFError:
+        return None
+    return found if at == len(value) else None

@@ -1,0 +1,215 @@
+"""Several messages in one transaction: the frames as docs/protocol.md states them, byte for byte, and what follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from txbridge.core.batch import Batch
+from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.draft import Draft
+from txbridge.core.due_work import retry_held
+from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
+from txbridge.core.fresh_halves import read_plain
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_message import HalfMessage, deliveries, half_headers, parse_half
+from txbridge.core.half_queue import HalfQueue
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.message_frames import FramedMessage, encode_frames, parse_frames
+from txbridge.core.names import Names
+from txbridge.core.parked_table import ParkedTable
+from txbridge.core.transaction_size import Limits
+
+ID = "0123456789ABCDEF0123456789ABCDEF"
+#: Two messages: one with everything, one with nothing but a topic.
+FIRST = bytes.fromhex(
+    "01"
+    "00000006 6f7264657273"  # orders
+    "00000003 0000018bcfe5687b"  # partition 3, timestamp 1700000000123
+    "00000002 6b31"  # key k1
+    "00000002 7631"  # value v1
+    "00000002"
+    "00000005 7472616365 00000002 3030"  # trace: 00
+    "00000005 656d707479 ffffffff"  # empty: null
+)
+SECOND = bytes.fromhex("00000005 73746f636b ffffffff ffffffffffffffff ffffffff ffffffff 00000000")
+MESSAGES = [
+    FramedMessage("orders", b"k1", b"v1", [("trace", b"00"), ("empty", None)], 3, 1_700_000_000_123),
+    FramedMessage("stock", None, None, []),
+]
+
+
+def half_of(value: bytes | None, key: bytes | None = b"k1", topic: str = "orders", count: object = 2, **more: bytes):
+    headers = half_headers([], transaction_id=ID, group="g", real_topic=topic)
+    headers += [("TXB_MESSAGES", str(count).encode()), *more.items()]
+    return parse_half(5, 1_000, key, value, headers, Names())
+
+
+def test_frames_are_what_the_protocol_says():
+    assert encode_frames(MESSAGES) == FIRST + SECOND
+    assert parse_frames(FIRST + SECOND, 2) == MESSAGES
+
+
+def test_a_half_message_names_the_topics_of_all_of_its_messages():
+    half = half_of(FIRST + SECOND)
+    assert (half.messages, half.real_topic, half.framed) == (2, "orders,stock", MESSAGES)
+    assert (half.real_partition, half.user_timestamp, half.users) == (None, None, [])
+
+
+def test_all_are_delivered_in_order_each_with_its_number():
+    first, second = deliveries(half_of(FIRST + SECOND), 2)
+    ours = [("UNIQ_KEY", ID.encode()), ("TXB_HALF", b"2:5")]
+    assert first == (
+        *("orders", b"k1", b"v1"),
+        [("trace", b"00"), ("empty", None), *ours, ("TXB_MESSAGE", b"1/2")],
+        *(3, 1_700_000_000_123, 16),
+    )
+    # Without a time of its own, that of birth.
+    assert second == ("stock", None, None, [*ours, ("TXB_MESSAGE", b"2/2")], None, 1_000, 0)
+
+
+def test_a_timestamp_of_zero_counts_as_absent():
+    value = FIRST.replace(bytes.fromhex("0000018bcfe5687b"), bytes(8))
+    assert parse_frames(value, 1)[0].timestamp is None
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "why"),
+    [
+        (None, 1, "the value does not begin with byte 1"),
+        (b"", 1, "the value does not begin with byte 1"),
+        (b"\x02" + FIRST[1:], 1, "the value does not begin with byte 1"),
+        (FIRST + SECOND, 3, "the message frames end before 3 of them are complete"),
+        ((FIRST + SECOND)[:-1], 2, "the message frames end before 2 of them are complete"),
+        (FIRST + SECOND, 1, "33 bytes follow the last of 1 message frames"),
+        (FIRST, 0, "TXB_MESSAGES is not 1 to 1000: 0"),
+        (FIRST, 1001, "TXB_MESSAGES is not 1 to 1000: 1001"),
+        (FIRST.replace(b"orders", b"ord ers"[:6]), 1, "message 1 has no topic that it may go to"),
+        (FIRST.replace(b"orders", b"__orde"), 1, "message 1 has no topic that it may go to"),
+        (FIRST.replace(b"trace", b"TXB_X"), 1, "message 1 has a header that it must not have"),
+        (FIRST.replace(b"trace", b"tr\0ce"), 1, "message 1 has a header that it must not have"),
+        (FIRST.replace(b"trace", b"tr\xffce"), 1, "message 1 has a header that it must not have"),
+        (b"\x01\xff\xff\xff\xff" + FIRST[5:], 1, "the length of the topic of message 1 is -1"),
+        (FIRST.replace(b"\0\0\0\2k1", b"\xff\xff\xff\xfek1"), 1, "the length of the key of message 1 is -2"),
+        (FIRST.replace(b"\0\0\0\5trace", b"\xff\xff\xff\xfftrace"), 1, "the length of the header name of message 1 is"),
+        (b"\x01" + SECOND[:9] + b"\xff\xff\xff\xfe" + SECOND[13:], 1, "partition or timestamp of message 1 is below"),
+    ],
+)
+def test_what_is_malformed_says_why(value, count, why):
+    with pytest.raises(MalformedRecordError, match=why):
+        parse_frames(value, count)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"key": b"other"}, "REAL_TOPIC or the key is not that of the first message"),
+        ({"topic": "stock"}, "REAL_TOPIC or the key is not that of the first message"),
+        ({"REAL_QID": b"1"}, "header REAL_QID is there beside TXB_MESSAGES: each message has its own"),
+        ({"BORN_TIMESTAMP": b"1"}, "header BORN_TIMESTAMP is there beside TXB_MESSAGES: each message has its own"),
+        ({"count": "two"}, "header TXB_MESSAGES is not a whole number"),
+    ],
+)
+def test_a_half_message_that_contradicts_its_frames_is_malformed(changed, why):
+    with pytest.raises(MalformedRecordError, match=why):
+        half_of(FIRST + SECOND, **changed)
+
+
+def test_a_hundred_real_topics_are_enough():
+    def of(number: int) -> HalfMessage:
+        messages = [FramedMessage(f"topic-{index}", None, None, []) for index in range(number)]
+        return half_of(encode_frames(messages), None, "topic-0", number)
+
+    assert of(100).real_topic.count(",") == 99
+    with pytest.raises(MalformedRecordError, match="the messages go to 101 real topics, more than 100"):
+        of(101)
+
+
+def test_a_worker_that_does_not_know_a_header_of_ours_sets_the_message_aside():
+    headers = half_headers([], transaction_id=ID, group="g", real_topic="orders")
+    with pytest.raises(MalformedRecordError, match="header 'TXB_MESSAGES_2' is reserved"):
+        parse_half(5, 1_000, b"k", b"v", [*headers, ("TXB_MESSAGES_2", b"2")], Names())
+
+
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_several_are_never_taken_for_a_plain_message(at_the_end):
+    plain = half_headers([], transaction_id=ID, group="g", real_topic="orders")
+    more = [("TXB_MESSAGES", b"2")]
+    headers = plain + more if at_the_end else more + plain
+    assert read_plain(5, [1_000], [b"k1"], [FIRST + SECOND], [headers], "") is None
+    assert parse_half(5, 1_000, b"k1", FIRST + SECOND, headers, Names()).messages == 2
+
+
+# --- what is remembered of it ---------------------------------------------------------------------------------------
+
+
+def test_a_parked_entry_names_all_topics_and_how_many_messages():
+    entry = HalfEntry(5, ID, "g", "orders,stock", 1_000, 90, 2_000, messages=3, parked=True)
+    assert b'"topic":"orders,stock"' in entry.encode(7).replace(b" ", b"")
+    assert HalfEntry.decode(5, entry.encode(7)) == entry
+    assert entry.topics == ("orders", "stock")
+    table = ParkedTable()
+    table.put(entry)
+    table.put(entry._replace(offset=6, messages=2))
+    assert (table.get(5), [row.messages for row in table]) == (entry, [3, 2])
+
+
+def queue_of(*messages: int, size: int = 100) -> HalfQueue:
+    """Half messages at 0, 1, ... with so many messages each; an entry knows no more of them."""
+    queue = HalfQueue(CheckPolicy())
+    for offset, count in enumerate(messages):
+        frames = [FramedMessage("orders", None, b"x" * size, []) for _ in range(count)]
+        headers = half_headers([], transaction_id=ID, group="g", real_topic="orders", messages=count)
+        queue.read(parse_half(offset, 1_000, None, encode_frames(frames), headers, Names()))
+    return queue
+
+
+def end_of(count: int) -> EndRecord:
+    entries = [EndEntry(offset, ID, Decision.COMMIT) for offset in range(count)]
+    return EndRecord(0, "g", Source.CLIENT, tuple(entries))
+
+
+@pytest.mark.parametrize(
+    ("messages", "limits", "parts"),
+    [
+        # As many as have room, counted as messages.
+        ((3, 3, 3, 3), Limits(entries=7), [2, 4]),
+        # One that is larger than the limit goes alone.
+        ((1, 9, 1), Limits(entries=4), [1, 2, 3]),
+        ((9, 1), Limits(entries=1), [1, 2]),
+        ((5, 5, 5), Limits(bytes=2_000), [2, 3]),
+        ((1_000, 1_000), Limits(entries=1_500), [1, 2]),
+    ],
+)
+def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, parts):
+    queue, record = queue_of(*messages), end_of(len(messages))
+    stops = []
+    while queue.next_end == 0:
+        part = Batch(queue, limits).take(record)
+        draft = Draft(queue, 2_000)
+        draft.apply_end(part, lambda _: None)
+        draft.park(0)
+        assert len(draft.deliver) + draft.more == sum(messages[part.start : part.stop])
+        draft.apply(2_000)
+        stops.append(part.stop)
+    assert stops == parts
+
+
+def test_nothing_follows_a_transaction_that_took_all_the_room():
+    queue = queue_of(9, 1, 1)
+    batch = Batch(queue, Limits(entries=4))
+    first = EndRecord(0, "g", Source.CLIENT, (EndEntry(0, ID, Decision.COMMIT),))
+    others = EndRecord(1, "g", Source.CLIENT, tuple(EndEntry(offset, ID, Decision.COMMIT) for offset in (1, 2) * 4))
+    assert batch.take(first).stop == 1
+    assert batch.take(others).stop == 0
+
+
+def test_held_transactions_are_retried_as_many_messages_at_a_time_as_may_be():
+    queue, record = queue_of(4, 4, 4), end_of(3)
+    draft = Draft(queue, 2_000)
+    draft.apply_end(Batch(queue, Limits()).take(record), lambda _: "no such topic")
+    draft.park(0)
+    draft.apply(2_000)
+    again = Draft(queue, 60_000)
+    retry_held(again, lambda _: None, 9, 10_000)
+    assert [entry.offset for entry in again.deliver] == [0, 1]
+    assert again.left_out

@@ -1,0 +1,208 @@
+"""Message frames: the messages of a transaction that has several, as the value of its one half message."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from txbridge.core import names
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Headers, Names
+
+#: Messages of one transaction.
+MOST_MESSAGES = 1_000
+#: Different real topics of one transaction. All of them stand in what is remembered of it while it is open.
+MOST_TOPICS = 100
+#: The layout of the frames. Another one is not guessed.
+_LAYOUT = b"\x01"
+_NULL = -1
+
+_LENGTH = struct.Struct(">i")
+#: Partition, timestamp and the length of the key.
+_MIDDLE = struct.Struct(">iqi")
+
+
+class FramedMessage(NamedTuple):
+    """One message of a transaction that has several, as its reader will see it."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int | None = None
+    timestamp: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        size = len(self.key or b"") + len(self.value or b"")
+        return size + sum(len(name) + len(text or b"") for name, text in self.headers)
+
+
+class Message(Protocol):
+    """What can be written as a frame: a FramedMessage, and the message of an application."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def partition(self) -> int | None: ...
+    @property
+    def timestamp(self) -> int | None: ...
+
+
+def encode_frames(messages: Iterable[Message]) -> bytes:
+    """The value of the half message."""
+    parts = [_LAYOUT]
+    for message in messages:
+        key = message.key
+        parts += [
+            *_sized(message.topic.encode()),
+            _MIDDLE.pack(
+                _NULL if message.partition is None else message.partition,
+                _NULL if message.timestamp is None else message.timestamp,
+                _NULL if key is None else len(key),
+            ),
+            key or b"",
+            *_sized(message.value),
+            _LENGTH.pack(len(message.headers)),
+        ]
+        for name, text in message.headers:
+            parts += [*_sized(name.encode()), *_sized(text)]
+    return b"".join(parts)
+
+
+def _sized(data: bytes | None) -> tuple[bytes, bytes]:
+    return (_LENGTH.pack(_NULL), b"") if data is None else (_LENGTH.pack(len(data)), data)
+
+
+def parse_frames(value: bytes | None, count: int) -> list[FramedMessage]:
+    """The messages in the value of a half message that has so many. Raises MalformedRecordError."""
+    if not 1 <= count <= MOST_MESSAGES:
+        raise MalformedRecordError(f"{names.MESSAGES} is not 1 to {MOST_MESSAGES}: {count}")
+    if value is None or value[:1] != _LAYOUT:
+        raise MalformedRecordError("the value does not begin with byte 1, the layout of message frames that is known")
+    try:
+        messages, rest = _parse(value, count)
+    except struct.error:
+        raise MalformedRecordError(f"the message frames end before {count} of them are complete") from None
+    if rest:
+        raise MalformedRecordError(f"{rest} bytes follow the last of {count} message frames")
+    return messages
+
+
+def _parse(value: bytes, count: int) -> tuple[list[FramedMessage], int]:
+    """Raises struct.error where the value ends too early."""
+    length_at, middle_at, end = _LENGTH.unpack_from, _MIDDLE.unpack_from, len(value)
+    messages = []
+    at = len(_LAYOUT)
+    for number in range(1, count + 1):
+        (length,) = length_at(value, at)
+        at += 4
+        # What is cut off is noticed at the next number, behind the end.
+        topic = value[at : at + _not_null(length, number, "topic")]
+        at += length
+        partition, timestamp, length = middle_at(value, at)
+        at += 16
+        key = None
+        if length != _NULL:
+            key = value[at : at + _not_null(length, number, "key")]
+            at += length
+        (length,) = length_at(value, at)
+        at += 4
+        body = None
+        if length != _NULL:
+            body = value[at : at + _not_null(length, number, "value")]
+            at += length
+        (length,) = length_at(value, at)
+        at += 4
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(_not_null(length, number, "list of headers")):
+            (length,) = length_at(value, at)
+            at += 4
+            name = _header_name(value[at : at + _not_null(length, number, "header name")], number)
+            at += length
+            (length,) = length_at(value, at)
+            at += 4
+            text = None
+            if length != _NULL:
+                text = value[at : at + _not_null(length, number, "header")]
+                at += length
+            headers.append((name, text))
+        if at > end:
+            raise struct.error
+        if partition < _NULL or timestamp < _NULL:
+            raise MalformedRecordError(f"partition or timestamp of message {number} is below -1")
+        message = FramedMessage(
+            _topic(topic, number),
+            key,
+            body,
+            headers,
+            None if partition == _NULL else partition,
+            # 0 would be "now" for librdkafka, as it is in BORN_TIMESTAMP.
+            timestamp if timestamp > 0 else None,
+        )
+        messages.append(message)
+    return messages, end - at
+
+
+def _not_null(length: int, number: int, what: str) -> int:
+    if length < 0:
+        raise MalformedRecordError(f"the length of the {what} of message {number} is {length}")
+    return length
+
+
+def _topic(raw: bytes, number: int) -> str:
+    topic = _known_topic(raw)
+    if topic is None:
+        raise MalformedRecordError(f"message {number} has no topic that it may go to: {raw[:40]!r}")
+    return topic
+
+
+@lru_cache(1_000)
+def _known_topic(raw: bytes) -> str | None:
+    """One text of each: millions of messages share a few."""
+    topic = raw.decode("ascii", "replace")
+    return sys.intern(topic) if names.is_topic(topic) and not Names.is_forbidden(topic) else None
+
+
+def _header_name(raw: bytes, number: int) -> str:
+    name = _known_header_name(raw) if len(raw) <= _LONG_NAME else _decoded(raw)
+    if name is None:
+        raise MalformedRecordError(f"message {number} has a header that it must not have: {raw[:40]!r}")
+    return name
+
+
+#: What is remembered must be small, whoever wrote it.
+_LONG_NAME = 249
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    # librdkafka would cut it off at a NUL.
+    return None if names.is_reserved_header(name) or "\0" in name else name
+
+
+_known_header_name = lru_cache(1_000)(_decoded)
+
+
+def joined_topics(messages: Sequence[FramedMessage]) -> str:
+    """The real topics of a transaction in one text, each once, in the order of the messages.
+
+    Raises MalformedRecordError.
+    """
+    topics = dict.fromkeys([message.topic for message in messages])
+    if len(topics) > MOST_TOPICS:
+        raise MalformedRecordError(f"the messages go to {len(topics)} real topics, more than {MOST_TOPICS}")
+    return sys.intern(",".join(topics))
