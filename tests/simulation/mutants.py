@@ -169,7 +169,7 @@ def held_at_the_limit() -> None:
 
     def holding(self, part, obstacle):
         def full(entry):
-            has_room = not self.deliver or self.bytes + entry.size <= self._queue.limits.bytes
+            has_room = not self.deliver or self.bytes + entry.size <= self.queue.limits.bytes
             return obstacle(entry) if has_room else "this Kafka transaction is full"
 
         apply_end(self, part, full)
