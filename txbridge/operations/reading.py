@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 
-from txbridge.core.checkpoint import Checkpoint, parse_op
+from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.end_record import EndRecord, parse_end
-from txbridge.core.headers import MalformedRecordError, NewerVersionError
+from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
 from txbridge.deadline import Deadline
@@ -25,6 +25,7 @@ from txbridge.kafka.errors import UNKNOWN_PARTITION
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.state_topics import NewerOpError, PassedOver, fold_offset_record, fold_offset_topic, read_ops
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.view import Command, PartitionView, commands_of
 
@@ -154,7 +155,8 @@ def read_offset(
     connection: Connection, partition: int, bounds: tuple[int, int], stopping: Callable[[], bool] = never
 ) -> tuple[OffsetTopic, list[str]]:
     topic = connection.names.offset
-    offset_topic = OffsetTopic(connection.names, partition)
+    # With the policy the next check is due when the owner says so, too.
+    offset_topic = OffsetTopic(connection.names, partition, connection.policy)
     warnings: list[str] = []
     if bounds[0] > 0:
         # Compaction never moves the start of a log.
@@ -164,16 +166,19 @@ def read_offset(
         )
     with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
-        for message in reader.read_to(bounds[1], stopping):
-            try:
-                offset_topic.take(message.key(), message.value(), headers_of(message), offset_of(message))
-            except MalformedRecordError as error:
-                where = f"{topic}[{partition}] offset {offset_of(message)}"
-                warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
-        offset_topic.position = max(reader.position, bounds[1])
+        fold_offset_topic(reader, offset_topic, bounds[1], stopping, _warn_of_strangers(topic, partition, warnings))
+        offset_topic.position = max(offset_topic.position, bounds[1])
     if offset_topic.newer is not None:
         raise _of_later_release(topic, partition, *offset_topic.newer)
     return offset_topic, warnings
+
+
+def _warn_of_strangers(topic: str, partition: int, warnings: list[str]) -> PassedOver:
+    def passed_over(offset: int, error: MalformedRecordError) -> None:
+        where = f"{topic}[{partition}] offset {offset}"
+        warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
+
+    return passed_over
 
 
 def _of_later_release(topic: str, partition: int, offset: int, error: str) -> EnvironmentProblemError:
@@ -226,18 +231,11 @@ def read_op(
     topic, partition = connection.names.op, view.partition
     with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(view.op_position if start is None else start)
-        for message in reader.read_to(end, stopping):
-            try:
-                outcome, half_offsets = parse_op(message.value(), headers_of(message))
-                if view.offset_topic.checkpoint is not None:
-                    half_offsets = view.offset_topic.checkpoint.meant(offset_of(message), half_offsets)
-            except NewerVersionError as error:
-                raise _of_later_release(topic, partition, offset_of(message), str(error)) from error
-            except MalformedRecordError as error:
-                where = f"{topic}[{partition}] offset {offset_of(message)}"
-                view.warnings.append(f"{where} is not a record of txbridge and was passed over: {error}")
-            else:
-                yield offset_of(message), outcome, half_offsets
+        passed_over = _warn_of_strangers(topic, partition, view.warnings)
+        try:
+            yield from read_ops(reader, view.offset_topic.checkpoint, end, stopping, passed_over)
+        except NewerOpError as error:
+            raise _of_later_release(topic, partition, error.offset, str(error)) from error
         if start is None:
             view.op_position = max(reader.position, end)
 
@@ -306,6 +304,7 @@ def wait_applied(
     Raises as `read_view`.
     """
     partition, names, offset_topic = view.partition, connection.names, view.offset_topic
+    passed_over = _warn_of_strangers(names.offset, partition, view.warnings)
     with (
         kafka_errors(f"waiting for END offset {end_offset} of partition {partition} to be applied"),
         open_reader(connection, names.offset, partition, committed=True) as reader,
@@ -314,7 +313,7 @@ def wait_applied(
         while offset_topic.checkpoint is None or offset_topic.checkpoint.end <= end_offset:
             # A short wait: the deadline of a person is in whole seconds.
             for message in reader.poll(1_000, 0.1):
-                _follow(view, message)
+                fold_offset_record(offset_topic, message, passed_over)
             offset_topic.position = max(offset_topic.position, reader.position)
             if deadline.is_over and (offset_topic.checkpoint is None or offset_topic.checkpoint.end <= end_offset):
                 return None
@@ -329,10 +328,3 @@ def wait_applied(
                 outcomes[offset].append(outcome)
     commands = read_commands(connection, view, end_offset + 1, half_offsets)
     return Applied(outcomes, commands)
-
-
-def _follow(view: PartitionView, message: Message) -> None:
-    try:
-        view.offset_topic.take(message.key(), message.value(), headers_of(message))
-    except MalformedRecordError as error:
-        view.warnings.append(f"OFFSET[{view.partition}] offset {offset_of(message)} was passed over: {error}")

@@ -22,20 +22,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
-from confluent_kafka import Message
-
-from txbridge.core.checkpoint import Checkpoint, parse_op
+from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.headers import MalformedRecordError, NewerVersionError
+from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic
-from txbridge.core.states import Outcome
-from txbridge.kafka.body_cache import BodyCache, offset_of
+from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError
-from txbridge.kafka.headers import headers_of
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader, cut_agreement
+from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_ops
 from txbridge.log import get_logger
 from txbridge.text import counted
 from txbridge.worker.commit.writer import TransactionalWriter
@@ -209,13 +206,7 @@ def read_offset_topic(
     reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
     try:
         reader.start(start)
-        for message in reader.read_to(high, stopping):
-            try:
-                appended = message.timestamp()[1]
-                offset_topic.take(message.key(), message.value(), headers_of(message), offset_of(message), appended)
-            except MalformedRecordError as error:
-                strangers.note(offset_of(message), error)
-        offset_topic.position = reader.position
+        fold_offset_topic(reader, offset_topic, high, stopping, strangers.note)
     finally:
         reader.close()
     strangers.report()
@@ -240,10 +231,6 @@ class Known(NamedTuple):
     end: int
 
 
-class OfLaterCheckpointError(Exception):
-    """An OP record about a half message that is there, and that was not read yet as the checkpoint has it."""
-
-
 def _replay_op(
     context: PartitionContext,
     partition: int,
@@ -266,39 +253,30 @@ def _replay_op(
         reader.start(start)
         too_few = cut_agreement()
         while True:
-            for message in reader.read_to(_bounds(context, context.names.op, partition)[1], stopping):
-                try:
-                    outcome, half_offsets = _read_op(message, half, checkpoint)
-                except NewerVersionError as error:
-                    refuse_newer(context.names.op, partition, offset_of(message), str(error))
-                except OfLaterCheckpointError as error:
-                    _refuse_older_checkpoint(context, partition, checkpoint, f"{offset_of(message)} {error}", stopping)
-                except MalformedRecordError as error:
-                    strangers.note(offset_of(message), error)
-                else:
+            end = _bounds(context, context.names.op, partition)[1]
+            for op_offset, outcome, half_offsets in read_ops(reader, checkpoint, end, stopping, strangers.note):
+                last = max(half_offsets, default=-1)
+                if last < half.read:
                     count += 1
-                    queue.restore_op(offset_of(message), outcome, half_offsets)
+                    queue.restore_op(op_offset, outcome, half_offsets)
+                    continue
+                text = f"it names half offset {last}, but HALF was read up to {half.read} only"
+                if last < half.end:
+                    _refuse_older_checkpoint(context, partition, checkpoint, f"{op_offset} {text}", stopping)
+                # A message that is to come must not be finished.
+                strangers.note(op_offset, MalformedRecordError(text))
             # What retention has eaten is not needed, and not counted.
             if count >= checkpoint.ops or start > checkpoint.op:
                 break
             if too_few.note(outside.monotonic()):
                 refuse_lost_ops(context.names, partition, checkpoint, count)
             wait_to_ask_again(stopping, outside)
+    except NewerOpError as error:
+        refuse_newer(context.names.op, partition, error.offset, str(error))
     finally:
         reader.close()
     strangers.report()
     return count
-
-
-def _read_op(message: Message, half: Known, checkpoint: Checkpoint) -> tuple[Outcome, list[int]]:
-    """Outcome and half offsets. Raises MalformedRecordError also for what would finish a message that is to come."""
-    outcome, half_offsets = parse_op(message.value(), headers_of(message))
-    half_offsets = checkpoint.meant(offset_of(message), half_offsets)
-    last = max(half_offsets, default=-1)
-    if last >= half.read:
-        text = f"it names half offset {last}, but HALF was read up to {half.read} only"
-        raise OfLaterCheckpointError(text) if last < half.end else MalformedRecordError(text)
-    return outcome, half_offsets
 
 
 class _Strangers:

@@ -1,0 +1,73 @@
+"""Reading OFFSET and OP of a partition, from which its state is restored: by its owner, and by who only looks.
+
+What a record means is told once, here and in the core. What follows from one that is not ours, or from a log that has
+changed, is the reader's: an owner has the fence, so that nothing moves and a contradiction is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from confluent_kafka import Message
+
+from txbridge.core.checkpoint import Checkpoint, parse_op
+from txbridge.core.headers import MalformedRecordError, NewerVersionError
+from txbridge.core.offset_topic import OffsetTopic
+from txbridge.core.states import Outcome
+from txbridge.kafka.body_cache import offset_of
+from txbridge.kafka.headers import headers_of
+from txbridge.kafka.partition_reader import PartitionReader
+
+#: Told the offset of a record that no worker of ours writes, and why. It says nothing about the state.
+PassedOver = Callable[[int, MalformedRecordError], None]
+
+
+class NewerOpError(Exception):
+    """An OP record that a worker of a later release has written: the state can not be restored without it."""
+
+    def __init__(self, offset: int, text: str) -> None:
+        super().__init__(text)
+        self.offset = offset
+
+
+def fold_offset_record(offset_topic: OffsetTopic, message: Message, passed_over: PassedOver) -> None:
+    """Take in one record of OFFSET."""
+    offset = offset_of(message)
+    try:
+        offset_topic.take(message.key(), message.value(), headers_of(message), offset, message.timestamp()[1])
+    except MalformedRecordError as error:
+        passed_over(offset, error)
+
+
+def fold_offset_topic(
+    reader: PartitionReader, offset_topic: OffsetTopic, end: int, stopping: Callable[[], bool], passed_over: PassedOver
+) -> None:
+    """Take in OFFSET from where the reader stands up to `end`."""
+    for message in reader.read_to(end, stopping):
+        fold_offset_record(offset_topic, message, passed_over)
+    offset_topic.position = reader.position
+
+
+def read_ops(
+    reader: PartitionReader,
+    checkpoint: Checkpoint | None,
+    end: int,
+    stopping: Callable[[], bool],
+    passed_over: PassedOver,
+) -> Iterator[tuple[int, Outcome, list[int]]]:
+    """OP offset, outcome and half offsets of each record from where the reader stands up to `end`.
+
+    Raises NewerOpError, HangingTransactionError, LogGoneError, StoppedError, KafkaException.
+    """
+    for message in reader.read_to(end, stopping):
+        offset = offset_of(message)
+        try:
+            outcome, half_offsets = parse_op(message.value(), headers_of(message))
+            if checkpoint is not None:
+                half_offsets = checkpoint.meant(offset, half_offsets)
+        except NewerVersionError as error:
+            raise NewerOpError(offset, str(error)) from error
+        except MalformedRecordError as error:
+            passed_over(offset, error)
+        else:
+            yield offset, outcome, half_offsets
