@@ -7,7 +7,6 @@ that answer to itself, so it is asked by aiokafka, which a worker needs anyway.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from aiokafka.protocol.admin import ApiVersionRequest
 
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.aiokafka_security import aiokafka_auth
+from txbridge.kafka.log import without_aiokafka
 
 #: The oldest and the newest version of each request that a broker knows, by Kafka's number of the request.
 Versions = Mapping[int, tuple[int, int]]
@@ -132,15 +132,13 @@ async def _ask(kafka: Mapping[str, Any], bootstrap_servers: str) -> Mapping[int,
         request_timeout_ms=round(_REQUEST_TIMEOUT_S * 1000),
         **aiokafka_auth(kafka),
     )
-    # Its lines about brokers that are down say nothing that the worker's own do not.
-    quiet = logging.getLogger("aiokafka.client")
-    before, quiet.disabled = quiet.disabled, True
     try:
-        await client.bootstrap()
-        return (await ask_versions(client, _PATIENCE_S)).versions
+        # Its lines about brokers that are down say nothing that the worker's own do not.
+        with without_aiokafka():
+            await client.bootstrap()
+            return (await ask_versions(client, _PATIENCE_S)).versions
     except (kafka_errors.KafkaError, OSError, TimeoutError):
         # librdkafka has just been answered: Faust will say what keeps aiokafka from it.
         return {}
     finally:
-        quiet.disabled = before
         await client.close()

@@ -17,6 +17,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from txbridge.kafka.aiokafka_security import aiokafka_auth
+from txbridge.kafka.log import without_aiokafka
 from txbridge.kafka.proven_end import AskEachBroker, View
 from txbridge.log import get_logger
 
@@ -37,7 +38,7 @@ def each_broker(kafka: Mapping[str, Any]) -> AskEachBroker:
 
     @contextmanager
     def ask() -> Iterator[_Connections]:
-        with asyncio.Runner() as runner:
+        with without_aiokafka(), asyncio.Runner() as runner:
             connections = _Connections(runner, kafka)
             try:
                 yield connections
