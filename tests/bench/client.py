@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,8 @@ from txbridge.embedded import EmbeddedKafka
 
 _COMMIT = LocalTransactionState.COMMIT_MESSAGE
 _GROUP = "bench"
+_CLIENT_CPU = f"{CPU}client"
+_TEN = "pipelined, ten messages each"
 
 
 class _Commits(TransactionListener):
@@ -67,11 +70,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "bare": (bench.bare, many),
             f"blocking, {options.threads} threads": (bench.blocking, options.blocking),
             "pipelined": (bench.pipelined, many),
+            _TEN: (bench.pipelined_ten, many // 5),
             "asyncio": (lambda count: asyncio.run(bench.asyncio(count)), many),
         }
         measures = {name: partial(_measured, measure, count) for name, (measure, count) in kinds.items()}
         found = by_turns(options.rounds, measures)
-    ratios = {f"client, {name} to bare": _to_bare(found, name).report() for name in list(kinds)[1:]}
+    faces = [name for name in kinds if name not in {"bare", _TEN}]
+    ratios = {f"client, {name} to bare": _to_bare(found, name).report() for name in faces}
+    ten = found.ratio(lambda of: of(_TEN, _CLIENT_CPU) / of("pipelined", _CLIENT_CPU), 2.5, at_most=True)
+    ratios["client, ten messages in a transaction to one, processor time"] = ten.report()
     return {"bytes_each": options.size, "figures": found.report(), "ratios": ratios}
 
 
@@ -82,7 +89,7 @@ def _to_bare(found: Rounds, name: str) -> Ratio:
 def _measured(measure: Callable[[int], float], count: int) -> Found:
     before = time.process_time()
     seconds = measure(count)
-    return {PER_SECOND: count / seconds, f"{CPU}client": (time.process_time() - before) / count * 1e6}
+    return {PER_SECOND: count / seconds, _CLIENT_CPU: (time.process_time() - before) / count * 1e6}
 
 
 class _Bench:
@@ -128,11 +135,21 @@ class _Bench:
             return time.monotonic() - since
 
     def pipelined(self, count: int) -> float:
+        return self._pipelined(
+            count, lambda producer, number: producer.submit_message_in_transaction(self._message(number))
+        )
+
+    def pipelined_ten(self, count: int) -> float:
+        return self._pipelined(
+            count, lambda producer, number: producer.submit_messages_in_transaction([self._message(number)] * 10)
+        )
+
+    def _pipelined(self, count: int, submit: Callable[[TransactionProducer, int], Future[Any]]) -> float:
         decided = []
         with TransactionProducer(_GROUP, _Commits(), self._settings, namespace=self._namespace) as producer:
             since = time.monotonic()
             for number in range(count):
-                future = producer.submit_message_in_transaction(self._message(number))
+                future = submit(producer, number)
                 future.add_done_callback(lambda done: decided.append(done.result().half_offset))
             assert producer.flush() == 0
             seconds = time.monotonic() - since

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.bench.values import Values
 from tests.support.harness import COMMIT, Bridge, WorkerProcess
+from txbridge.core.message_frames import FramedMessage, encode_frames
 
 #: Each thing is waited for until it has happened; a machine that needs longer than this tells nothing about txbridge.
 PATIENCE_S = 600.0
@@ -39,8 +40,10 @@ class Feed:
             }
         )
 
-    def prepare(self, real_topic: str, count: int, size: int, mark: bytes) -> list[tuple[int, str]]:
-        """Offsets and ids of half messages, in the order of their production."""
+    def prepare(
+        self, real_topic: str, count: int, size: int, mark: bytes, messages: int | None = None
+    ) -> list[tuple[int, str]]:
+        """Offsets and ids of half messages, in the order of their production; each may hold several messages."""
         half, values = self._bridge.names.half, Values(size)
         found: list[tuple[int, str]] = []
 
@@ -52,12 +55,15 @@ class Feed:
             return take
 
         for number in range(count):
-            headers = [("mark", mark), *self._bridge.half_headers(real_topic)]
+            headers, value = [("mark", mark), *self._bridge.half_headers(real_topic)], values[number]
+            if messages is not None:
+                one = FramedMessage(real_topic, None, value, [("mark", mark)])
+                headers, value = [*headers[1:], ("TXB_MESSAGES", b"%d" % messages)], encode_frames([one] * messages)
             transaction_id = dict(headers)["UNIQ_KEY"].decode()
             while True:
                 try:
                     self._producer.produce(
-                        half, value=values[number], headers=headers, partition=0, on_delivery=report(transaction_id)
+                        half, value=value, headers=headers, partition=0, on_delivery=report(transaction_id)
                     )
                     break
                 except BufferError:

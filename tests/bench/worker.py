@@ -25,6 +25,8 @@ from txbridge.embedded import EmbeddedKafka
 _NEVER = 3_600_000
 #: Far longer than the worker is stopped, so that its group does not think it dead (ms); Faust takes up to 90 s.
 _SESSION = 60_000
+_ITS_CPU = f"{CPU}its process"
+_TEN = "worker, ten messages each"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,14 +49,22 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             found = by_turns(
                 options.rounds,
                 # The loop copies what the worker has just delivered.
-                {"worker": lambda: bench.worker(delivered), "bare loop": lambda: bench.bare(copied)},
+                {
+                    "worker": lambda: bench.worker(delivered),
+                    "bare loop": lambda: bench.bare(copied),
+                    _TEN: lambda: bench.worker(delivered, 10),
+                },
             )
     ratio = found.ratio(lambda of: of("worker", PER_SECOND) / of("bare loop", PER_SECOND), 0.6)
+    ten = found.ratio(lambda of: of(_TEN, _ITS_CPU) / of("worker", _ITS_CPU), 2.5, at_most=True)
     return {
         "transactions": options.transactions,
         "bytes_each": options.size,
         "figures": found.report(),
-        "ratios": {"worker alone to a bare loop": ratio.report()},
+        "ratios": {
+            "worker alone to a bare loop": ratio.report(),
+            "worker, ten messages in a transaction to one, processor time": ten.report(),
+        },
     }
 
 
@@ -70,17 +80,19 @@ class _Bench:
         )
         self._from = 0
 
-    def worker(self, seen: ReaderProcess) -> Found:
-        """From when it goes on until a reader has seen the last one."""
+    def worker(self, seen: ReaderProcess, messages: int | None = None) -> Found:
+        """From when it goes on until a reader has seen the last one; of each transaction, with several messages."""
         self._worker.pause()
-        prepared = self._feed.prepare(self._real, self._count, self._size, b"committed")
+        count = self._count if messages is None else self._count // messages
+        prepared = self._feed.prepare(self._real, count, self._size, b"committed", messages)
         self._feed.commit(prepared)
-        self._from = prepared[0][0]
-        seen.expect(self._count)
+        if messages is None:
+            self._from = prepared[0][0]
+        seen.expect(count * (messages or 1))
         since, cpu = time.monotonic(), self._worker.cpu_seconds
         self._worker.resume()
         seconds = seen.last_seen() - since
-        return self._found(seconds, self._worker.cpu_seconds - cpu)
+        return self._found(seconds, self._worker.cpu_seconds - cpu, count)
 
     def bare(self, seen: ReaderProcess) -> Found:
         """From the first record read until a reader has seen the last one."""
@@ -108,7 +120,8 @@ class _Bench:
         seconds = seen.last_seen() - since
         consumer.close()
         producer.close()
-        return self._found(seconds, cpu)
+        return self._found(seconds, cpu, self._count)
 
-    def _found(self, seconds: float, cpu_seconds: float) -> Found:
-        return {PER_SECOND: self._count / seconds, f"{CPU}its process": cpu_seconds / self._count * 1e6}
+    @staticmethod
+    def _found(seconds: float, cpu_seconds: float, count: int) -> Found:
+        return {PER_SECOND: count / seconds, _ITS_CPU: cpu_seconds / count * 1e6}

@@ -22,6 +22,8 @@ class Round:
     forged: bool = False
     #: Visible copies.
     copies: int = 0
+    #: Of a kind that holds several messages those that are delivered, from 1.
+    parts: tuple[int, ...] = ()
     #: What is changed in the copies: key, value, timestamp or header; or a reserved header is added.
     altered: str | None = None
     #: The copies are not where their key belongs.
@@ -47,6 +49,8 @@ class Kind:
     says: tuple[str, ...] = ()
     #: Changed headers of the half message.
     half: Mapping[str, str] = field(default_factory=dict)
+    #: How many it holds, when it holds several.
+    messages: int = 0
 
 
 def _kind(name: str, fate: str, *rounds: Round, says: tuple[str, ...] = (), **half: str) -> Kind:
@@ -109,6 +113,8 @@ LEGAL = (
         Round(end=(COMMIT, "check"), copies=1, op="commit", parked=_GONE),
         says=("LATE",),
     ),
+    Kind("several", (Round(end=(COMMIT, "client"), parts=(1, 2, 3), op="commit"),), "delivered", messages=3),
+    Kind("several, rolled back", ROLLED_BACK.rounds, "rolled_back", messages=3),
     _kind("repeated", "delivered", *COMMITTED.rounds, Round(end=(COMMIT, "check")), says=("REPEAT",)),
     _kind("contradicted", "delivered", *COMMITTED.rounds, Round(end=(ROLLBACK, "check")), says=("CONTRADICTION",)),
     _kind(
@@ -135,6 +141,11 @@ CORRUPT = (
         Round(end=(ROLLBACK, "client")),
         Round(op="abandon", parked=_GONE),
     ),
+    Kind("one of several lost", (Round(end=(COMMIT, "client"), parts=(1, 3), op="commit"),), "PARTIAL", messages=3),
+    Kind(
+        "one of several twice", (Round(end=(COMMIT, "client"), parts=(1, 2, 2), op="commit"),), "DUPLICATED", messages=2
+    ),
+    Kind("several lost", (Round(end=(COMMIT, "client"), op="commit"),), "LOST", messages=2),
     _kind("delivered twice", "DUPLICATED", Round(end=(COMMIT, "client"), copies=2, op="commit")),
     _kind("delivered again later", "DUPLICATED", Round(end=(COMMIT, "client"), copies=1, op="commit"), Round(copies=1)),
     _kind("rolled back, visible", "LEAKED", Round(end=(ROLLBACK, "client"), copies=1, op="rollback")),

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.corruption.kinds import COMMITTED, CORRUPT, LEGAL, ROLLED_BACK, Kind, Round
 from tests.support.harness import quiet
+from tests.support.message_frames import Framed, write
 from txbridge.core.names import Names
 
 PARTITIONS = 2
@@ -178,8 +179,11 @@ class Writer:
         self._half[partition] += 1
         ours = {"TXB_V": "1", "TRAN_MSG": "true", "REAL_TOPIC": topic, "PGROUP": one.group, "UNIQ_KEY": one.id}
         ours["BORN_TIMESTAMP"] = str(dated)
-        headers = [*self._user_headers(one), *_encoded(ours | dict(kind.half))]
-        self._produce(self._plain, self.names.half, _VALUE, key, partition, headers)
+        headers, value = [*self._user_headers(one), *_encoded(ours | dict(kind.half))], _VALUE
+        if kind.messages:
+            del ours["BORN_TIMESTAMP"]
+            headers, value = _encoded(ours | {"TXB_MESSAGES": str(kind.messages)}), write(self._messages(one))
+        self._produce(self._plain, self.names.half, value, key, partition, headers)
         self.truth.fates[kind.fate] += 1
         told = (kind.fate, *kind.says) if kind.fate.isupper() else kind.says
         self.truth.says.update((what, one.id[:8]) for what in told)
@@ -222,6 +226,8 @@ class Writer:
         names, where = self.names, f"{partition}:{one.half}"
         for _ in range(step.copies):
             self._copy(partition, one, step)
+        for number in step.parts:
+            self._part(partition, one, number)
         if step.op == "discard":
             ours = {"UNIQ_KEY": one.id, "TRANSACTION_CHECK_TIMES": "15", "TXB_HALF": where}
             ours |= {"TXB_END": str(self._end[partition]), "TXB_REASON": "MAX_CHECKS"}
@@ -257,6 +263,26 @@ class Writer:
         ours = _encoded({"UNIQ_KEY": one.id, "TXB_HALF": f"{partition}:{one.half}"})
         where = 1 if step.misplaced else murmur2(one.key) % PARTITIONS
         self._worker.produce(one.topic, value, key, where, headers=[*users, *ours], timestamp=dated)
+
+    def _messages(self, one: _Transaction) -> list[Framed]:
+        """Those of one that holds several, for its topic and the next by turns."""
+        first = self.topics.index(one.topic)
+        topics = (self.topics[(first + number) % len(self.topics)] for number in range(one.kind.messages))
+        return [
+            Framed(topic, one.key, b"%d" % number, list(self._user_headers(one)), timestamp=one.dated + number)
+            for number, topic in enumerate(topics)
+        ]
+
+    def _part(self, partition: int, one: _Transaction, number: int) -> None:
+        message = self._messages(one)[number - 1]
+        ours = {
+            "UNIQ_KEY": one.id,
+            "TXB_HALF": f"{partition}:{one.half}",
+            "TXB_MESSAGE": f"{number}/{one.kind.messages}",
+        }
+        headers = [*self._user_headers(one), *_encoded(ours)]
+        where, given = murmur2(one.key) % PARTITIONS, message.timestamp
+        self._worker.produce(message.topic, message.value, message.key, where, headers=headers, timestamp=given)
 
     @staticmethod
     def _user_headers(one: _Transaction) -> Headers:

@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 VIOLATIONS = {"ALTERED", "CHECKED_AFTER_DECISION", "DUPLICATED", "EXPIRED", "LEAKED", "LOST", "PHANTOM"}
-VIOLATIONS |= {"MISPLACED", "PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
+VIOLATIONS |= {"MISPLACED", "PARTIAL", "PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
 #: Kafka transactions after which the writer lets retention remove a beginning. Who had read it would know more.
 RETENTION = 6
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tests.support.message_frames import Framed, write
 from txbridge.core.names import Names
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -123,6 +124,46 @@ class Log(ABC):
         given = changed.get("BORN_TIMESTAMP") or ""
         dated = int(given) if given.isdigit() and int(given) else record.stamped[0]
         return Half(partition, record.offset, transaction_id, group, topic, dated, key)
+
+    def several(self, *topics: str, partition: int = PLAIN, places: Sequence[int] = (), **changed: str | None) -> Half:
+        """A half message that holds a message for each of these topics."""
+        transaction_id, messages = secrets.token_hex(16).upper(), self.messages(topics, places)
+        ours = {
+            "TXB_V": "1",
+            "TRAN_MSG": "true",
+            "REAL_TOPIC": messages[0].topic,
+            "PGROUP": "billing",
+            "UNIQ_KEY": transaction_id,
+            "TXB_MESSAGES": str(len(messages)),
+        } | changed
+        record = Record(self.names.half, partition, messages[0].key, write(messages), headers(**ours))
+        self.write(record)
+        return Half(partition, record.offset, transaction_id, "billing", messages[0].topic, record.stamped[0])
+
+    def messages(self, topics: Sequence[str], places: Sequence[int] = ()) -> list[Framed]:
+        """Alike but for their values; one has neither key nor value, nor headers, and one has a timestamp."""
+        found = []
+        for number, topic in enumerate(topics):
+            told: Headers = [("trace", b"1"), ("trace", None)]
+            one = Framed(self.real(topic), b"key", b"\xff\x00 number %d" % number, told)
+            one.partition = places[number] if places else -1
+            one.timestamp = self.recently if number == 2 else -1
+            found.append(Framed(one.topic, None, None) if number == 1 else one)
+        return found
+
+    def copies(self, half: Half, *topics: str, places: Sequence[int] = ()) -> list[Record]:
+        """What the worker delivers of it, all of it."""
+        found = []
+        for number, one in enumerate(self.messages(topics), 1):
+            ours = {
+                "UNIQ_KEY": half.id,
+                "TXB_HALF": f"{half.partition}:{half.offset}",
+                "TXB_MESSAGE": f"{number}/{len(topics)}",
+            }
+            place = places[number - 1] if places else 0
+            dated = half.dated if one.timestamp < 0 else one.timestamp
+            found.append(Record(one.topic, place, one.key, one.value, [*one.headers, *headers(**ours)], dated))
+        return found
 
     def end_record(self, value: bytes | None, partition: int = PLAIN, **changed: str | None) -> int:
         ours: dict[str, str | None] = {"TXB_V": "1", "PGROUP": "billing", "SOURCE": "client"}
@@ -990,6 +1031,138 @@ def altered_timestamp_of_the_user(log: Log) -> Half:
 @case("delivered", "ALTERED")
 def altered_timestamp(log: Log) -> Half:
     return altered(log, lambda copy: replace(copy, dated=log.recently))
+
+
+# Several messages in one transaction
+
+
+@case("delivered")
+def several_delivered(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED, ORDERS, places=[-1, -1, 1])
+    log.end(half, COMMIT)
+    log.transaction(*log.copies(half, ORDERS, FORWARDED, ORDERS, places=[0, 0, 1]), log.op("commit", half))
+    return half
+
+
+@case("delivered")
+def one_that_is_written_as_several(log: Log) -> Half:
+    half = log.several(ORDERS)
+    log.end(half, COMMIT)
+    log.transaction(*log.copies(half, ORDERS), log.op("commit", half))
+    return half
+
+
+@case("rolled_back")
+def several_rolled_back(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED)
+    log.end(half, ROLLBACK)
+    log.aborted(*log.copies(half, ORDERS, FORWARDED))
+    log.transaction(log.op("rollback", half))
+    return half
+
+
+@case("pending", state="held")
+def several_held(log: Log) -> Half:
+    half = log.several(ORDERS, ABSENT)
+    end = log.end(half, COMMIT)
+    log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
+    return half
+
+
+@case("PARTIAL")
+def one_of_several_lost(log: Log) -> Half:
+    half = log.several(FORWARDED, ORDERS, FORWARDED)
+    log.end(half, COMMIT)
+    first, _, third = log.copies(half, FORWARDED, ORDERS, FORWARDED)
+    log.transaction(first, third, log.op("commit", half))
+    return half
+
+
+@case("PARTIAL")
+def one_of_several_in_another_kafka_transaction_that_was_aborted(log: Log) -> Half:
+    half = log.several(ORDERS, ORDERS)
+    log.end(half, COMMIT)
+    first, second = log.copies(half, ORDERS, ORDERS)
+    log.transaction(first, log.op("commit", half))
+    log.aborted(second)
+    return half
+
+
+@case("unverifiable")
+def one_of_several_gone_from_a_compacted_topic(log: Log) -> Half:
+    half = log.several(ORDERS, COMPACTED)
+    log.end(half, COMMIT)
+    log.transaction(log.copies(half, ORDERS, COMPACTED)[0], log.op("commit", half))
+    return half
+
+
+@case("LOST")
+def all_of_several_lost(log: Log) -> Half:
+    half = log.several(COMPACTED, ORDERS)
+    log.end(half, COMMIT)
+    log.transaction(log.op("commit", half))
+    return half
+
+
+@case("DUPLICATED")
+def one_of_several_twice(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED)
+    log.end(half, COMMIT)
+    copies = log.copies(half, ORDERS, FORWARDED)
+    log.transaction(*copies, log.op("commit", half))
+    log.transaction(log.copies(half, ORDERS, FORWARDED)[1])
+    return half
+
+
+@case("LEAKED")
+def one_of_several_leaked(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED)
+    log.end(half, ROLLBACK)
+    log.transaction(log.copies(half, ORDERS, FORWARDED)[1], log.op("rollback", half))
+    return half
+
+
+@case("delivered", "ALTERED")
+def one_of_several_altered(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED)
+    log.end(half, COMMIT)
+    first, second = log.copies(half, ORDERS, FORWARDED)
+    log.transaction(first, replace(second, value=b""), log.op("commit", half))
+    return half
+
+
+@case("delivered", "ALTERED")
+def one_of_several_with_another_timestamp(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED, ORDERS)
+    log.end(half, COMMIT)
+    *others, third = log.copies(half, ORDERS, FORWARDED, ORDERS)
+    log.transaction(*others, replace(third, dated=half.dated), log.op("commit", half))
+    return half
+
+
+@case("delivered", "MISPLACED")
+def one_of_several_misplaced(log: Log) -> Half:
+    half = log.several(FORWARDED, FORWARDED, ORDERS, places=[-1, -1, 1])
+    log.end(half, COMMIT)
+    log.transaction(*log.copies(half, FORWARDED, FORWARDED, ORDERS), log.op("commit", half))
+    return half
+
+
+@case("PARTIAL", "FOREIGN_COPY")
+def one_of_several_in_the_wrong_topic(log: Log) -> Half:
+    half = log.several(ORDERS, ORDERS)
+    log.end(half, COMMIT)
+    first, second = log.copies(half, ORDERS, ORDERS)
+    log.transaction(first, replace(second, topic=log.real(FORWARDED)), log.op("commit", half))
+    return half
+
+
+@case(None, strays=("MALFORMED",) * 4)
+def several_that_can_not_be_read(log: Log) -> None:
+    log.several(ORDERS, FORWARDED, TXB_MESSAGES="3")
+    log.several(ORDERS, FORWARDED, TXB_MESSAGES="many")
+    log.several(ORDERS, FORWARDED, REAL_TOPIC=log.real(FORWARDED))
+    log.half(TXB_MESSAGES="1")
 
 
 @case("delivered", "CHECKED_AFTER_DECISION")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -28,6 +28,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.result import AsyncTransactionSendResult
+from txbridge.client.several import together
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -142,6 +143,18 @@ class AsyncTransactionProducer:
 
         """
         check_message(message, self._options.names)
+        return await self._send(message, arg)
+
+    async def send_messages_in_transaction(
+        self, messages: Iterable[Message], arg: Any = None
+    ) -> AsyncTransactionSendResult:
+        """Do as `send_message_in_transaction` with several messages: readers see all of them, in this order, or none.
+
+        As TransactionProducer.send_messages_in_transaction.
+        """
+        return await self._send(together(messages, self._options.names), arg)
+
+    async def _send(self, message: Message, arg: Any) -> AsyncTransactionSendResult:
         hand_over, runtime = await self._started()
         sends = runtime.sends
         transaction_id = sends.admit(message)

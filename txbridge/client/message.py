@@ -75,6 +75,11 @@ class Message:
         )
 
     @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages of its transaction, in the order in which they are delivered: this one, or several."""
+        return (self,)
+
+    @property
     def key_and_headers_size(self) -> int:
         """Bytes that key and headers take in a record, rounded up."""
         size = len(self.key or b"")
@@ -85,7 +90,10 @@ class Message:
 
 @dataclass(frozen=True, init=False)
 class MessageExt(Message):
-    """The message with what is known of its transaction (RocketMQ's MessageExt); both listener methods get one."""
+    """The message with what is known of its transaction (RocketMQ's MessageExt); both listener methods get one.
+
+    Of a transaction with several messages (`messages`) it has what the first one has.
+    """
 
     #: 32 digits: the name of the transaction, and the right to decide it. Keep it with the local transaction's data,
     #: so that a check can find them; do not show it around.
@@ -98,6 +106,14 @@ class MessageExt(Message):
     #: Number of this check, from 1; 0 when the local transaction is to be run.
     check_times: int
 
+    #: Of a transaction with several messages.
+    _several = ()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages of the transaction, in the order in which they are delivered."""
+        return self._several or (self,)
+
     def __init__(self) -> None:
         raise UsageError("txbridge makes these; an application sends a Message")
 
@@ -105,7 +121,7 @@ class MessageExt(Message):
     def prepared(cls, message: Message, transaction_id: str, partition: int, offset: int, born: int) -> Self:
         """The message whose half message was just acknowledged."""
         return cls._made(
-            message.__dict__,
+            message.__dict__ if type(message) is Message else _first_of(message.messages, message.check_immunity_time),
             transaction_id=transaction_id,
             half_partition=partition,
             half_offset=offset,
@@ -116,16 +132,24 @@ class MessageExt(Message):
     @classmethod
     def checked(cls, half: HalfMessage, partition: int, check_times: int, born: int | None) -> Self:
         """The message of a check request: what the user sent, without the headers that are ours."""
-        return cls._made(
-            {
+        immunity = _immunity(half.immunity)
+        if half.messages is None:
+            fields: Mapping[str, object] = {
                 "topic": half.real_topic,
                 "value": half.value,
                 "key": half.key,
                 "headers": tuple((name, value) for name, value in half.headers if not is_reserved_header(name)),
                 "timestamp": half.user_timestamp,
                 "partition": half.real_partition,
-                "check_immunity_time": _immunity(half.immunity),
-            },
+                "check_immunity_time": immunity,
+            }
+        else:
+            several = tuple(
+                Message(one.topic, one.value, one.key, one.headers, one.timestamp, one.partition) for one in half.framed
+            )
+            fields = _first_of(several, immunity)
+        return cls._made(
+            fields,
             transaction_id=half.transaction_id,
             half_partition=partition,
             half_offset=half.offset,
@@ -139,6 +163,10 @@ class MessageExt(Message):
         # At once: setting each of them, past what makes the dataclass frozen, would take several times as long.
         object.__setattr__(made, "__dict__", {**message, **more})
         return made
+
+
+def _first_of(several: tuple[Message, ...], immunity: int | None) -> Mapping[str, object]:
+    return {**several[0].__dict__, "check_immunity_time": immunity, "_several": several}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +209,9 @@ def check_message(message: Message, names: Names) -> None:
 def check_limits(message: Message, limits: Limits) -> None:
     """Refuse what these topics can not take, with a UsageError that says why."""
     if message.value is not None and len(message.value) > limits.value:
+        what = "the value has" if type(message) is Message else "the messages of the transaction have together"
         raise UsageError(
-            f"the value has {len(message.value)} bytes, more than the {limits.value} that the half topic allows "
+            f"{what} {len(message.value)} bytes, more than the {limits.value} that the half topic allows "
             "(max_message_size of the topic plan)",
         )
     # Longer, and the half message would expire before anybody is asked.

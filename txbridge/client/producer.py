@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -21,6 +21,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.result import TransactionSendResult
+from txbridge.client.several import together
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
@@ -121,6 +122,20 @@ class TransactionProducer:
 
         """
         check_message(message, self._options.names)
+        return self._send(message, arg)
+
+    def send_messages_in_transaction(self, messages: Iterable[Message], arg: Any = None) -> TransactionSendResult:
+        """Do as `send_message_in_transaction` with several messages: readers see all of them, in this order, or none.
+
+        They are one half message with one local transaction, one decision and, if need be, one check. The listener
+        finds them in `message.messages`. They may go to different topics, 100 at most; there may be 1,000 of them, and
+        together they may be as large as one message. RocketMQ has no such call.
+
+        Raises as `send_message_in_transaction` does.
+        """
+        return self._send(together(messages, self._options.names), arg)
+
+    def _send(self, message: Message, arg: Any) -> TransactionSendResult:
         sends = (self._life.runtime or self._life.started()).sends
         transaction_id = sends.admit(message)
         # Its own `with` ends with the attempt, whatever a signal interrupts: close() does not wait for ever.
@@ -152,6 +167,15 @@ class TransactionProducer:
 
         """
         check_message(message, self._options.names)
+        return self._submit(message, arg)
+
+    def submit_messages_in_transaction(
+        self, messages: Iterable[Message], arg: Any = None
+    ) -> Future[TransactionSendResult]:
+        """Do as `send_messages_in_transaction` in the background, as `submit_message_in_transaction` does with one."""
+        return self._submit(together(messages, self._options.names), arg)
+
+    def _submit(self, message: Message, arg: Any) -> Future[TransactionSendResult]:
         sends = (self._life.runtime or self._life.started()).sends
         return self._pipeline.submit(sends, sends.admit(message), message, arg)
 

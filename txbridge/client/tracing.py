@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from txbridge.client.errors import PrepareError
 from txbridge.client.listener import Outcome
 from txbridge.client.message import Message
 from txbridge.client.prepare.half_writer import Prepared, Report
+from txbridge.client.several import Several, with_headers
 from txbridge.core.end_record import Source
 from txbridge.core.names import short_id
 
@@ -40,7 +40,7 @@ class ClientTracing:
             return message, on_done
         from opentelemetry import trace  # noqa: PLC0415 - an extra
 
-        parent = tracing.context_of(message.headers)
+        parent = tracing.context_of(message.messages[0].headers)
         span = tracer.start_span(
             f"prepare {message.topic}",
             parent,
@@ -49,8 +49,12 @@ class ClientTracing:
         )
         context = trace.set_span_in_context(span, parent)
         carried = message
-        if not any(name == tracing.TRACEPARENT for name, _ in message.headers) and span.get_span_context().is_valid:
-            carried = _with_headers(message, tracing.headers_of_context(context))
+        if span.get_span_context().is_valid:
+            headers = tracing.headers_of_context(context)
+            if isinstance(message, Several):
+                carried = message.with_headers(headers, unless=tracing.TRACEPARENT)
+            elif not any(name == tracing.TRACEPARENT for name, _ in message.headers):
+                carried = with_headers(message, headers)
         self._prepared[transaction_id] = (context, message.topic)
 
         def report(result: Prepared | PrepareError) -> None:
@@ -131,18 +135,6 @@ class ClientTracing:
             # Who knows all of it may decide.
             "txbridge.transaction": short_id(transaction_id),
         }
-
-
-def _with_headers(message: Message, headers: Iterable[tuple[str, bytes]]) -> Message:
-    return Message(
-        message.topic,
-        message.value,
-        message.key,
-        (*message.headers, *headers),
-        message.timestamp,
-        message.partition,
-        message.check_immunity_time,
-    )
 
 
 def _place(span: Span, partition: int, offset: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupState, KafkaError
 
+from txbridge.core.names import topics_of
 from txbridge.core.states import TransactionState
 from txbridge.doctor.admin_requests import ID_NOT_FOUND, Answers, TransactionalProducer
 from txbridge.doctor.cluster_view import Patient
@@ -108,7 +109,7 @@ def _count(found: Backlog, view: PartitionView, now: int) -> None:
                 if message.next_step in steps and message.next_due is not None and not message.stored:
                     found.overdue += now - message.next_due > _OVERDUE_MS
             case TransactionState.HELD:
-                found.held[message.real_topic] += 1
+                found.held.update(topics_of(message.real_topic))
             case _:
                 found.discarded[message.group] += 1
 

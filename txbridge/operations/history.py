@@ -30,6 +30,7 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.reading import read_view
+from txbridge.text import counted
 
 #: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
 _REQUEST_TIMEOUT_S = 10.0
@@ -83,7 +84,7 @@ def read_history(connection: Connection, target: str) -> History:
 
     outcomes = since_birth(names.op, partition, lambda record: _op_steps(record, half.offset))
     steps = [
-        Step(half.born, "prepared", f"{half.size} bytes for {half.real_topic}, by group {half.group}"),
+        Step(half.born, "prepared", _prepared(half)),
         *since_birth(names.end, partition, lambda record: _end_steps(record, half)),
         *outcomes,
         *since_birth(names.check(half.group), None, lambda record: _check_steps(record, where)),
@@ -108,6 +109,11 @@ def read_history(connection: Connection, target: str) -> History:
         steps=steps,
         missing=missing,
     )
+
+
+def _prepared(half: HalfMessage) -> str:
+    several = "" if half.messages is None else f", {counted(half.messages, 'message')}"
+    return f"{half.size} bytes{several} for {half.real_topic}, by group {half.group}"
 
 
 def _now() -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from txbridge.core.end_record import Decision, Source
-from txbridge.core.names import short_id
+from txbridge.core.names import short_id, topics_of
 from txbridge.core.states import TransactionState
 
 
@@ -108,7 +108,7 @@ class Selection:
         return (
             message.state in self.states
             and self.group in {None, message.group}
-            and self.topic in {None, message.real_topic}
+            and (self.topic is None or self.topic in topics_of(message.real_topic))
             and self.partition in {None, message.partition}
             and now - message.born >= self.min_age
         )

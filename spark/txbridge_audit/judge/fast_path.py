@@ -143,10 +143,12 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
     odd = F.lit(_ODD)
     here, asked = reach.lacking_of_birth(facts), reach.lacking_of_decision(facts, F.col("group"), F.col("stamp"))
     discards = frames.discards.withColumnRenamed("source_offset", "half")
+    # Several messages have several copies: the rules look at each.
+    is_plain = F.col("fault").isNull() & F.col("parts").isNull()
     tables = (
         _row(
             frames.halves,
-            _with_lacking(F.when(F.col("fault").isNull(), F.lit(_HALF).bitwiseOR(taken)).otherwise(_ODD), here),
+            _with_lacking(F.when(is_plain, F.lit(_HALF).bitwiseOR(taken)).otherwise(_ODD), here),
             end=F.xxhash64("id", "group"),
             delivered=F.xxhash64("id", "real_topic", "content"),
             place=F.col("fixed_partition"),

@@ -15,11 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge_audit.read.decode import COMMIT, ROLLBACK
 
 WRONG_WINNER, LEAKED, DUPLICATED, LOST, PHANTOM = "WRONG_WINNER", "LEAKED", "DUPLICATED", "LOST", "PHANTOM"
+PARTIAL = "PARTIAL"
 DELIVERED, ROLLED_BACK, PENDING = "delivered", "rolled_back", "pending"
 DISCARDED, ABANDONED, UNVERIFIABLE = "discarded", "abandoned", "unverifiable"
 
 #: Fates that break a promise. PHANTOM belongs to a visible record, not to a transaction: it is no fate.
-WRONG_FATES = (LOST, DUPLICATED, LEAKED, WRONG_WINNER)
+WRONG_FATES = (LOST, PARTIAL, DUPLICATED, LEAKED, WRONG_WINNER)
 FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, ABANDONED, UNVERIFIABLE, *WRONG_FATES)
 
 #: States of a pending transaction, in the order in which they are tested.
@@ -61,7 +62,8 @@ def _undecided() -> Column:
 def _provable() -> Column:
     """A committed record that is not in the real topic was never there (see `loss_evidence.py`)."""
     older_is_there = F.coalesce(_col("op_commit") > _col("proof_above"), F.lit(False))
-    return _col("topic_exists") & ~_col("compacted") & older_is_there
+    of_one = _col("topic_exists") & ~_col("compacted") & older_is_there
+    return F.when(_col("several"), _col("part_lost")).otherwise(of_one)
 
 
 def _is_held() -> Column:
@@ -71,6 +73,10 @@ def _is_held() -> Column:
 def _given_up() -> Column:
     """An operator has abandoned it after it was committed."""
     return _decided(COMMIT) & F.coalesce(_col("abandoned_at") >= _col("winner.end_at"), F.lit(False))
+
+
+def _is_partial() -> Column:
+    return (_col("copies") == 1) & _col("incomplete")
 
 
 def _discarded() -> Column:
@@ -164,10 +170,21 @@ RULES: tuple[Rule, ...] = (
         "recorded as committed and not visible; compaction, retention or deletion of the real topic may be why",
         lambda: (_col("copies") == 0) & _named("commit") & _col("settled"),
     ),
+    # Sound as the first LOST rule is, for the message that is not visible.
+    Rule(
+        PARTIAL,
+        "of its messages some are visible and some were never written, or are gone from their topic",
+        lambda: _is_partial() & _named("commit") & _col("settled") & _col("part_lost"),
+    ),
+    Rule(
+        UNVERIFIABLE,
+        "some of its messages are not visible; compaction, retention or deletion of their topics may be why",
+        lambda: _is_partial() & _named("commit") & _col("settled"),
+    ),
     Rule(
         DELIVERED,
         "committed and delivered once",
-        lambda: (_col("copies") == 1) & (_named("commit") | _decided(COMMIT)),
+        lambda: (_col("copies") == 1) & ~_col("incomplete") & (_named("commit") | _decided(COMMIT)),
     ),
     # Nobody is accused because of what is gone.
     Rule(

@@ -85,9 +85,9 @@ RULES: tuple[Rule, ...] = (
         lambda: (
             (_col("fate") == fates.UNVERIFIABLE)
             & _col("op_commit").isNotNull()
-            & _col("topic_exists")
-            & ~_col("compacted")
-            & ~_col("truncated")
+            & F.when(_col("several"), F.size("missed_in_whole") > 0).otherwise(
+                _col("topic_exists") & ~_col("compacted") & ~_col("truncated")
+            )
         ),
     ),
     Rule(

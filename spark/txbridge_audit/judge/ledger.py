@@ -36,6 +36,7 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
         F.col("content").alias("own_content"),
         F.col("dated").alias("own_dated"),
         F.col("fixed_partition").alias("own_fixed_partition"),
+        F.col("parts").alias("own_parts"),
         "discard_checks",
         *("discards", "discard_ends", "discarded_at"),
     )
@@ -104,18 +105,27 @@ def _sum(mentions: DataFrame) -> DataFrame:
     decides = of(END, ours & F.col("decision").isin(COMMIT, ROLLBACK))
     resumes = of(END, ours & (F.col("name") == "resume"))
     entry = F.struct(F.col("at").alias("end_at"), "line", "decision", F.col("name").alias("source"), "stamp")
-    home = right_id & (F.col("name") == F.col("own_real_topic"))
+    several = F.col("own_parts").isNotNull()
+    part = F.get("own_parts", F.col("part") - 1)
+
+    def asked_for(of_one: Column, of_several: Column) -> Column:
+        return F.when(several, of_several).otherwise(of_one)
+
+    topic = asked_for(F.col("own_real_topic"), F.when(F.col("parts") == F.size("own_parts"), part["topic"]))
+    home = right_id & (F.col("name") == topic)
     own = (
         *("born", "own_id", "own_group", "own_real_topic", "own_content", "own_dated", "own_fixed_partition"),
-        "well_formed",
+        *("well_formed", "own_parts"),
         *("discards", "discard_ends", "discarded_at", "discard_checks"),
     )
     copied = F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset"))
-    redated = F.coalesce(F.col("stamp") != F.col("own_dated"), F.lit(False))
-    altered = of(COPY, home & ((F.col("number") != F.col("own_content")) | redated))
+    dated = asked_for(F.col("own_dated"), F.coalesce(part["dated"], F.col("born")))
+    redated = F.coalesce(F.col("stamp") != dated, F.lit(False))
+    same = F.col("number") == asked_for(F.col("own_content"), part["content"])
+    altered = of(COPY, home & (~same | redated))
     # A partition that the user fixed wins over the key. A key that was altered is not the one that says where.
-    by_key = F.col("line").isNotNull() & (F.col("number") == F.col("own_content"))
-    elsewhere = F.coalesce(F.col("place") != F.col("own_fixed_partition"), by_key)
+    by_key = F.col("line").isNotNull() & same
+    elsewhere = F.coalesce(F.col("place") != asked_for(F.col("own_fixed_partition"), part["place"]), by_key)
     misplaced = of(COPY, home & elsewhere)
     asked = F.struct(
         F.col("number").alias("end_position"), F.col("name").alias("topic"), place, F.col("at").alias("offset")
@@ -150,6 +160,7 @@ def _sum(mentions: DataFrame) -> DataFrame:
         *(first(of(OP, F.col("name") == name), f"op_{name}") for name in ("commit", "rollback", "discard", "abandon")),
         count(of(COPY, home), "copies"),
         count(of(COPY, home & F.col("before")), "copies_before"),
+        F.collect_set(F.when(of(COPY, home & several), F.col("part"))).alias("visible_parts"),
         count(of(COPY, right_id & ~home), "foreign"),
         count(of(COPY, F.col("before")), "mentions_before"),
         count(of(COPY, right_id & F.col("before")), "matches_before"),
@@ -212,7 +223,10 @@ def _resolve(summed: DataFrame) -> DataFrame:
         if_discarded(F.array_max(end_offsets(in_time)), F.col("last_decision_at")).alias("last_decision_at"),
         if_discarded(F.size(late), F.lit(0)).alias("late"),
         if_discarded(F.array_min(end_offsets(late)), F.lit(None)).alias("late_at"),
-        *("op_commit", "op_rollback", "op_discard", "op_abandon", "copies", "copies_before", "foreign"),
+        *("op_commit", "op_rollback", "op_discard", "op_abandon", "copies_before", "foreign"),
+        _sets().alias("copies"),
+        _missing_topics().alias("missing_topics"),
+        F.when(valid, F.col("own_parts")).alias("parts"),
         (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
         F.coalesce("discards", F.lit(0)).alias("discards"),
         *("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
@@ -228,6 +242,21 @@ def _resolve(summed: DataFrame) -> DataFrame:
             "contrary": F.when(both, F.greatest("first_commit", "first_rollback")),
         },
     ).drop("first_commit", "first_rollback")
+
+
+def _sets() -> Column:
+    """How many copies are visible: of several messages 1 if no one of them is there twice, even if some are missing."""
+    doubled = F.when(F.col("copies") > F.size("visible_parts"), 2).otherwise(1)
+    return F.when(F.col("own_parts").isNull() | (F.col("copies") == 0), F.col("copies")).otherwise(doubled)
+
+
+def _missing_topics() -> Column:
+    """Of several messages the topics of those that are not visible; null for one."""
+    topics = F.transform(
+        "own_parts",
+        lambda part, index: F.when(~F.array_contains("visible_parts", (index + 1).cast("int")), part["topic"]),
+    )
+    return F.array_distinct(F.array_compact(topics))
 
 
 def _is_open(entry: Column) -> Column:
@@ -257,7 +286,13 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
     applied = (decided_at < F.col("applied_to")) | (
         (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
     )
-    known = known.withColumn("lacking", _lacking(facts))
+    known = known.withColumns({"lacking": _lacking(facts), "several": F.col("parts").isNotNull()})
+    there = [fact for fact in facts.topics if not fact.compacted]
+    of_all = F.forall("parts", lambda part: part["topic"].isin([fact.topic for fact in facts.topics]))
+    exists = F.coalesce("topic_exists", F.lit(False))
+    known = known.withColumn("topic_exists", F.when(F.col("several"), of_all).otherwise(exists))
+    moving = [fact.topic for fact in facts.topics if not fact.settled]
+    unsettled = F.exists("parts", lambda part: part["topic"].isin(moving))
 
     def nothing_of(*bits: int) -> Column:
         return F.col("lacking").bitwiseAND(sum(bits)) == 0
@@ -280,10 +315,18 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
             # Decided hours ago, and its real topic is there.
             "held_long": F.coalesce(F.col("topic_exists") & (F.col("winner.stamp") < now - HELD_LONG_MS), F.lit(False)),
             "op_settled": F.coalesce("op_settled", F.lit(True)),
-            "topic_exists": F.coalesce("topic_exists", F.lit(False)),
-            "settled": F.coalesce("settled", F.lit(True)),
+            "settled": F.when(F.col("several"), ~unsettled).otherwise(F.coalesce("settled", F.lit(True))),
+            # Of several messages: some of them are not visible; in topics where that says something.
+            "incomplete": F.coalesce(F.size("missing_topics") > 0, F.lit(False)),
+            "missed_in": _of_these("missing_topics", there),
+            "missed_in_whole": _of_these("missing_topics", [fact for fact in there if not fact.truncated]),
         },
     )
+
+
+def _of_these(topics: str, facts: Iterable[TopicFacts]) -> Column:
+    names = [fact.topic for fact in facts]
+    return F.filter(topics, lambda topic: topic.isin(names))
 
 
 def _lacking(facts: Facts) -> Column:

@@ -16,6 +16,7 @@ any other. So two older records are asked for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -44,9 +45,10 @@ class Anchor:
 def anchors(ledger: DataFrame) -> list[Anchor]:
     """The oldest delivered records of each half partition in each partition of a real topic: of two OP records."""
     # Of a doubled one nobody knows which copy goes with the OP record.
+    # Of several messages the first that is known: each proves something in its own topic.
     there = ledger.where((F.col("copies") == 1) & F.col("op_commit").isNotNull()).select(
         "partition",
-        "real_topic",
+        F.get("copied_to", F.lit(0))["topic"].alias("real_topic"),
         F.get("copied_to", F.lit(0))["partition"].alias("copy_partition"),
         "op_commit",
         F.get("copied_to", F.lit(0))["offset"].alias("copy_at"),
@@ -96,7 +98,15 @@ def add(
         if above is not None:
             rows.append({"partition": partition, "real_topic": topic, "proof_above": above})
     proofs = frame(spark, rows, "partition: int, real_topic: string, proof_above: bigint")
-    return ledger.join(F.broadcast(proofs), ["partition", "real_topic"], "left")
+    with_proof = ledger.join(F.broadcast(proofs), ["partition", "real_topic"], "left")
+    above_in = {f"{row['partition']} {row['real_topic']}": row["proof_above"] for row in rows}
+    proof_in = F.from_json(F.lit(json.dumps(above_in)), "map<string, bigint>")
+    missed = F.exists(
+        "missed_in",
+        lambda topic: F.col("op_commit") > F.try_element_at(proof_in, F.concat_ws(" ", F.col("partition"), topic)),
+    )
+    # Of several messages one that is not visible, whose topic would still have it.
+    return with_proof.withColumn("part_lost", F.coalesce(missed, F.lit(False)))
 
 
 def _second(places: Iterable[Mapping[int, int]]) -> int | None:

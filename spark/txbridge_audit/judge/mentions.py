@@ -40,6 +40,8 @@ _MENTION = (
     "checks: bigint, "
     # COPY: hash of what was delivered. CHECK: its END position. PARKED: when the next check is due, ms.
     "number: bigint, "
+    # COPY: of several messages which one, and of how many.
+    "part: int, parts: int, "
     # END, OP: append time, ms. PARKED: when it was resumed, ms. COPY: its timestamp, ms, if the worker gave it.
     "stamp: bigint"
 )
@@ -92,6 +94,8 @@ def all_mentions(
             line="by_key",
             number="content",
             stamp="dated",
+            part="number",
+            parts="numbers",
         ),
         _as_mentions(
             frames.parked,

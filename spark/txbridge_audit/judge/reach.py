@@ -104,7 +104,8 @@ def group_columns() -> dict[str, Column]:
 
 
 def _lost(one: Group) -> int | str | None:
-    if one.visible or one.fate == fates.ABANDONED:
+    is_partly_gone = one.visible and one.fate == fates.UNVERIFIABLE and one.committed
+    if (one.visible and not is_partly_gone) or one.fate == fates.ABANDONED:
         return None
     if one.fate == fates.LOST:
         return 0

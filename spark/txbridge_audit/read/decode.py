@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core import names as headers
 from txbridge.core.names import SYSTEM_GROUP, Names
-from txbridge_audit.read import murmur2
+from txbridge_audit.read import message_frames, murmur2
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 MAX_ENTRIES = 1_000
@@ -30,23 +30,29 @@ _ENTRY = r"\A[0-9]+,[0-9A-F]{32},(0|8|12)(,[0-9]*(,.*)?)?\z"
 _COMMAND_ENTRY = r"\A[0-9]+,[0-9A-F]{32},0(,[0-9]*(,.*)?)?\z"
 _EXACT_ENTRY = r"\A[^,]*,[^,]*,[^,]*(,[^,]*(,[^,]{0,2048})?)?\z"
 _COORDINATES = r"\A([0-9]{1,9}):([0-9]{1,18})\z"
+_NUMBER = r"\A([1-9][0-9]{0,3})/([1-9][0-9]{0,3})\z"
 _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
 
 
 def halves(raw: DataFrame) -> DataFrame:
-    """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, content, dated, fault.
+    """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, content, dated, parts, fault.
 
     `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers;
-    `dated` is the timestamp of what is delivered (ms).
+    `dated` is the timestamp of what is delivered (ms). `parts` are the messages of one that holds several
+    (message_frames.PARTS), `real_topic` that of the first then.
     """
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
+    own |= {"messages": headers.MESSAGES}
     born = F.unix_millis("timestamp").alias("born")
     texts = (_text(own[name]).alias(name) for name in own)
     reserved = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
     users = _but(lambda name: name.isin(*sorted(reserved)) | name.startswith("TXB_"))
-    named = raw.select("partition", F.col("offset").alias("half"), born, _content(users, F.lit(0)), *texts)
-    version, tran_msg, identity, group, topic, fixed, stamp = (F.col(column) for column in own)
+    several = _text(headers.MESSAGES).try_cast("int")
+    parts = F.when(several.isNotNull(), message_frames.parts(F.col("value"), several, _content_of_part)).alias("parts")
+    named = raw.select("partition", F.col("offset").alias("half"), born, _content(users, F.lit(0)), parts, *texts)
+    version, tran_msg, identity, group, topic, fixed, stamp, messages = (F.col(column) for column in own)
+    first = F.get("parts", F.lit(0))
     fault = _first_fault(
         (version == "1", "TXB_V is not 1"),
         (tran_msg == "true", "TRAN_MSG is not true"),
@@ -56,6 +62,10 @@ def halves(raw: DataFrame) -> DataFrame:
         (~_forbidden(topic), "REAL_TOPIC is forbidden"),
         (fixed.isNull() | fixed.rlike(_DIGITS), "REAL_QID is not a partition"),
         (stamp.isNull() | stamp.rlike(_DIGITS), "BORN_TIMESTAMP is not a time"),
+        (messages.isNull() | F.col("parts").isNotNull(), "the message frames can not be read"),
+        (messages.isNull() | (first["topic"] == topic), "REAL_TOPIC is not that of the first message"),
+        (messages.isNull() | _may_all_be(F.col("parts")), "a message has no topic that it may go to"),
+        (messages.isNull() | (fixed.isNull() & stamp.isNull()), "a header that each of several messages has itself"),
     )
     return named.select(
         "partition",
@@ -67,8 +77,13 @@ def halves(raw: DataFrame) -> DataFrame:
         fixed.try_cast("int").alias("fixed_partition"),
         "content",
         F.coalesce(F.nullif(stamp.try_cast("bigint"), F.lit(0)), "born").alias("dated"),
+        "parts",
         fault.alias("fault"),
     )
+
+
+def _may_all_be(parts: Column) -> Column:
+    return F.forall(parts, lambda part: part["topic"].rlike(_TOPIC) & ~_forbidden(part["topic"]))
 
 
 def end_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
@@ -303,11 +318,12 @@ def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
     topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id, content (a
     hash of the user's key, value and headers; a header that is ours and should not be there counts as the user's),
     dated (its timestamp, ms; null when the broker gives its own), by_key (the partition that its key asks for, if it is
-    in one where the key was never put; else null).
+    in one where the key was never put; else null), number and numbers (of several messages which one it is, and of how
+    many; null when it does not say so).
     """
-    # The worker adds these two, each once.
+    # The worker adds these two, each once; and to one of several messages its number.
     added = (headers.UNIQ_KEY, headers.HALF_COORDINATES)
-    users = _but(lambda name: name.isin(*added))
+    users = _but(lambda name: name.isin(*added, headers.MESSAGE_NUMBER))
     ours = raw.where(F.array_contains("headers.key", headers.HALF_COORDINATES))
     named = ours.select(
         "topic",
@@ -315,6 +331,7 @@ def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
         F.col("offset").alias("copy_at"),
         _text(headers.HALF_COORDINATES).alias("where"),
         _text(headers.UNIQ_KEY).alias("id"),
+        _text(headers.MESSAGE_NUMBER).alias("told"),
         _content(users, F.size("headers") - F.size(users) - len(added)),
         F.when(F.col("timestampType") == _GIVEN_TIME, F.unix_millis("timestamp")).alias("dated"),
         F.when(F.length("key") > 0, murmur2.hashed(F.col("key"))).alias("hash"),
@@ -329,6 +346,8 @@ def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
         "content",
         "dated",
         _where_the_key_goes(partitions).alias("by_key"),
+        F.regexp_extract("told", _NUMBER, 1).try_cast("int").alias("number"),
+        F.regexp_extract("told", _NUMBER, 2).try_cast("int").alias("numbers"),
     )
 
 
@@ -391,8 +410,16 @@ def _content(users: Column, more: Column) -> Column:
     passes over nulls, which are not the same as empty bytes, so it is told of each.
     """
     told = F.transform(users, lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]))
-    key, value = F.col("key"), F.col("value")
-    return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told, more).alias("content")
+    return _hash(F.col("key"), F.col("value"), told, more).alias("content")
+
+
+def _content_of_part(key: Column, value: Column, told: Column) -> Column:
+    """The same of one of several messages: its copy has its number as well."""
+    return _hash(key, value, told, F.lit(1))
+
+
+def _hash(key: Column, value: Column, told: Column, more: Column) -> Column:
+    return F.xxhash64(key.isNull(), key, value.isNull(), value, F.size(told), told, more)
 
 
 def _text(name: str) -> Column:

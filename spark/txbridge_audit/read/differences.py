@@ -46,6 +46,8 @@ def _at(consumer: Consumer, place: Coordinates) -> Message | None:
 def _told(half: Message | None, copy: Message | None) -> str:
     if half is None or copy is None:
         return ""
+    if any(name == names.MESSAGES for name, _ in _headers(half)):
+        return "one of its messages"
     given, there = ((one.key(), one.value(), _headers(one)) for one in (half, copy))
     return ", ".join([*differing(given, there), *(["timestamp"] if _redated(half, copy) else [])])
 

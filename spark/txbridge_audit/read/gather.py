@@ -245,8 +245,10 @@ def _resumed(seen: Seen | None, partitions: Collection[TopicPartition], starts: 
 
 
 def _named_in(halves: DataFrame) -> frozenset[str]:
-    rows = halves.where(F.col("fault").isNull()).select("real_topic").distinct().collect()
-    return frozenset(row.real_topic for row in rows)
+    topics = F.coalesce(F.transform("parts", lambda part: part["topic"]), F.array("real_topic"))
+    named = halves.where(F.col("fault").isNull()).select("real_topic", topics.alias("topics")).distinct()
+    rows = named.select(F.explode("topics").alias("topic")).distinct().collect()
+    return frozenset(row.topic for row in rows)
 
 
 def _existing(cluster: Cluster, topics: Collection[str], selection: Selection) -> list[TopicPartition]:

@@ -42,7 +42,9 @@ class Selection:
         if self.until is not None:
             taken &= F.col("born") < self.until
         if self.topics:
-            taken &= F.col("real_topic").isin(*sorted(self.topics))
+            # Of several messages all, or what is not read would be missed.
+            topics = F.coalesce(F.transform("parts", lambda part: part["topic"]), F.array("real_topic"))
+            taken &= F.forall(topics, lambda topic: topic.isin(*sorted(self.topics)))
         return taken
 
 

@@ -19,6 +19,7 @@ MEANING = {
     fates.ABANDONED: "committed, not deliverable, given up by an operator",
     fates.UNVERIFIABLE: "the log no longer says",
     fates.LOST: "committed, not visible",
+    fates.PARTIAL: "some of its messages visible, some lost",
     fates.DUPLICATED: "more than one visible copy",
     fates.LEAKED: "visible though rolled back, undecided, discarded or abandoned",
     fates.WRONG_WINNER: "a later decision prevailed over the first",

@@ -24,6 +24,7 @@ _COLOURS = {
     fates.ABANDONED: "#666666",
     fates.UNVERIFIABLE: "#cccccc",
     fates.LOST: "#7a0000",
+    fates.PARTIAL: "#aa4400",
     fates.DUPLICATED: "#d55e00",
     fates.LEAKED: "#cc0000",
     fates.WRONG_WINNER: "#cc79a7",

@@ -318,8 +318,8 @@ def test_state_is_what_was_written() -> None:
         ledger_at=99,
     )
     assert State.from_json(state.to_json()) == state
-    newer = state.to_json().replace('"format": 2', '"format": 3')
-    with pytest.raises(CouldNotAuditError, match="has the form 3, which this audit does not know"):
+    newer = state.to_json().replace('"format": 3', '"format": 4')
+    with pytest.raises(CouldNotAuditError, match="has the form 4, which this audit does not know"):
         State.from_json(newer)
 
 

@@ -14,8 +14,9 @@ from txbridge.core.checkpoint import Checkpoint, Cut, encode_ops, offset_headers
 from txbridge.core.end_record import Decision, EndEntry, Source, encode_end, parse_end
 from txbridge.core.fingerprint import Mark
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import check_headers, delivered_headers, half_headers, parse_half
+from txbridge.core.half_message import check_headers, delivered_headers, deliveries, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
+from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome, TransactionState
@@ -31,7 +32,7 @@ class Golden:
     def __init__(self, kind: str) -> None:
         record: dict[str, Any] = json.loads((FILES[0]).read_text("utf-8"))[kind]
         self.key = None if record["key"] is None else record["key"].encode()
-        self.value = record["value"].encode()
+        self.value = bytes.fromhex(record["hex"]) if "hex" in record else record["value"].encode()
         self.headers = [(name, None if text is None else text.encode()) for name, text in record["headers"]]
 
     def of_version(self, version: bytes) -> list[tuple[str, bytes | None]]:
@@ -65,6 +66,30 @@ def test_a_half_message() -> None:
         ("UNIQ_KEY", FIRST.encode()),
         ("TXB_HALF", b"2:7"),
     ]
+
+
+def test_a_half_message_of_several() -> None:
+    golden = Golden("half of several")
+    half = parse_half(9, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
+    messages = [
+        FramedMessage(
+            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
+        ),
+        FramedMessage("stock.reserved", None, b"7 bolts", [], 0),
+    ]
+    assert (half.messages, half.real_topic, half.framed) == (2, "orders.placed,stock.reserved", messages)
+    written = half_headers(
+        [], transaction_id=SECOND, group="orders", real_topic="orders.placed", immunity_seconds=90, messages=2
+    )
+    assert (encode_frames(messages), written) == (golden.value, golden.headers)
+    first, second = deliveries(half, 2)
+    assert first.headers == [
+        ("trace", b"00-abc-01"),
+        ("UNIQ_KEY", SECOND.encode()),
+        ("TXB_HALF", b"2:9"),
+        ("TXB_MESSAGE", b"1/2"),
+    ]
+    assert second.headers == [("UNIQ_KEY", SECOND.encode()), ("TXB_HALF", b"2:9"), ("TXB_MESSAGE", b"2/2")]
 
 
 def test_an_end() -> None:

@@ -15,9 +15,11 @@ from txbridge.core.half_message import (
     check_headers,
     delivered_headers,
     delivered_timestamp,
+    deliveries,
     half_headers,
     parse_half,
 )
+from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
@@ -40,8 +42,9 @@ class Example:
         self.topic = told["topic"][0].decode()
         self.partition = int(told["partition"][0]) if "partition" in told else None
         self.key = told["key"][0] if "key" in told else None
-        self.value = b"\n".join(told["value"])
-        assert told["hex"] == [self.value.hex().encode()]
+        (hexadecimal,) = told["hex"]
+        self.value = bytes.fromhex(hexadecimal.decode())
+        assert "value" not in told or self.value == b"\n".join(told["value"])
         self.headers = [(line.partition(b" ")[0].decode(), line.partition(b" ")[2]) for line in told["header"]]
 
 
@@ -105,6 +108,28 @@ def test_a_message_is_delivered_like_that() -> None:
     assert (half.real_topic, half.key, half.value) == (page.topic, page.key, page.value)
     assert delivered_headers(half, 2) == page.headers
     assert delivered_timestamp(half) == 1_700_000_000_123
+
+
+def test_several_messages_are_written_read_and_delivered_like_that() -> None:
+    page = Example("several")
+    messages = [
+        FramedMessage(
+            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
+        ),
+        FramedMessage("stock.reserved", None, b"7 bolts", [], 0),
+    ]
+    written = half_headers([], transaction_id=SECOND, group="orders", real_topic="orders.placed", messages=2)
+    assert (encode_frames(messages), written) == (page.value, page.headers)
+    half = parse_half(9, BORN, page.key, page.value, page.headers, NAMES)
+    assert half.framed == messages
+    first, second = deliveries(half, 2)
+    assert (first.topic, first.key, first.value, first.timestamp) == (
+        *("orders.placed", b"order-42", b'{"order": 42}'),
+        1_700_000_000_123,
+    )
+    seen = Example("delivered-second")
+    assert (second.topic, second.partition, second.key, second.value) == (seen.topic, 0, None, seen.value)
+    assert (second.headers, second.timestamp) == (seen.headers, BORN)
 
 
 def test_the_topics_are_as_the_table_says() -> None:

@@ -227,7 +227,8 @@ class SendPath:
         """See HalfWriter.write; `deadline` is when its caller's patience ends."""
         if self._watch.refusal:
             raise PrepareError(self._watch.refusal)
-        self._watch.note(message.topic)
+        for one in message.messages:
+            self._watch.note(one.topic)
         measured = self._metrics.preparing(transaction_id, on_done)
         carried, traced = self._tracing.preparing(transaction_id, message, measured)
         writer.write(carried, transaction_id, traced, after_reports, deadline.at + REPORT_MARGIN_S)

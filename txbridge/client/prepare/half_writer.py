@@ -20,6 +20,7 @@ from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.log import report
 from txbridge.client.message import Message, MessageExt
 from txbridge.client.prepare.report_poller import Serving, Waiter
+from txbridge.client.several import Several
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT
@@ -152,6 +153,7 @@ class HalfWriter:
             real_partition=message.partition,
             immunity_seconds=message.check_immunity_time,
             user_timestamp=message.timestamp,
+            messages=len(message.messages) if isinstance(message, Several) else None,
         )
         size = len(message.value or b"") + message.key_and_headers_size
         delivery = _Delivery(self._on_delivery, transaction_id, size, on_done, deadline)

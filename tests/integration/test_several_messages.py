@@ -1,0 +1,195 @@
+"""P12: the messages of one transaction become visible together or not at all. Client, worker and Kafka are real."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+
+import pytest
+
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
+from tests.support.message_frames import Framed, write
+from txbridge import (
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+
+
+class Listener(TransactionListener):
+    """Says what it was made with, and remembers what it was given."""
+
+    def __init__(self, execute: LocalTransactionState, check: LocalTransactionState = LocalTransactionState.UNKNOWN):
+        self.execute, self.check = execute, check
+        self.executed, self.checked, self.asked = [], [], threading.Event()
+
+    def execute_local_transaction(self, message, arg):
+        self.executed.append((message, arg))
+        return self.execute
+
+    def check_local_transaction(self, message):
+        self.checked.append(message)
+        self.asked.set()
+        return self.check
+
+
+def settings(bridge: Bridge) -> dict[str, str]:
+    return {"bootstrap.servers": bridge.bootstrap_servers}
+
+
+def producer(bridge: Bridge, listener: Listener) -> TransactionProducer:
+    return TransactionProducer("group", listener, settings(bridge), namespace=bridge.namespace)
+
+
+def all_of(bridge: Bridge, *topics: str) -> list[tuple[str, bytes | None]]:
+    """Values that a read_committed reader sees, with the number that each says it has."""
+    return [
+        (dict(record.headers())["TXB_MESSAGE"].decode(), record.value())
+        for topic in topics
+        for record in bridge.read(topic)
+    ]
+
+
+@pytest.fixture
+def topics(bridge: Bridge) -> list[str]:
+    return [bridge.create_topic(name, 1) for name in ("orders", "stock", "mail")]
+
+
+def test_p12_a_commit_delivers_all_messages_to_their_topics_in_the_order_given(bridge: Bridge, topics: list[str]):
+    orders, stock, mail = topics
+    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
+    sent = [
+        Message(orders, b"placed", b"42", [("trace", b"1"), ("none", None)], timestamp=1_700_000_000_123),
+        *(Message(stock, b"less %d" % number, partition=0) for number in range(3)),
+        Message(mail, None, b"42"),
+    ]
+    bridge.worker()
+    with producer(bridge, listener) as client:
+        result = client.send_messages_in_transaction(sent, "an argument")
+        eventually(lambda: len(all_of(bridge, *topics)) == 5)
+        [(given, argument)] = listener.executed
+        assert (list(given.messages), argument) == (sent, "an argument")
+        # In the background as well.
+        futures = [client.submit_messages_in_transaction(sent[1:3]) for _ in range(2)]
+        assert {future.result(30).local_transaction_state for future in futures} == {listener.execute}
+        eventually(lambda: len(all_of(bridge, *topics)) == 9)
+    assert all_of(bridge, orders) == [("1/5", b"placed")]
+    assert all_of(bridge, stock)[:3] == [("2/5", b"less 0"), ("3/5", b"less 1"), ("4/5", b"less 2")]
+    assert all_of(bridge, mail) == [("5/5", None)]
+    [record] = bridge.read(orders)
+    assert (record.key(), record.timestamp()[1]) == (b"42", 1_700_000_000_123)
+    assert record.headers() == [
+        ("trace", b"1"),
+        ("none", None),
+        ("UNIQ_KEY", result.transaction_id.encode()),
+        ("TXB_HALF", f"{given.half_partition}:{given.half_offset}".encode()),
+        ("TXB_MESSAGE", b"1/5"),
+    ]
+
+
+def test_p12_asyncio_and_a_thousand_messages(bridge: Bridge, topics: list[str]):
+    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
+    sent = [Message(topics[number % 3], b"%d" % number, b"%d" % (number % 7)) for number in range(1_000)]
+
+    async def send() -> None:
+        made = AsyncTransactionProducer("group", listener, settings(bridge), namespace=bridge.namespace)
+        async with made as client:
+            await client.send_messages_in_transaction(sent)
+
+    bridge.worker()
+    asyncio.run(send())
+    eventually(lambda: len(all_of(bridge, *topics)) == 1_000, 90)
+    for index, topic in enumerate(topics):
+        assert [int(value) for _, value in all_of(bridge, topic)] == list(range(index, 1_000, 3))
+
+
+def test_p12_a_rollback_and_a_check_are_of_all_messages(bridge: Bridge, topics: list[str]):
+    sent = [Message(topic, b"never", check_immunity_time=0) for topic in topics]
+    undecided = Listener(LocalTransactionState.UNKNOWN, LocalTransactionState.COMMIT_MESSAGE)
+    bridge.worker()
+    with producer(bridge, Listener(LocalTransactionState.ROLLBACK_MESSAGE)) as client:
+        client.send_messages_in_transaction(sent)
+    with producer(bridge, undecided) as client:
+        asked = [Message(topic, b"asked", b"k") for topic in topics]
+        client.send_messages_in_transaction(asked)
+        assert undecided.asked.wait(60)
+        eventually(lambda: len(all_of(bridge, *topics)) == 3, 60)
+    # The application is shown what it has sent.
+    assert list(undecided.checked[0].messages) == asked
+    assert {value for _, value in all_of(bridge, *topics)} == {b"asked"}
+
+
+def framed(bridge: Bridge, messages: list[Framed], partition: int = 0):
+    """Prepare several messages by hand."""
+    extra = [("TXB_MESSAGES", b"%d" % len(messages))]
+    return bridge.prepare(messages[0].topic, write(messages), key=messages[0].key, partition=partition, extra=extra)
+
+
+def test_p12_one_topic_that_is_missing_holds_all_messages_until_it_is_there(bridge: Bridge, topics: list[str]):
+    missing = f"{bridge.namespace}.later"
+    messages = [Framed(topic, b"k", b"held") for topic in (*topics, missing)]
+    with bridge.local_owner():
+        held = framed(bridge, messages)
+        other = bridge.prepare(topics[0], b"other", partition=0)
+        bridge.decide_many([held, other], COMMIT)
+        bridge.wait_visible(topics[0], [b"other"])
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+        assert [bridge.visible(topic) for topic in topics[1:]] == [{}, {}]
+        bridge.create_topic("later", 1)
+        eventually(lambda: len(bridge.read(missing)) == 1, 90)
+        eventually(lambda: not bridge.parked_states(0))
+    assert [bridge.visible(topic)[b"held"] for topic in (*topics, missing)] == [1, 1, 1, 1]
+
+
+def test_p12_one_record_that_its_topic_refuses_holds_all_messages(bridge: Bridge, topics: list[str]):
+    """Also when Kafka says so only of a batch, and when small ones are too large together."""
+    small = bridge.create_topic("small", 1, max_message_bytes="2000")
+    # Random: the worker compresses what it sends.
+    many = [Framed(small, b"k", random.randbytes(300)) for _ in range(20)]
+    with bridge.local_owner():
+        refused = framed(bridge, [Framed(topics[0], b"k", b"refused"), Framed(small, None, random.randbytes(9_000))])
+        taken = framed(bridge, many)
+        bridge.decide_many([refused, taken], COMMIT)
+        eventually(lambda: len(bridge.read(small)) == 20, 90)
+        eventually(lambda: bridge.parked_states(0) == ["held"], 90)
+        assert bridge.visible(topics[0]) == {}
+        assert [record.value() for record in bridge.read(small)] == [one.value for one in many]
+        bridge.alter_topic(small, max_message_bytes="20000")
+        bridge.wait_visible(topics[0], [b"refused"], 120)
+    assert len(bridge.read(small)) == 21
+
+
+@pytest.mark.parametrize("point", ["commit.real_records", "commit.checkpoint", "commit.applied"])
+def test_p12_a_crash_between_two_messages_leaves_none_or_all(bridge: Bridge, topics: list[str], point: str):
+    worker = bridge.worker(point)
+    prepared = [framed(bridge, [Framed(topic, b"k", b"%d" % number) for topic in topics]) for number in range(20)]
+    bridge.decide_many(prepared, COMMIT)
+    worker.wait_dead(60)
+    counts = [len(bridge.read(topic)) for topic in topics]
+    assert len(set(counts)) == 1, counts
+    with bridge.local_owner():
+        for topic in topics:
+            bridge.wait_visible(topic, [b"%d" % number for number in range(20)])
+            assert sorted(bridge.visible(topic).values()) == [1] * 20
+            assert [record.value() for record in bridge.read(topic)] == [b"%d" % number for number in range(20)]
+
+
+def test_p12_frames_that_can_not_be_read_are_set_aside_and_nothing_is_delivered(bridge: Bridge, topics: list[str]):
+    good = write([Framed(topic, b"k", b"never") for topic in topics])
+    with bridge.local_owner():
+        for value, count in ((good, b"2"), (good[:-1], b"3"), (b"\x02" + good[1:], b"3"), (b"text", b"1")):
+            bad = bridge.prepare(topics[0], value, key=b"k", partition=0, extra=[("TXB_MESSAGES", count)])
+            bridge.decide(bad, COMMIT)
+        sentinel = bridge.prepare(topics[0], b"sentinel", partition=0)
+        bridge.decide(sentinel, COMMIT)
+        bridge.wait_visible(topics[0], [b"sentinel"])
+        eventually(lambda: len(bridge.discarded()) == 4)
+        bridge.decide(framed(bridge, [Framed(topic, b"k", b"no") for topic in topics]), ROLLBACK)
+        last = bridge.prepare(topics[0], b"last", partition=0)
+        bridge.decide(last, COMMIT)
+        bridge.wait_visible(topics[0], [b"last"])
+    assert {one["TXB_REASON"] for one in bridge.discarded()} == {b"MALFORMED"}
+    assert [bridge.visible(topic) for topic in topics] == [{b"sentinel": 1, b"last": 1}, {}, {}]

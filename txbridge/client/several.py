@@ -1,0 +1,74 @@
+"""Several messages in one transaction, as one to send: a half message that holds all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txbridge.client.message import Data, Message, check_message
+from txbridge.core.message_frames import MOST_MESSAGES, MOST_TOPICS, encode_frames
+from txbridge.core.names import Headers, Names
+from txbridge.errors import UsageError
+
+
+class Several(Message):
+    """What becomes the half message: the topic and key of the first message, and all of them as the value."""
+
+    _messages: tuple[Message, ...]
+
+    def __init__(self, messages: tuple[Message, ...], check_immunity_time: int | None, headers: Headers = ()) -> None:
+        first = messages[0]
+        super().__init__(
+            first.topic,
+            encode_frames(messages),
+            first.key,
+            headers,
+            check_immunity_time=check_immunity_time,
+        )
+        self.__dict__["_messages"] = messages
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages, in the order in which they are delivered."""
+        return self._messages
+
+    def with_headers(self, headers: Iterable[tuple[str, bytes]], unless: str) -> Several:
+        """With these headers for the half message, and for each message that does not have the one called `unless`."""
+        more = tuple(headers)
+        messages = tuple(
+            one if any(name == unless for name, _ in one.headers) else with_headers(one, more) for one in self.messages
+        )
+        return Several(messages, self.check_immunity_time, more)
+
+
+def with_headers(message: Message, headers: Iterable[tuple[str, Data]]) -> Message:
+    """One message with more headers."""
+    return Message(
+        message.topic,
+        message.value,
+        message.key,
+        (*message.headers, *headers),
+        message.timestamp,
+        message.partition,
+        message.check_immunity_time,
+    )
+
+
+def together(messages: Iterable[Message], names: Names) -> Several:
+    """The messages as one to send. UsageError that says why if no cluster could take them."""
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise UsageError(f"a list of Message is needed, not {type(messages).__name__}")
+    all_of_them = tuple(messages)
+    if not 1 <= len(all_of_them) <= MOST_MESSAGES:
+        raise UsageError(f"a transaction has 1 to {MOST_MESSAGES} messages, not {len(all_of_them)}")
+    for message in all_of_them:
+        check_message(message, names)
+    topics = {message.topic for message in all_of_them}
+    if len(topics) > MOST_TOPICS:
+        raise UsageError(f"the messages of a transaction go to at most {MOST_TOPICS} real topics, not {len(topics)}")
+    immunity = {message.check_immunity_time for message in all_of_them} - {None}
+    if len(immunity) > 1:
+        raise UsageError(
+            "the messages of a transaction are checked together: give check_immunity_time to one of them, or the same "
+            "to all"
+        )
+    return Several(all_of_them, immunity.pop() if immunity else None)
