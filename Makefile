@@ -41,7 +41,7 @@ format: setup
 
 # Needs uv. No index address is written: the lock file works with any registry.
 lock:
-	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group build --group dev --extra demo --extra django --extra otel --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group build --group dev --extra demo --extra django --extra otel --extra rocketmq --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group docs -o requirements/docs.txt

@@ -5,17 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from txbridge.errors import UsageError
-from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.codes import RequestError, Response, UnauthenticatedError
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
 #: Fields that no client signs: the signature itself, and a mark that newer clients add after it.
 _UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
+#: What gRPC clients send as authorization. The name may have a region and a service behind it, which nobody signs.
+_AUTHORIZATION = re.compile(
+    r"MQv2-HMAC-SHA1 +Credential=([^,/]*)(?:/[^,]*)?, *SignedHeaders=x-mq-date-time, *Signature=([0-9A-Fa-f]+)",
+    re.ASCII,
+)
 #: RocketMQ's own least length of a secret key.
 _SHORTEST_SECRET = 6
 
@@ -49,17 +55,34 @@ class Access:
 
     def check(self, fields: Mapping[str, str], body: bytes) -> AccessKey | None:
         """Whose request it is; None when no keys are demanded. Raises RequestError."""
+        return self._key_of(
+            fields.get(ACCESS_KEY, ""),
+            fields.get(SIGNATURE, ""),
+            lambda secret: signature(secret, fields, body),
+            "AclClientRPCHook with SessionCredentials",
+        )
+
+    def check_rpc(self, authorization: str, date_time: str) -> AccessKey | None:
+        """As `check`, for a gRPC request: its headers `authorization` and `x-mq-date-time`, which is what is signed."""
+        found = _AUTHORIZATION.fullmatch(authorization)
+        return self._key_of(
+            found[1] if found else "",
+            # Some clients write small digits.
+            found[2].upper() if found else "",
+            lambda secret: hmac.digest(secret, date_time.encode(), hashlib.sha1).hex().upper(),
+            "credentials in the ClientConfiguration",
+        )
+
+    def _key_of(self, name: str, signed: str, expected: Callable[[bytes], str], where: str) -> AccessKey | None:
         if self._keys is None:
             return None
-        name = fields.get(ACCESS_KEY, "")
         key = self._keys.get(name, _NOBODY)
-        expected = signature(key.secret, fields, body)
-        is_right = hmac.compare_digest(expected.encode(), fields.get(SIGNATURE, "").encode())
+        is_right = hmac.compare_digest(expected(key.secret).encode(), signed.encode())
         if key is _NOBODY or not is_right:
-            raise RequestError(
+            raise UnauthenticatedError(
                 Response.NO_PERMISSION,
                 "the AccessKey is unknown or the Signature is wrong: give the client the keys that the door was given "
-                "(AclClientRPCHook with SessionCredentials)",
+                f"({where})",
             )
         return key
 

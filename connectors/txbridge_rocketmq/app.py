@@ -36,6 +36,7 @@ from txbridge_rocketmq.identity import LARGEST_PARTITION
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.options import DoorOptions
 from txbridge_rocketmq.outlet import Outlet
+from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.server import Server
 from txbridge_rocketmq.setting import Setting
 from txbridge_rocketmq.topics import Topics
@@ -112,19 +113,28 @@ async def _serve(
     server: Server | None = None
     web: Web | None = None
     door: Door | None = None
+    remoting: Remoting | None = None
+    rpc: Any = None
+    rpc_port: int | None = None
     try:
         for outlet, topic in ((records, names.half), (end_outlet, names.end)):
             await asyncio.to_thread(outlet.start, loop, topic)
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        door_of: list[Door] = []
+        remoting_of: list[Remoting] = []
         retention = layout.half_retention_ms
         connections: set[Connection] = set()
-        server = Server(lambda: Connection(door_of[0]), connections, options.max_connections, options.tls)
+        server = Server(lambda: Connection(remoting_of[0]), connections, options.max_connections, options.tls)
         port = server.listen(options.host, options.port)
         if options.old_port:
             server.listen(options.host, port - 2)
+        if options.grpc is not None:
+            # Only then: it takes 30 MiB.
+            from txbridge_rocketmq.grpc_service import Listener, Service  # noqa: PLC0415
+
+            rpc = Listener(options.max_connections)
+            rpc_port = rpc.listen(*options.grpc, options.pem)
         door = Door(
             Setting(
                 names=names,
@@ -132,6 +142,7 @@ async def _serve(
                 limits=Limits(layout.max_message_size, 2**31 - 1 if retention < 0 else retention // 1000),
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
+                grpc_addresses=options.grpc_addresses or (f"{options.grpc[0]}:{rpc_port}",) if options.grpc else (),
                 access=options.access,
                 obstacle=lambda: watch.refusal,
             ),
@@ -140,11 +151,11 @@ async def _serve(
             topics,
             partial(_join, user, names, layout, kafka, admin),
             metrics,
-            connections,
             memory=options.memory,
             max_groups=options.max_groups,
         )
-        door_of.append(door)
+        remoting = Remoting(door, connections)
+        remoting_of.append(remoting)
         if options.metrics_port:
             web = Web(
                 options.metrics_host,
@@ -154,11 +165,14 @@ async def _serve(
             )
             web.start()
         server.start()
+        if rpc is not None:
+            await rpc.start(Service(door, max_streams=options.max_connections))
         watching = asyncio.create_task(_watch(watch, look))
         _log.info(
             "door_started",
             port=port,
-            addresses=door.addresses,
+            addresses=remoting.addresses,
+            grpc_port=rpc_port,
             namespace=names.namespace,
             partitions=layout.partitions,
             bootstrap_servers=settings.bootstrap_servers,
@@ -171,8 +185,12 @@ async def _serve(
     finally:
         if server is not None:
             server.close()
-        if door is not None:
-            await door.close(_PATIENCE_S)
+        if door is not None and remoting is not None:
+            if rpc is not None:
+                await rpc.close(_PATIENCE_S)
+            await door.drain(_PATIENCE_S)
+            remoting.close()
+            door.close()
         topics.close()
         for outlet in (records, end_outlet):
             await asyncio.to_thread(outlet.close)

@@ -112,3 +112,7 @@ class RequestError(Exception):
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+class UnauthenticatedError(RequestError):
+    """Nobody knows whose request it is."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from txbridge.log import get_logger
 from txbridge_rocketmq.command import Command, FrameError, decode, length_of, response
+from txbridge_rocketmq.groups import Question
 from txbridge_rocketmq.message import Address, address_of, text_of
 
 #: Requests of a connection that are not answered yet; more are not read meanwhile. A producer in Java has as many
@@ -38,8 +39,14 @@ class Memory:
 
     def take(self, size: int, connection: Connection) -> bool:
         """Whether there is room; if not, the connection goes on when there is. A single frame always finds room."""
-        if self._used and self._used + size > self._limit:
+        if not self.try_take(size):
             self._waiting.append(connection)
+            return False
+        return True
+
+    def try_take(self, size: int) -> bool:
+        """As `take`, for who does not wait."""
+        if self._used and self._used + size > self._limit:
             return False
         self._used += size
         return True
@@ -69,6 +76,8 @@ class Handler(Protocol):
     def handle(self, connection: Connection, command: Command) -> None: ...
 
     def answered(self, request: int, code: int) -> None: ...
+
+    def check(self, connection: Connection, question: Question) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -144,6 +153,9 @@ class Connection(asyncio.Protocol):
         self._handler.answered(request.code, code)
         if not request.is_oneway and not self._is_closed:
             self._write(response(request, code, remark, fields, body))
+
+    def check(self, question: Question) -> None:
+        self._handler.check(self, question)
 
     def ask(self, make: Callable[[int], bytes]) -> None:
         """Send a request of the door's own, which `make` makes of its number."""

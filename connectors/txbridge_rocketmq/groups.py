@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from txbridge.client.checks.request import CheckRequest
+from txbridge.client.message import MessageExt
 from txbridge.errors import TxBridgeError
 from txbridge.log import get_logger
-from txbridge_rocketmq.connection import Connection
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
@@ -30,6 +30,32 @@ _MAX_KNOWN = 10_000
 _log = get_logger("txbridge.rocketmq")
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A check for one client: what became of its local transaction?"""
+
+    group: str
+    #: The client's name of the transaction.
+    uniq_key: str
+    message: MessageExt
+
+
+class Member(Protocol):
+    """A client of some groups that can be asked."""
+
+    groups: frozenset[str]
+
+    @property
+    def peer(self) -> str:
+        """Its address, as in the header of the messages that it sends."""
+        ...
+
+    @property
+    def takes_checks(self) -> bool: ...
+
+    def check(self, question: Question) -> None: ...
+
+
 class Membership(Protocol):
     """A consumer of a group's checks. `close` blocks for up to three seconds."""
 
@@ -41,12 +67,12 @@ Taker = Callable[[CheckRequest, Callable[[], None]], None]
 #: Joins a group; blocks. Raises TxBridgeError.
 Join = Callable[[str, Taker], Membership]
 #: Sends a check to one of these connections, the best first; whether it could.
-Ask = Callable[[str, CheckRequest, list[Connection]], None]
+Ask = Callable[[str, CheckRequest, list[Member]], None]
 
 
 @dataclass(slots=True)
 class _Group:
-    members: dict[Connection, None] = field(default_factory=dict)
+    members: dict[Member, None] = field(default_factory=dict)
     is_transactional: bool = False
     looked: float = -_LOOK_EVERY_S
     membership: Membership | None = None
@@ -75,14 +101,14 @@ class Groups:
         self._joined = 0
         self._closing = asyncio.Event()
 
-    def introduce(self, connection: Connection, names: frozenset[str]) -> None:
-        """A heartbeat: these are the groups of the connection from now on."""
-        for gone in connection.groups - names:
-            self._leave(connection, gone)
-        connection.groups = names
+    def introduce(self, member: Member, names: frozenset[str]) -> None:
+        """These are the groups of the member from now on; clients say it again every half minute or oftener."""
+        for gone in member.groups - names:
+            self._leave(member, gone)
+        member.groups = names
         for name in names:
             group = self._groups.setdefault(name, _Group())
-            group.members[connection] = None
+            group.members[member] = None
             if name in self._known:
                 group.is_transactional = True
             if group.is_transactional:
@@ -92,17 +118,17 @@ class Groups:
                 group.looked = time.monotonic()
                 self._spawn(self._look(name))
 
-    def forget(self, connection: Connection, name: str) -> None:
+    def forget(self, member: Member, name: str) -> None:
         """The producer of this group has said good-bye."""
-        if name in connection.groups:
-            connection.groups -= {name}
-            self._leave(connection, name)
+        if name in member.groups:
+            member.groups -= {name}
+            self._leave(member, name)
 
-    def drop(self, connection: Connection) -> None:
-        """The connection is closed."""
-        for name in connection.groups:
-            self._leave(connection, name)
-        connection.groups = frozenset()
+    def drop(self, member: Member) -> None:
+        """The member is gone."""
+        for name in member.groups:
+            self._leave(member, name)
+        member.groups = frozenset()
 
     def transactional(self, name: str) -> None:
         """The group sends a transaction, so there will be checks."""
@@ -124,9 +150,9 @@ class Groups:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _leave(self, connection: Connection, name: str) -> None:
+    def _leave(self, member: Member, name: str) -> None:
         group = self._groups[name]
-        group.members.pop(connection, None)
+        group.members.pop(member, None)
         self._settle(name, group)
 
     async def _look(self, name: str) -> None:

@@ -58,7 +58,8 @@ def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
             f"the body is compressed with {name}, which the txbridge door does not read: leave the client at ZLIB, its "
             "default (rocketmq.message.compressType)",
         )
-    stream = zlib.decompressobj()
+    # By its header it is zlib's format, which remoting clients send, or gzip's, which gRPC clients may.
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         text = stream.decompress(body, limit + 1)
     except zlib.error as error:

@@ -16,12 +16,15 @@ class Metrics:
         self.connections = Gauge(
             "txbridge_rocketmq_connections", "Open connections of clients.", registry=self.registry
         )
+        self.streams = Gauge(
+            "txbridge_rocketmq_streams", "Open telemetry streams of gRPC clients.", registry=self.registry
+        )
         self.groups = Gauge(
             "txbridge_rocketmq_groups", "Producer groups whose checks this door reads.", registry=self.registry
         )
         self.requests = Counter(
             "txbridge_rocketmq_requests",
-            "Requests, by RocketMQ's code of the request and of the answer.",
+            "Requests, by RocketMQ's name of the request and of the answer.",
             ["request", "response"],
             registry=self.registry,
         )

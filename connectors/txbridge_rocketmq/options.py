@@ -32,6 +32,11 @@ class DoorOptions:
     secret: bytes
     access: Access
     tls: ssl.SSLContext | None
+    #: Where gRPC clients connect; None: nowhere.
+    grpc: tuple[str, int] | None
+    grpc_addresses: tuple[str, ...]
+    #: Private key and certificate, for gRPC, which reads them itself.
+    pem: tuple[bytes, bytes] | None
     metrics_host: str
     #: 0: none.
     metrics_port: int
@@ -50,6 +55,8 @@ def door_options(
     *,
     listen: str = DEFAULT_LISTEN,
     advertised: str = "",
+    grpc_listen: str = "",
+    grpc_advertised: str = "",
     secret_file: Path | None = None,
     access_keys: Path | None = None,
     tls_certificate: Path | None = None,
@@ -64,14 +71,11 @@ def door_options(
 ) -> DoorOptions:
     """Check what the command was told. Raises UsageError with what to do."""
     host, port = _address(listen, "--listen", smallest_port=0)
-    addresses = tuple(one.strip() for one in advertised.split(",")) if advertised else ()
-    for one in addresses:
-        _address(one, "--advertised", smallest_port=1)
-    if not addresses and host in {"", "0.0.0.0", "::"}:  # noqa: S104  told not to hand it out
-        raise UsageError(
-            f"--listen {listen} is no address that clients can be told: give --advertised HOST:PORT, the address by "
-            "which they reach this door (of several doors: all addresses, the same list at each)"
-        )
+    addresses = _advertised(host, listen, advertised, "")
+    if grpc_advertised and not grpc_listen:
+        raise UsageError("--grpc-advertised needs --grpc-listen HOST:PORT, by which gRPC is served")
+    grpc = _address(grpc_listen, "--grpc-listen", smallest_port=0) if grpc_listen else None
+    grpc_addresses = () if grpc is None else _advertised(grpc[0], grpc_listen, grpc_advertised, "grpc-")
     if old_port and port and port < 3:
         raise UsageError(f"--old-port needs a port two below that of --listen, which is {port}")
     if memory_mib < 32:
@@ -83,6 +87,9 @@ def door_options(
         secret=read_secret(secret_file, environ),
         access=Access() if access_keys is None else read_keys(access_keys),
         tls=_tls(tls_certificate, tls_key),
+        grpc=grpc,
+        grpc_addresses=grpc_addresses,
+        pem=(tls_key.read_bytes(), tls_certificate.read_bytes()) if tls_key and tls_certificate else None,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
         old_port=old_port,
@@ -118,6 +125,19 @@ def read_secret(file: Path | None, environ: Mapping[str, str]) -> bytes:
             "guessed. `openssl rand -hex 32` makes one"
         )
     return text.encode()
+
+
+def _advertised(host: str, listen: str, given: str, prefix: str) -> tuple[str, ...]:
+    """The addresses that clients are told; none when they are to be told where the door listens."""
+    addresses = tuple(one.strip() for one in given.split(",")) if given else ()
+    for one in addresses:
+        _address(one, f"--{prefix}advertised", smallest_port=1)
+    if not addresses and host in {"", "0.0.0.0", "::"}:  # noqa: S104  told not to hand it out
+        raise UsageError(
+            f"--{prefix}listen {listen} is no address that clients can be told: give --{prefix}advertised HOST:PORT, "
+            "the address by which they reach this door (of several doors: all addresses, the same list at each)"
+        )
+    return addresses
 
 
 def _address(text: str, flag: str, *, smallest_port: int) -> tuple[str, int]:

@@ -1,36 +1,53 @@
-"""SEND in its three forms: half messages to HALF, all others to their topic. Each is answered once Kafka has it."""
+"""Messages to Kafka: half messages to HALF, all others to their topic. Each is answered once Kafka has it."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from confluent_kafka import KafkaError
 
 from txbridge.client.message import Message
 from txbridge.core.half_message import half_headers
+from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
-from txbridge_rocketmq.access import AccessKey, require_group
 from txbridge_rocketmq.codes import RequestError, Response
-from txbridge_rocketmq.command import MAX_FRAME, Command
-from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.ends import Ends
-from txbridge_rocketmq.message import decompressed, parse_batch
+from txbridge_rocketmq.message import decompressed, encode_properties, parse_batch
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.outlet import Outlet
-from txbridge_rocketmq.requests import UNIQ_KEY, Send, parse_send, refuse_delay
+from txbridge_rocketmq.requests import UNIQ_KEY, Send, refuse_delay
 from txbridge_rocketmq.setting import Setting
-from txbridge_rocketmq.topics import Topics
+from txbridge_rocketmq.topics import NoAnswerError, Topics
 
 #: RocketMQ's limit of properties is 32,767 bytes, and a check adds some of its own.
 _MAX_CHECKED_PROPERTIES = 31 * 1024
 
-#: Counts a request of a connection as open, and returns what is to be called when it is not any more.
-Begin = Callable[[Connection], Callable[[], None]]
-#: Answers a request with an error.
-Refuse = Callable[[Connection, Command, RequestError], None]
+_log = get_logger("txbridge.rocketmq")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message that Kafka has."""
+
+    #: The client's name of the message; empty when it gave none.
+    uniq_key: str
+    #: Of a half message; empty for others.
+    transaction: str
+    #: What the client is told of the real topic.
+    queue: int
+    #: Of HALF, or of the real topic.
+    partition: int
+    offset: int
+
+
+#: Takes what is stored, in the order of the request, or why it is not; called once, in a later turn of the loop.
+Done = Callable[[list[Stored] | RequestError], None]
 
 
 class Sends:
@@ -44,8 +61,7 @@ class Sends:
         topics: Topics,
         metrics: Metrics,
         transactional: Callable[[str], None],
-        begin: Begin,
-        refuse: Refuse,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """`transactional` is told each group that sends a half message."""
         self._setting = setting
@@ -54,37 +70,46 @@ class Sends:
         self._topics = topics
         self._metrics = metrics
         self._transactional = transactional
-        self._begin = begin
-        self._refuse = refuse
+        self._spawn = spawn
         #: Messages that wait until Kafka tells of their topic. Those that come later go behind them.
         self._later: Counter[str] = Counter()
 
-    def send(self, connection: Connection, command: Command, key: AccessKey | None) -> Awaitable[None] | None:
-        """Serve a SEND; what is returned is to be awaited. Raises RequestError."""
+    def submit(self, send: Send, body: bytes, peer: str, done: Done) -> None:
+        """Send a message or a batch of them on its way. Raises RequestError for what is wrong at once."""
         began = time.monotonic()
-        send = parse_send(command)
-        require_group(key, send.group)
         mapping.check_group(send.group, self._setting.names)
         mapping.check_topic(send.topic, self._setting.names)
         if obstacle := self._setting.obstacle():
             raise RequestError(Response.SERVICE_NOT_AVAILABLE, obstacle)
+
+        def settled(outcome: list[Stored] | RequestError) -> None:
+            self._metrics.sends.observe(time.monotonic() - began)
+            done(outcome)
+
         count = self._topics.known(send.topic)
         if count is None or send.topic in self._later:
             self._later[send.topic] += 1
-            return self._send_later(connection, command, send, began)
-        self._send_now(connection, command, send, count, began)
-        return None
+            self._spawn(self._send_later(send, body, peer, done, settled))
+        else:
+            self._send_now(send, body, peer, count, settled)
 
-    async def _send_later(self, connection: Connection, command: Command, send: Send, began: float) -> None:
+    async def _send_later(self, send: Send, body: bytes, peer: str, refused: Done, settled: Done) -> None:
         try:
-            partitions = await self._topics.partitions(send.topic)
-        finally:
-            self._later[send.topic] -= 1
-            if not self._later[send.topic]:
-                del self._later[send.topic]
-        self._send_now(connection, command, send, partitions, began)
+            try:
+                partitions = await self._topics.partitions(send.topic)
+            finally:
+                self._later[send.topic] -= 1
+                if not self._later[send.topic]:
+                    del self._later[send.topic]
+            self._send_now(send, body, peer, partitions, settled)
+        except RequestError as error:
+            refused(error)
+        except NoAnswerError as error:
+            refused(no_answer(error))
+        except Exception as error:  # noqa: BLE001  one request must not end the door
+            refused(failed("SEND", peer, error))
 
-    def _send_now(self, connection: Connection, command: Command, send: Send, partitions: int, began: float) -> None:
+    def _send_now(self, send: Send, body: bytes, peer: str, partitions: int, done: Done) -> None:
         if not partitions:
             raise no_topic(send.topic)
         if send.queue_id >= partitions:
@@ -93,69 +118,53 @@ class Sends:
                 f"request queueId[{send.queue_id}] is illegal, the topic has {partitions} partitions",
             )
         if send.is_batch:
-            self._send_batch(connection, command, send, began)
+            self._send_batch(send, body, peer, done)
         elif send.is_transactional:
-            self._prepare(connection, command, send, began)
+            self._prepare(send, body, peer, done)
         else:
-            message = self._message(connection, send, send.properties, command.body, send.sys_flag, send.flag)
-            uniq_key = send.properties.get(UNIQ_KEY, "")
+            self._send_plain(send, body, peer, done)
 
-            def done(error: KafkaError | None, partition: int, offset: int) -> None:
-                finish()
-                self._metrics.sends.observe(time.monotonic() - began)
-                if error is None:
-                    connection.respond(
-                        command, Response.SUCCESS, fields=_stored(connection, uniq_key, partition, partition, offset)
-                    )
-                else:
-                    self._refuse(connection, command, _not_stored(error))
+    def _send_plain(self, send: Send, body: bytes, peer: str, done: Done) -> None:
+        message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
+        uniq_key = send.properties.get(UNIQ_KEY, "")
 
-            if not self._produce(message, done):
-                raise _busy()
-            # Acknowledgements come in a later turn of the loop.
-            finish = self._begin(connection)
+        def delivered(error: KafkaError | None, partition: int, offset: int) -> None:
+            done([_stored(uniq_key, partition, offset)] if error is None else _not_stored(error))
 
-    def _send_batch(self, connection: Connection, command: Command, send: Send, began: float) -> None:
-        body = decompressed(command.body, send.sys_flag, MAX_FRAME)
+        if not self._produce(message, delivered):
+            raise _busy()
+
+    def _send_batch(self, send: Send, body: bytes, peer: str, done: Done) -> None:
         messages = []
-        for one in parse_batch(body):
+        for one in parse_batch(decompressed(body, send.sys_flag, MAX_FRAME)):
             refuse_delay(one.properties)
-            messages.append(self._message(connection, send, one.properties, one.body, 0, one.flag))
+            messages.append(self._message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
             raise RequestError(Response.MESSAGE_ILLEGAL, "the batch is empty")
-        stored: dict[int, tuple[int, int]] = {}
+        stored: dict[int, Stored] = {}
         errors: list[RequestError] = []
-        finish = self._begin(connection)
         left = len(messages)
 
         def settle() -> None:
-            finish()
-            self._metrics.sends.observe(time.monotonic() - began)
-            if errors:
-                # Some may be stored all the same: the client sends all of them again.
-                self._refuse(connection, command, errors[0])
-                return
-            ids = [identity.message_id(connection.local, identity.packed(*stored[n])) for n in range(len(messages))]
-            partition, offset = stored[0]
-            fields = {**_stored(connection, "", partition, partition, offset), "msgId": ",".join(ids)}
-            connection.respond(command, Response.SUCCESS, fields=fields)
+            # With an error some may be stored all the same: the client sends all of them again.
+            done(errors[0] if errors else [stored[number] for number in range(len(messages))])
 
-        def done(number: int, error: KafkaError | None, partition: int, offset: int) -> None:
+        def delivered(number: int, error: KafkaError | None, partition: int, offset: int) -> None:
             nonlocal left
             left -= 1
             if error is None:
-                stored[number] = (min(partition, identity.LARGEST_PARTITION), max(offset, 0))
+                stored[number] = _stored("", partition, offset)
             else:
                 errors.append(_not_stored(error))
             if not left:
                 settle()
 
         for number, message in enumerate(messages):
-            if not self._produce(message, partial(done, number)):
+            if not self._produce(message, partial(delivered, number)):
+                if not number:
+                    raise _busy()
                 errors.append(_busy())
                 left -= len(messages) - number
-                if not left:
-                    settle()
                 break
 
     def _produce(self, message: Message, done: Callable[[KafkaError | None, int, int], None]) -> bool:
@@ -170,7 +179,7 @@ class Sends:
             timestamp=message.timestamp,
         )
 
-    def _prepare(self, connection: Connection, command: Command, send: Send, began: float) -> None:
+    def _prepare(self, send: Send, body: bytes, peer: str, done: Done) -> None:
         """A half message: the local transaction runs once it is answered."""
         group = send.properties.get("PGROUP", send.group)
         if group != send.group:
@@ -181,13 +190,13 @@ class Sends:
             raise RequestError(
                 Response.SYSTEM_BUSY, f"more than {self._ends.unsettled} decisions wait for Kafka: send again later"
             )
-        if len(command.fields.get("i", command.fields.get("properties", "")).encode()) > _MAX_CHECKED_PROPERTIES:
+        if len(encode_properties(send.properties).encode()) > _MAX_CHECKED_PROPERTIES:
             raise RequestError(
                 Response.MESSAGE_ILLEGAL,
                 f"the properties take more than {_MAX_CHECKED_PROPERTIES} bytes, and a check adds some of its own",
             )
         uniq_key = send.properties.setdefault(UNIQ_KEY, identity.new_uniq_key())
-        message = self._message(connection, send, send.properties, command.body, send.sys_flag, send.flag)
+        message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
         transaction = identity.transaction_id(self._setting.secret, group, uniq_key)
         headers = half_headers(
             message.headers,
@@ -202,24 +211,19 @@ class Sends:
         partition = -1 if message.key is not None else identity.half_partition(transaction, self._setting.partitions)
         self._transactional(group)
 
-        def done(error: KafkaError | None, partition: int, offset: int) -> None:
-            finish()
-            self._metrics.sends.observe(time.monotonic() - began)
+        def delivered(error: KafkaError | None, partition: int, offset: int) -> None:
             if error is None and 0 <= partition < self._setting.partitions and offset >= 0:
-                fields = _stored(connection, uniq_key, max(send.queue_id, 0), partition, offset)
-                connection.respond(command, Response.SUCCESS, fields={**fields, "transactionId": uniq_key})
+                done([Stored(uniq_key, transaction, max(send.queue_id, 0), partition, offset)])
             else:
-                self._refuse(connection, command, _not_stored(error))
+                done(_not_stored(error))
 
         if not self._records.send(
-            self._setting.names.half, message.value, message.key, headers, done, partition=partition
+            self._setting.names.half, message.value, message.key, headers, delivered, partition=partition
         ):
             raise _busy()
-        # Acknowledgements come in a later turn of the loop.
-        finish = self._begin(connection)
 
     def _message(
-        self, connection: Connection, send: Send, properties: dict[str, str], body: bytes, sys_flag: int, flag: int
+        self, send: Send, properties: dict[str, str], body: bytes, sys_flag: int, flag: int, peer: str
     ) -> Message:
         return mapping.record_of(
             send.topic,
@@ -228,24 +232,26 @@ class Sends:
             flag=flag,
             born=send.born,
             now=int(time.time() * 1000),
-            born_host=connection.peer,
+            born_host=peer,
             queue_id=send.queue_id,
             limits=self._setting.limits,
         )
 
 
-def _stored(connection: Connection, uniq_key: str, queue: int, partition: int, offset: int) -> dict[str, str]:
-    """What a client wants to know of a message that is stored."""
-    where = identity.packed(min(partition, identity.LARGEST_PARTITION), max(offset, 0))
-    fields = {
-        "msgId": identity.message_id(connection.local, where),
-        "queueId": str(queue),
-        "queueOffset": str(max(offset, 0)),
-        "MSG_REGION": "DefaultRegion",
-        # There is no trace topic here.
-        "TRACE_ON": "false",
-    }
-    return {**fields, "transactionId": uniq_key} if uniq_key else fields
+def _stored(uniq_key: str, partition: int, offset: int) -> Stored:
+    # A message id has room for so many partitions; whoever has more still sends to all of them.
+    return Stored(uniq_key, "", partition, min(max(partition, 0), identity.LARGEST_PARTITION), max(offset, 0))
+
+
+def no_answer(error: NoAnswerError) -> RequestError:
+    """For what Kafka was asked and did not say."""
+    return RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka does not answer: {error}")
+
+
+def failed(request: str, peer: str, error: Exception) -> RequestError:
+    """For a defect of the door, which is logged with its trace."""
+    _log.error("request_failed", peer=peer, request=request, exc_info=error)
+    return RequestError(Response.SYSTEM_ERROR, f"the txbridge door failed: {type(error).__name__}")
 
 
 def no_topic(topic: str) -> RequestError:

@@ -21,6 +21,8 @@ class Setting:
     secret: bytes
     #: Addresses of all doors, as clients reach them.
     addresses: tuple[str, ...]
+    #: The same for gRPC.
+    grpc_addresses: tuple[str, ...]
     access: Access
     #: Why nothing may be sent; empty while all is well.
     obstacle: Callable[[], str]

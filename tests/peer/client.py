@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.peer.jars import class_path
 from tests.peer.server import BROKER_NAME, LOGS, Peer
+from tests.support.line_process import LineProcess
 from txbridge.embedded.diagnose import read_tail, relevant_lines
 from txbridge.errors import EnvironmentProblemError
 
@@ -54,31 +53,16 @@ class PeerClient:
 
     def __init__(self, peer: Peer, program: str, topic: str, queues: int, *, heap: str = "256m") -> None:
         classes = compiled(peer, Path(__file__).with_name(f"{program}.java"))
-        self._log = LOGS / f"{program}.log"
         arguments = [peer.names, peer.broker, BROKER_NAME, topic, str(queues)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                peer.java_command(heap, classes, program, *arguments),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "ROCKETMQ_HOME": str(peer.folder)},
-                # A Ctrl-C is for us to handle: it would take the client away while scenarios end.
-                start_new_session=True,
-            )
-        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._process = LineProcess(
+            peer.java_command(heap, classes, program, *arguments),
+            LOGS / f"{program}.log",
+            {**os.environ, "ROCKETMQ_HOME": str(peer.folder)},
+        )
 
     @property
     def pid(self) -> int:
         return self._process.pid
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put("")
 
     def ask(self, command: str, *, timeout: float = ANSWER_TIMEOUT_S, **arguments: object) -> Any:
         """Give a command and return what it has done; `timeout` in seconds.
@@ -87,16 +71,13 @@ class PeerClient:
             RuntimeError: it failed; the message has the last lines of the client's log.
 
         """
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
-        self._process.stdin.flush()
         try:
-            line = self._answers.get(timeout=timeout)
-        except queue.Empty:
+            line = self._process.ask(json.dumps({"command": command, **arguments}), timeout)
+        except TimeoutError:
             raise RuntimeError(f"RocketMQ's client did not answer {command} in {timeout:.0f} s") from None
         answer = json.loads(line) if line else {"error": "it has ended"}
         if "error" in answer:
-            said = "\n  ".join(relevant_lines(read_tail(self._log)))
+            said = "\n  ".join(relevant_lines(read_tail(self._process.log)))
             raise RuntimeError(f"RocketMQ's client failed at {command} {arguments}: {answer['error']}\n  {said}")
         return answer["done"]
 
@@ -106,10 +87,4 @@ class PeerClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(_END_TIMEOUT_S)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
-            self._process.kill()
-            self._process.wait()
+        self._process.end(_END_TIMEOUT_S)

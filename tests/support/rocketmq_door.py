@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import queue
+import os
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +17,13 @@ from confluent_kafka.admin import NewTopic
 
 from tests.peer.jars import client_class_path
 from tests.support.harness import Bridge, eventually
+from tests.support.line_process import LineProcess
 from txbridge.embedded.java import find_java
 from txbridge.testing import workers
 
 SECRET = "the secret of all doors of a test"
-_CLIENT = Path(__file__).parents[1] / "peer" / "DoorClient.java"
+_PEER = Path(__file__).parents[1] / "peer"
+_CLIENT, _GRPC_JAVA, _GRPC_PYTHON = (_PEER / name for name in ("DoorClient.java", "GrpcClient.java", "grpc_client.py"))
 #: A JVM compiles the program first: seconds on a quiet machine.
 _ANSWER_S = 300.0
 
@@ -40,7 +40,9 @@ class Door(workers.WorkerProcess):
 
     def __enter__(self) -> Self:
         self.wait_logged('"door_started"', 180)
-        self.port = int(self.events("door_started")[0]["port"])
+        started = self.events("door_started")[0]
+        self.port = int(started["port"])
+        self.grpc_port = started.get("grpc_port")
         return self
 
     def __exit__(
@@ -55,6 +57,10 @@ class Door(workers.WorkerProcess):
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
 
 def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
     """A real topic with a name that RocketMQ's clients take: without dots."""
@@ -64,35 +70,14 @@ def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
     return topic
 
 
-class JavaClient:
-    """RocketMQ's own producer, unmodified, in a process of its own."""
+class Client:
+    """A program with an unmodified client of RocketMQ, in a process of its own."""
 
-    def __init__(
-        self, version: str, doors: Sequence[Door], group: str, *options: str, keys: Sequence[str] = ()
-    ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="txbridge-java-")
-        flags = ["-Xmx128m", f"-Duser.home={self._folder.name}", *options, "-cp", client_class_path(version)]
-        names = ";".join(door.address for door in doors)
-        self._errors = Path(self._folder.name) / "errors"
-        errors = self._errors.open("wb")
-        self._process = subprocess.Popen(
-            [find_java().executable, *flags, str(_CLIENT), names, group, *keys],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-        errors.close()
-        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line.rstrip("\n"))
-        self._answers.put("")
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="txbridge-client-")
+        # Clients write logs below it; Java takes it from the user's entry instead.
+        home = {"HOME": self._folder.name, "JAVA_TOOL_OPTIONS": f"-Duser.home={self._folder.name}"}
+        self._process = LineProcess(command, Path(self._folder.name) / "errors", {**os.environ, **home})
 
     def ask(self, *command: str) -> list[str]:
         """Give a command; the fields of its answer. AssertionError with the text of an error."""
@@ -102,12 +87,36 @@ class JavaClient:
 
     def try_(self, *command: str) -> list[str]:
         """Give a command; "done" or "error", and the fields."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\t".join(command) + "\n")
-        self._process.stdin.flush()
-        answer = self._answers.get(timeout=_ANSWER_S)
-        assert answer, self._errors.read_text()[-3000:]
+        answer = self._process.ask("\t".join(command), _ANSWER_S)
+        assert answer, self._process.log.read_text()[-3000:]
         return answer.split("\t")
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.end(60)
+        self._folder.cleanup()
+
+    def _rows(self, names: Sequence[str]) -> list[dict[str, str]]:
+        (told,) = self.ask("checks")
+        return [dict(zip(names, one.split("|"), strict=True)) for one in told.split(";")] if told else []
+
+
+class JavaClient(Client):
+    """RocketMQ's own producer of the remoting protocol."""
+
+    def __init__(
+        self, version: str, doors: Sequence[Door], group: str, *options: str, keys: Sequence[str] = ()
+    ) -> None:
+        flags = ["-Xmx128m", *options, "-cp", client_class_path(version)]
+        names = ";".join(door.address for door in doors)
+        super().__init__([find_java().executable, *flags, str(_CLIENT), names, group, *keys])
 
     def transaction(
         self,
@@ -127,30 +136,48 @@ class JavaClient:
 
     def checks(self) -> list[dict[str, str]]:
         """The checks that its listener was asked."""
-        names = ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
-        (told,) = self.ask("checks")
-        return [dict(zip(names, one.split("|"), strict=True)) for one in told.split(";") if told]
+        return self._rows(
+            ("text", "transaction_id", "topic", "tags", "keys", "p", "times", "group", "length", "born_host")
+        )
 
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
-    def __enter__(self) -> Self:
-        return self
+class GrpcClient(Client):
+    """RocketMQ's own producer of the gRPC protocol, in Python or in Java."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        language: str,
+        doors: Sequence[Door],
+        topics: Sequence[str] = (),
+        *,
+        keys: Sequence[str] = ("", ""),
+        tls: bool = False,
     ) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(60)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
-            self.kill()
-        self._reader.join(60)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._folder.cleanup()
+        arguments = [";".join(door.grpc_address for door in doors), ",".join(topics), *keys, str(tls).lower()]
+        if language == "python":
+            super().__init__([sys.executable, str(_GRPC_PYTHON), *arguments])
+        else:
+            flags = ["-Xmx128m", "-Drocketmq.log.level=warn", "-cp", client_class_path("java-5.2.0")]
+            super().__init__([find_java().executable, *flags, str(_GRPC_JAVA), *arguments])
+
+    def transaction(
+        self,
+        topic: str,
+        body: str,
+        answer: str,
+        checks: str = "unknown",
+        *,
+        tag: str = "",
+        keys: str = "",
+        p: str = "",
+    ) -> str:
+        """One transaction; its message id."""
+        (message_id,) = self.ask("transaction", topic, body, answer, checks, tag, keys, p)
+        return message_id
+
+    def checks(self) -> list[dict[str, str]]:
+        """The checks that its checker was asked."""
+        return self._rows(("text", "message_id", "topic", "tag", "keys", "p", "length", "corrupted", "born_host"))
 
 
 def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int = 1, flag: int = 0) -> bytes:

@@ -28,6 +28,22 @@ def rocketmq(
             help="The addresses of all doors, as clients reach them. Default: that of --listen.",
         ),
     ] = "",
+    grpc_listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            envvar="TXBRIDGE_ROCKETMQ_GRPC_LISTEN",
+            help="Where clients of RocketMQ 5 connect that speak gRPC. Default: nowhere.",
+        ),
+    ] = "",
+    grpc_advertised: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            envvar="TXBRIDGE_ROCKETMQ_GRPC_ADVERTISED",
+            help="The gRPC addresses of all doors, as clients reach them. Default: that of --grpc-listen.",
+        ),
+    ] = "",
     secret_file: Annotated[
         Path | None,
         typer.Option(
@@ -89,7 +105,7 @@ def rocketmq(
     Ctrl-C and SIGTERM end it: it answers the requests at hand and leaves its groups. Exit code 0: ended so; 2: it can
     not work.
     """
-    with needs("rocketmq", "the front door logs with structlog and counts with prometheus-client"):
+    with needs("rocketmq", "the front door needs structlog, prometheus-client and grpcio"):
         from txbridge_rocketmq.app import run  # noqa: PLC0415
         from txbridge_rocketmq.options import door_options  # noqa: PLC0415
 
@@ -99,6 +115,8 @@ def rocketmq(
     options = door_options(
         listen=listen,
         advertised=advertised,
+        grpc_listen=grpc_listen,
+        grpc_advertised=grpc_advertised,
         secret_file=secret_file,
         access_keys=access_keys,
         tls_certificate=tls_certificate,

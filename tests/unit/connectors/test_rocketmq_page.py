@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 from txbridge_rocketmq.codes import REFUSALS, Request
+from txbridge_rocketmq.grpc_protocol import SERVICE
+from txbridge_rocketmq.grpc_service import REFUSALS as REFUSED_CALLS
 from txbridge_rocketmq.metrics import Metrics
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +29,12 @@ def test_every_request_is_on_the_page_as_it_is_treated() -> None:
     sent = {int(code) for code, _, treated in rows if treated == "sent by the door"}
     assert sent == {Request.CHECK_TRANSACTION_STATE}
     assert all(treated.startswith("served") for code, _, treated in rows if int(code) not in refused | sent)
+
+
+def test_every_call_of_grpc_is_on_the_page_as_it_is_treated() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (served|refused)", section("Clients that speak gRPC"), re.MULTILINE))
+    assert set(rows) == {method.name for method in SERVICE.methods}
+    assert {name for name, treated in rows.items() if treated == "refused"} == set(REFUSED_CALLS)
 
 
 def test_the_events_of_the_door() -> None:

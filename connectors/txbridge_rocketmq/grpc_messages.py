@@ -1,0 +1,289 @@
+"""RocketMQ's gRPC messages as the door's own values, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from txbridge.core.end_record import Decision
+from txbridge.core.names import CHECK_IMMUNITY_TIME
+from txbridge_rocketmq import identity, mapping, routes
+from txbridge_rocketmq.codes import RequestError, Response, UnauthenticatedError
+from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.message import COMPRESSED, address_of, text_of
+from txbridge_rocketmq.requests import DELAYS, PGROUP, TRAN_MSG, UNIQ_KEY, End, Send, refuse_delay
+
+Code = definition.Code
+_TAGS, _TRACE = "TAGS", "__TRACE_CONTEXT"
+#: Properties that are fields of the message, or the door's own. RocketMQ's proxy refuses those of a user, too.
+_SYSTEM = frozenset(
+    {
+        *DELAYS,
+        *(TRAN_MSG, PGROUP, UNIQ_KEY, CHECK_IMMUNITY_TIME, _TAGS, _TRACE),
+        *(mapping.KEYS, mapping.SHARDING_KEY, mapping.WAIT),
+        *("REAL_TOPIC", "REAL_QID", "TRANSACTION_CHECK_TIMES", "__transactionId__"),
+    }
+)
+#: Between properties in the remoting protocol, in which they must be able to be told as well.
+_SEPARATORS = re.compile("[\x01\x02]")
+#: Half of an HMAC, the coordinates of the half message, and the number of the check that is answered.
+_TOKEN = re.compile(r"([0-9A-F]{32})([0-9A-F]{16})([0-9A-F]{4})", re.ASCII)
+#: What every topic takes. A client itself refuses to send others.
+_TYPES = (definition.NORMAL, definition.FIFO, definition.TRANSACTION)
+_CODES = {
+    Response.SYSTEM_ERROR: Code.INTERNAL_SERVER_ERROR,
+    Response.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
+    Response.REQUEST_CODE_NOT_SUPPORTED: Code.UNSUPPORTED,
+    Response.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
+    Response.SERVICE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
+    Response.NO_PERMISSION: Code.FORBIDDEN,
+    Response.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
+    Response.INVALID_PARAMETER: Code.BAD_REQUEST,
+}
+
+
+class RpcError(RequestError):
+    """A request that is answered with a code that gRPC alone has."""
+
+    def __init__(self, status: int, remark: str) -> None:
+        super().__init__(Response.MESSAGE_ILLEGAL, remark)
+        self.status = status
+
+
+def status_of(error: RequestError) -> Any:
+    """How a client is told of it."""
+    if isinstance(error, RpcError):
+        code = error.status
+    elif isinstance(error, UnauthenticatedError):
+        code = Code.UNAUTHORIZED
+    else:
+        code = _CODES[error.code]
+    return definition.Status(code=code, message=error.remark)
+
+
+def topic_of(resource: Any) -> str:
+    """Raises RequestError for one in a namespace."""
+    if resource.resource_namespace:
+        raise RpcError(
+            Code.ILLEGAL_TOPIC,
+            "the txbridge door has no namespaces of RocketMQ: leave the client's namespace empty, and start a door for "
+            "each namespace of txbridge",
+        )
+    return str(resource.name)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def send_of(message: Any) -> tuple[Send, bytes]:
+    """What a SendMessage asks for, and the body. Raises RequestError."""
+    system = message.system_properties
+    topic = topic_of(message.topic)
+    if not topic:
+        raise RpcError(Code.ILLEGAL_TOPIC, "topic is missing")
+    if not message.body:
+        raise RpcError(Code.MESSAGE_BODY_EMPTY, "the body is empty")
+    if not system.message_id:
+        raise RpcError(Code.ILLEGAL_MESSAGE_ID, "message_id is missing")
+    properties = _properties_of(message.user_properties, system)
+    if system.message_type in {definition.LITE, definition.PRIORITY} or system.HasField("lite_topic"):
+        raise RpcError(Code.UNSUPPORTED, "the txbridge door has no lite topics and no priorities")
+    if system.HasField("delivery_timestamp"):
+        properties["TIMER_DELIVER_MS"] = str(system.delivery_timestamp.ToMilliseconds())
+    refuse_delay(properties)
+    if system.message_type == definition.FIFO and not system.message_group:
+        raise RpcError(Code.ILLEGAL_MESSAGE_GROUP, "a FIFO message has a message group")
+    if system.message_type == definition.TRANSACTION:
+        if system.message_group:
+            raise RpcError(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a transactional message has no message group, as in RocketMQ"
+            )
+        properties |= {TRAN_MSG: "true", PGROUP: topic}
+    send = Send(
+        # As RocketMQ's proxy does it: producers of gRPC have no groups.
+        group=topic,
+        topic=topic,
+        # Clients choose it among all doors' queues, and some do not tell. Kafka's hash of the key keeps what belongs
+        # together in one partition, whatever doors there are.
+        queue_id=-1,
+        sys_flag=COMPRESSED if system.body_encoding == definition.GZIP else 0,
+        born=system.born_timestamp.ToMilliseconds(),
+        flag=0,
+        properties=properties,
+        is_batch=False,
+    )
+    return send, message.body
+
+
+def _properties_of(given: Mapping[str, str], system: Any) -> dict[str, str]:
+    properties = dict(given)
+    for name, value in properties.items():
+        if not name or name in _SYSTEM:
+            raise RpcError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {name[:80]!r} is one of RocketMQ's own")
+        if _SEPARATORS.search(name) or _SEPARATORS.search(value):
+            raise RpcError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {name[:80]!r} holds a control character")
+    keys = " ".join(system.keys)
+    fields = {
+        UNIQ_KEY: system.message_id,
+        _TAGS: system.tag,
+        mapping.KEYS: keys,
+        mapping.SHARDING_KEY: system.message_group,
+        _TRACE: system.trace_context,
+    }
+    for name, value in fields.items():
+        if _SEPARATORS.search(value):
+            raise RpcError(Code.BAD_REQUEST, f"{name} holds a control character")
+        if value:
+            properties[name] = value
+    if system.HasField("orphaned_transaction_recovery_duration"):
+        properties[CHECK_IMMUNITY_TIME] = str(system.orphaned_transaction_recovery_duration.ToSeconds())
+    return properties
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def token(transaction: str, partition: int, offset: int, check_times: int = 0) -> str:
+    """What a client is given as transaction id, and brings back with its END."""
+    return f"{transaction}{identity.packed(partition, offset):016X}{check_times & 0x7FFF:04X}"
+
+
+_DECISIONS = {
+    definition.COMMIT: Decision.COMMIT,
+    definition.ROLLBACK: Decision.ROLLBACK,
+    definition.TRANSACTION_RESOLUTION_UNSPECIFIED: Decision.UNKNOWN,
+}
+
+
+def end_of(request: Any, secret: bytes) -> End:
+    """What an EndTransaction says. Raises RequestError.
+
+    The transaction id holds what nobody guesses who has not sent the message, or was not asked about it.
+    """
+    topic = topic_of(request.topic)
+    found = _TOKEN.fullmatch(request.transaction_id)
+    expected = identity.transaction_id(secret, topic, request.message_id)
+    if found is None or not hmac.compare_digest(found[1], expected):
+        raise RpcError(
+            Code.INVALID_TRANSACTION_ID,
+            "the transaction id is not the one that a door gave for this topic and message, or that door has another "
+            "secret",
+        )
+    decision = _DECISIONS.get(request.resolution)
+    if decision is None:
+        raise RpcError(Code.BAD_REQUEST, "resolution is neither COMMIT nor ROLLBACK")
+    partition, offset = identity.unpacked(int(found[2], 16))
+    is_answer = request.source == definition.SOURCE_SERVER_CHECK
+    check_times = int(found[3], 16) if is_answer else 0
+    return End(topic, request.message_id, partition, offset, decision, is_answer, check_times or None, None)
+
+
+def orphan_of(question: Question, transaction: str) -> Any:
+    """The command by which a client is asked about its transaction."""
+    message = question.message
+    properties = mapping.properties_of(message.headers)
+    body = message.value or b""
+    # SHA-1: clients write a CRC32 in different ways, some without its leading zeros. It protects from accidents alone.
+    digest = definition.Digest(
+        type=definition.SHA1, checksum=hashlib.sha1(body, usedforsecurity=False).hexdigest().upper()
+    )
+    born_host = (dict(message.headers).get(mapping.BORN_HOST) or b"").decode(errors="replace")
+    system = definition.SystemProperties(
+        keys=properties.get(mapping.KEYS, "").split(),
+        message_id=question.uniq_key,
+        body_digest=digest,
+        body_encoding=definition.IDENTITY,
+        message_type=definition.TRANSACTION,
+        born_host=born_host,
+        queue_id=message.partition or 0,
+        queue_offset=message.half_offset,
+        delivery_attempt=message.check_times,
+    )
+    born = message.born_timestamp or 0
+    system.born_timestamp.FromMilliseconds(message.timestamp or born)
+    system.store_timestamp.FromMilliseconds(born)
+    if tag := properties.get(_TAGS):
+        system.tag = tag
+    if group := properties.get(mapping.SHARDING_KEY):
+        system.message_group = group
+    if trace := properties.get(_TRACE):
+        system.trace_context = trace
+    if message.check_immunity_time is not None:
+        system.orphaned_transaction_recovery_duration.FromSeconds(message.check_immunity_time)
+    told = definition.Message(
+        topic=definition.Resource(name=message.topic),
+        user_properties={name: value for name, value in properties.items() if name not in _SYSTEM},
+        system_properties=system,
+        body=body,
+    )
+    which = token(transaction, message.half_partition, message.half_offset, message.check_times)
+    return service.TelemetryCommand(
+        recover_orphaned_transaction_command=service.RecoverOrphanedTransactionCommand(
+            message=told, transaction_id=which
+        )
+    )
+
+
+# --- routes and settings ----------------------------------------------------------------------------------------------
+
+
+def endpoints_of(address: str) -> Any:
+    """An address as clients take it."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        version = address_of(host, 0)[0].version
+    except ValueError:
+        scheme = definition.DOMAIN_NAME
+    else:
+        scheme = definition.IPv4 if version == 4 else definition.IPv6
+    return definition.Endpoints(scheme=scheme, addresses=[definition.Address(host=host, port=int(port))])
+
+
+def queues_of(topic: str, addresses: Sequence[str], count: int) -> list[Any]:
+    """Where a topic can be sent to: any door takes messages for any partition."""
+    brokers = [
+        definition.Broker(name=routes.broker_name(address), id=0, endpoints=endpoints_of(address))
+        for address in addresses
+    ]
+    return [
+        definition.MessageQueue(
+            topic=definition.Resource(name=topic),
+            id=number,
+            permission=definition.READ_WRITE,
+            broker=broker,
+            accept_message_types=_TYPES,
+        )
+        for broker in brokers
+        for number in range(count)
+    ]
+
+
+def settings_of(given: Any, max_body_size: int) -> Any:
+    """A producer's settings as it is to have them."""
+    settings = definition.Settings()
+    settings.CopyFrom(given)
+    settings.publishing.max_body_size = max_body_size
+    settings.publishing.validate_message_type = True
+    # Those of RocketMQ's proxy; a client waits so long when it is told that there are too many requests.
+    settings.backoff_policy.max_attempts = settings.backoff_policy.max_attempts or 3
+    backoff = settings.backoff_policy.exponential_backoff
+    backoff.initial.FromMilliseconds(10)
+    backoff.max.FromMilliseconds(1_000)
+    backoff.multiplier = 2
+    settings.metric.on = False
+    return settings
+
+
+def peer_of(text: str) -> str:
+    """A client's address as gRPC gives it (`ipv4:127.0.0.1:5`, `ipv6:%5B::1%5D:5`), as in headers of messages."""
+    kind, _, address = text.partition(":")
+    host, _, port = address.replace("%5B", "[").replace("%5D", "]").rpartition(":")
+    try:
+        return text_of(address_of(host.strip("[]"), int(port))) if kind in {"ipv4", "ipv6"} else text
+    except ValueError:
+        return text

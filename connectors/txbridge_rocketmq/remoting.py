@@ -1,0 +1,217 @@
+"""The remoting protocol of RocketMQ's classic clients: frames in, answers and checks out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+from txbridge.log import get_logger
+from txbridge_rocketmq import identity, mapping, routes
+from txbridge_rocketmq.access import AccessKey, require_group
+from txbridge_rocketmq.codes import Request, RequestError, Response, consumer_refusal, refusal
+from txbridge_rocketmq.command import MAX_FRAME, Command, oneway
+from txbridge_rocketmq.connection import Connection
+from txbridge_rocketmq.door import Door
+from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.requests import parse_end, parse_send
+from txbridge_rocketmq.sends import Stored, failed, no_answer
+from txbridge_rocketmq.topics import NoAnswerError
+
+_log = get_logger("txbridge.rocketmq")
+
+#: The group that every client introduces for its own messages of retries; it has no transactions.
+_INNER_GROUP = "CLIENT_INNER_PRODUCER"
+#: Groups of one connection: more are no producers but an attack.
+_MAX_GROUPS = 1_000
+
+
+class Remoting:
+    """Belongs to the event loop."""
+
+    def __init__(self, door: Door, connections: set[Connection]) -> None:
+        self._door = door
+        self._metrics = door.metrics
+        self.memory = door.memory
+        self.max_frame = MAX_FRAME
+        self.connections = connections
+        self._handlers: dict[int, Callable[[Connection, Command, AccessKey | None], Awaitable[None] | None]] = {
+            Request.SEND_MESSAGE: self._send,
+            Request.SEND_MESSAGE_V2: self._send,
+            Request.SEND_BATCH_MESSAGE: self._send,
+            Request.END_TRANSACTION: self._end,
+            Request.HEART_BEAT: self._heartbeat,
+            Request.UNREGISTER_CLIENT: self._unregister,
+            Request.GET_ROUTEINFO_BY_TOPIC: self._route,
+        }
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of all doors, as clients reach them."""
+        return self._door.setting.addresses
+
+    # --- what a connection tells --------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self._metrics.connections.set(len(self.connections))
+
+    def closed(self, connection: Connection, reason: str | None) -> None:
+        self.connections.discard(connection)
+        self._metrics.connections.set(len(self.connections))
+        if reason is not None:
+            self._metrics.closed.labels(reason).inc()
+        self._door.groups.drop(connection)
+
+    def answered(self, request: int, code: int) -> None:
+        # Codes are what any client says; only known ones become a label.
+        name = Request(request).name if request in _REQUESTS else "(other)"
+        self._metrics.requests.labels(name, Response(code).name).inc()
+
+    def handle(self, connection: Connection, command: Command) -> None:
+        """Serve one request; never raises."""
+        if command.is_response:
+            # A client that answers a check, which none does.
+            return
+        handler = self._handlers.get(command.code)
+        try:
+            key = self._door.setting.access.check(command.fields, command.body)
+            if handler is None:
+                raise RequestError(Response.REQUEST_CODE_NOT_SUPPORTED, refusal(command.code))  # noqa: TRY301
+            work = handler(connection, command, key)
+        except RequestError as error:
+            _refuse(connection, command, error)
+        except Exception as error:  # noqa: BLE001  one request must not end the door
+            _refuse(connection, command, failed(str(command.code), connection.peer, error))
+        else:
+            if work is not None:
+                self._door.spawn(self._finish(connection, command, work, self._begin(connection)))
+
+    async def _finish(
+        self, connection: Connection, command: Command, work: Awaitable[None], finish: Callable[[], None]
+    ) -> None:
+        try:
+            await work
+        except RequestError as error:
+            _refuse(connection, command, error)
+        except NoAnswerError as error:
+            _refuse(connection, command, no_answer(error))
+        except Exception as error:  # noqa: BLE001  as above
+            _refuse(connection, command, failed(str(command.code), connection.peer, error))
+        finally:
+            finish()
+
+    def _begin(self, connection: Connection) -> Callable[[], None]:
+        finish_reading, finish_handling = connection.begin(), self._door.begin()
+
+        def finish() -> None:
+            finish_handling()
+            finish_reading()
+
+        return finish
+
+    # --- routes and heartbeats ----------------------------------------------------------------------------------------
+
+    async def _route(self, connection: Connection, command: Command, _key: AccessKey | None) -> None:
+        topic = command.fields.get("topic", "")
+        # A client asks for it to learn an address, before it knows any topic or when it does not exist.
+        count = routes.DEFAULT_QUEUES if topic == routes.DEFAULT_TOPIC else await self._door.queues(topic)
+        connection.respond(command, Response.SUCCESS, body=routes.route(self.addresses, count))
+
+    def _heartbeat(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+        producers, has_consumers = _introduced(command.body)
+        self._door.introduce(connection, producers - {_INNER_GROUP}, key)
+        if has_consumers:
+            # Its producers are served all the same.
+            raise RequestError(Response.NO_PERMISSION, consumer_refusal())
+        connection.respond(command, Response.SUCCESS)
+
+    def _unregister(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+        if group := command.fields.get("producerGroup"):
+            require_group(key, group)
+            self._door.groups.forget(connection, group)
+        connection.respond(command, Response.SUCCESS)
+
+    # --- messages, decisions and checks -------------------------------------------------------------------------------
+
+    def _send(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+        send = parse_send(command)
+        require_group(key, send.group)
+
+        def done(outcome: list[Stored] | RequestError) -> None:
+            finish()
+            if isinstance(outcome, RequestError):
+                _refuse(connection, command, outcome)
+            else:
+                connection.respond(command, Response.SUCCESS, fields=_told(connection, outcome, send.is_batch))
+
+        self._door.sends.submit(send, command.body, connection.peer, done)
+        # It is answered in a later turn of the loop.
+        finish = self._begin(connection)
+
+    def _end(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
+        def done(error: RequestError | None) -> None:
+            finish()
+            if error is None:
+                connection.respond(command, Response.SUCCESS)
+            else:
+                _refuse(connection, command, error)
+
+        self._door.end(parse_end(command), key, done)
+        finish = self._begin(connection)
+
+    def check(self, connection: Connection, question: Question) -> None:
+        """Ask the client of the connection what became of its local transaction."""
+        message, uniq_key = question.message, question.uniq_key
+        stored = mapping.checked(message, question.group, connection.local)
+        fields = {
+            # As in RocketMQ both come back with the answer; the first also tells which check it was.
+            "tranStateTableOffset": str(identity.packed(message.check_times & 0x7FFF, message.half_offset)),
+            "commitLogOffset": str(stored.physical_offset),
+            "msgId": uniq_key,
+            "transactionId": uniq_key,
+            "offsetMsgId": identity.message_id(connection.local, stored.physical_offset),
+            "topic": message.topic,
+            "bname": routes.broker_name(self.addresses[0]),
+        }
+        body = stored.encode()
+        connection.ask(lambda opaque: oneway(Request.CHECK_TRANSACTION_STATE, opaque, fields, body))
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+
+
+_REQUESTS = frozenset(Request)
+
+
+def _refuse(connection: Connection, command: Command, error: RequestError) -> None:
+    _log.debug("request_refused", peer=connection.peer, request=command.code, code=error.code, remark=error.remark)
+    connection.respond(command, error.code, error.remark)
+
+
+def _told(connection: Connection, stored: list[Stored], is_batch: bool) -> dict[str, str]:
+    """What a client wants to know of its messages that are stored."""
+    first = stored[0]
+    ids = [identity.message_id(connection.local, identity.packed(one.partition, one.offset)) for one in stored]
+    fields = {
+        "msgId": ",".join(ids),
+        "queueId": str(first.queue),
+        "queueOffset": str(first.offset),
+        "MSG_REGION": "DefaultRegion",
+        # There is no trace topic here.
+        "TRACE_ON": "false",
+    }
+    return {**fields, "transactionId": first.uniq_key} if first.uniq_key and not is_batch else fields
+
+
+def _introduced(body: bytes) -> tuple[frozenset[str], bool]:
+    """The producer groups of a heartbeat, and whether it has consumers. Raises RequestError."""
+    try:
+        given = json.loads(body)
+        producers = [one["groupName"] for one in given.get("producerDataSet") or ()]
+        has_consumers = bool(given.get("consumerDataSet"))
+    except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
+        raise RequestError(Response.INVALID_PARAMETER, "the heartbeat is not RocketMQ's JSON") from None
+    if not all(isinstance(one, str) for one in producers) or len(producers) > _MAX_GROUPS:
+        raise RequestError(Response.INVALID_PARAMETER, f"a heartbeat names at most {_MAX_GROUPS} producer groups")
+    return frozenset(producers), has_consumers

@@ -1,0 +1,168 @@
+"""The front door's gRPC side: unmodified clients of RocketMQ 5, in front of a real Kafka."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from txbridge_rocketmq.identity import transaction_id
+
+from tests.support.harness import Bridge, eventually
+from tests.support.rocketmq_door import SECRET, Door, GrpcClient, RawClient, heartbeat, topic_of
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
+
+GRPC = "--grpc-listen=127.0.0.1:0"
+
+
+@pytest.fixture(scope="module")
+def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
+    """One namespace with a worker for all tests of this file: they differ in topics, and so in groups."""
+    with Bridge(kafka.bootstrap_servers, "grpc") as made:
+        made.worker(transaction_check_max=100)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def door(bridge: Bridge) -> Iterator[Door]:
+    with Door(bridge, GRPC) as made:
+        yield made
+
+
+@pytest.mark.parametrize("language", ["python", pytest.param("java", marks=pytest.mark.long)])
+def test_an_unmodified_client(bridge: Bridge, door: Door, language: str) -> None:
+    """Commit, rollback and unknown, each with its checks; several at once, in order, and without a transaction."""
+    topic = topic_of(bridge, language)
+    with GrpcClient(language, [door]) as client:
+        committed = client.transaction(topic, "committed", "commit", tag="tagA", keys="k1 k2", p="v")
+        client.transaction(topic, "rolled back", "rollback", "commit")
+        asked = client.transaction(topic, "asked", "unknown", "unknown,commit", tag="tagB", keys="k3", p="w")
+        client.transaction(topic, "asked and rolled back", "unknown", "rollback")
+        client.transaction(topic, "x*100000", "unknown", "commit")
+        client.ask("plain", topic, "plain")
+        several = [f"s{number}" for number in range(20)]
+        client.ask("several", topic, "commit", *several)
+        client.ask("several", topic, "rollback", "no", "not this")
+        for number in range(10):
+            client.ask("fifo", topic, f"f{number}", "group")
+        expected = [b"committed", b"asked", b"x" * 100_000, b"plain"]
+        expected += [one.encode() for one in several] + [b"f%d" % number for number in range(10)]
+        bridge.wait_visible(topic, expected, 60)
+        eventually(lambda: "asked and rolled back" in {one["text"] for one in client.checks()}, 60)
+        checks = client.checks()
+        assert "no-such-topic" in str(client.try_("plain", "no-such-topic", "x"))
+        # The client itself: the route lists what a topic takes.
+        assert "not match" in str(client.try_("delayed", topic, "late"))
+        refused = client.try_("consume", topic)
+        # The client of Java has the sentence in its log, and tells its application that the stream has ended.
+        assert refused[0] == "error"
+        assert language == "java" or "isolation.level=read_committed" in str(refused)
+        eventually(lambda: door.events("consumer_refused"), 30)
+
+    assert bridge.visible(topic) == Counter(expected)
+    # Those who knew at once were not asked.
+    assert {one["text"] for one in checks} == {"asked", "asked and rolled back", "x*100000"}
+    first = next(one for one in checks if one["text"] == "asked")
+    assert first == {
+        "text": "asked",
+        "message_id": asked,
+        "topic": topic,
+        "tag": "tagB",
+        "keys": "k3",
+        "p": "w",
+        "length": "5",
+        "corrupted": "False",
+        "born_host": "127.0.0.1",
+    }
+    assert {(one["length"], one["corrupted"]) for one in checks if one["text"] == "x*100000"} == {("100000", "False")}
+    # As docs/rocketmq.md describes the record.
+    records = bridge.read(topic)
+    (record,) = [one for one in records if one.value() == b"committed"]
+    found = dict(record.headers() or ())
+    assert (found["TAGS"], found["p"]) == (b"tagA", b"v")
+    assert set(found["KEYS"].split()) == {b"k1", b"k2"}
+    assert record.key() in {b"k1", b"k2"}
+    assert found["ROCKETMQ_UNIQ_KEY"].decode() == committed
+    assert found["UNIQ_KEY"].decode() == transaction_id(SECRET.encode(), topic, committed)
+    assert {"TRAN_MSG", "PGROUP"} & found.keys() == set()
+    # Messages of one group are in one partition, in their order.
+    in_order = [one for one in records if one.key() == b"group"]
+    assert len({one.partition() for one in in_order}) == 1
+    assert [one.value() for one in sorted(in_order, key=lambda one: one.offset())] == [b"f%d" % n for n in range(10)]
+
+
+def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bridge, door: Door) -> None:
+    """A half message by gRPC; its check and its END by the remoting protocol, at another door."""
+    topic = topic_of(bridge, "both")
+    with Door(bridge) as other, RawClient(other) as there:
+        with GrpcClient("python", [door]) as client:
+            sent = client.transaction(topic, "one", "unknown")
+        # gRPC's producers have no group: the topic's name is theirs.
+        assert there.ask(34, {}, heartbeat(topic))[0]["code"] == 0
+        check, body = there.next_check()
+        told = check["extFields"]
+        assert (told["transactionId"], told["topic"]) == (sent, topic)
+        assert b"one" in body
+        answer = {
+            "producerGroup": topic,
+            "commitOrRollback": "8",
+            "fromTransactionCheck": "true",
+            **{name: told[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")},
+        }
+        assert there.ask(37, answer)[0]["code"] == 0
+        bridge.wait_visible(topic, [b"one"])
+    assert bridge.visible(topic) == Counter({b"one": 1})
+
+
+@pytest.mark.long
+def test_p10_a_door_that_is_killed_under_load_loses_doubles_and_leaks_nothing(bridge: Bridge) -> None:
+    """A client with two doors goes on at the other one. What it was told is what readers see."""
+    topic, ports = topic_of(bridge, "killed"), (free_port(), free_port())
+    advertised = "--grpc-advertised=" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    first = Door(bridge, advertised, f"--grpc-listen=127.0.0.1:{ports[0]}")
+    second = Door(bridge, advertised, f"--grpc-listen=127.0.0.1:{ports[1]}")
+    committed: list[bytes] = []
+    with first, second, GrpcClient("java", [first, second], [topic]) as client:
+        for number in range(90):
+            if number == 30:
+                first.kill()
+            answer = "rollback" if number % 3 == 0 else "commit"
+            said = client.try_("transaction", topic, f"m{number}", answer, answer, "", "", "")
+            if said[0] == "done" and answer == "commit":
+                committed.append(b"m%d" % number)
+        assert len(committed) > 40, "a client that has two doors goes on"
+        bridge.wait_visible(topic, committed, 90)
+        # Decisions that went down with the door are asked for.
+        eventually(lambda: all(len(one) == 1 for one in bridge.outcomes().values()), 60)
+        found = bridge.visible(topic)
+    assert set(found.values()) == {1}
+    assert set(committed) <= set(found)
+    assert {one for one in found if int(one[1:]) % 3 == 0} == set()
+
+
+@pytest.mark.long
+def test_real_clients_sign_and_speak_tls(bridge: Bridge, tmp_path: Path) -> None:
+    topic, keys = topic_of(bridge, "signed"), tmp_path / "keys.toml"
+    other = topic_of(bridge, "another")
+    keys.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["{topic}"]\n')
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    with Door(bridge, GRPC, f"--access-keys={keys}", f"--tls-certificate={certificate}", f"--tls-key={key}") as door:
+        with GrpcClient("java", [door], keys=["ak", "the secret key"], tls=True) as client:
+            client.transaction(topic, "signed", "unknown", "commit")
+            bridge.wait_visible(topic, [b"signed"], 60)
+            assert "may not speak for the group" in str(client.try_("plain", other, "x"))
+        with GrpcClient("java", [door], keys=["ak", "another key"], tls=True) as client:
+            assert "Signature is wrong" in str(client.try_("plain", topic, "x"))
+    with Door(bridge, GRPC, f"--access-keys={keys}") as door:
+        with GrpcClient("python", [door], keys=["ak", "the secret key"]) as client:
+            client.transaction(topic, "in plain", "unknown", "commit")
+            bridge.wait_visible(topic, [b"signed", b"in plain"], 60)
+        with GrpcClient("python", [door], keys=["nobody", "the secret key"]) as client:
+            assert client.try_("plain", topic, "x")[0] == "error"
+        assert "the secret key" not in door.log
+    assert bridge.visible(topic) == Counter({b"signed": 1, b"in plain": 1})

@@ -1,0 +1,257 @@
+"""RocketMQ's gRPC messages as the front door reads and writes them, and who may ask."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from txbridge_rocketmq.access import Access, AccessKey
+from txbridge_rocketmq.codes import RequestError, UnauthenticatedError
+from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.grpc_messages import (
+    Code,
+    end_of,
+    orphan_of,
+    peer_of,
+    queues_of,
+    send_of,
+    settings_of,
+    status_of,
+    token,
+)
+from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.message import decompressed
+from txbridge_rocketmq.options import door_options
+
+from txbridge.client.message import Message, MessageExt
+from txbridge.core.end_record import Decision
+from txbridge.errors import UsageError
+
+SECRET = b"the secret of all doors of a test"
+#: Half of the HMAC-SHA256 of "orders", NUL and "01AB" under the secret.
+TRANSACTION = hmac.new(SECRET, b"orders\x0001AB", hashlib.sha256).hexdigest()[:32].upper()
+
+
+def message(**system: Any) -> Any:
+    fields = {"message_id": "01AB", "message_type": definition.NORMAL, "body_encoding": definition.IDENTITY, **system}
+    return definition.Message(
+        topic=definition.Resource(name="orders"),
+        user_properties={"p": "v"},
+        system_properties=definition.SystemProperties(**fields),
+        body=b"body",
+    )
+
+
+def test_the_classes_come_without_the_client_that_they_are_shipped_with() -> None:
+    """Its import would write into the home directory."""
+    program = (
+        "import sys, txbridge_rocketmq.grpc_service\n"
+        "print(sorted(one for one in sys.modules if one.split('.')[0] in {'rocketmq', 'opentelemetry'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['rocketmq.grpc_protocol.definition_pb2', 'rocketmq.grpc_protocol.service_pb2']"
+
+
+def test_a_transactional_message_is_one_of_the_remoting_protocol_in_the_group_of_its_topic() -> None:
+    given = message(message_type=definition.TRANSACTION, tag="t", keys=["k1", "k2"])
+    given.system_properties.born_timestamp.FromMilliseconds(1_700_000_000_123)
+    given.system_properties.orphaned_transaction_recovery_duration.FromSeconds(30)
+    send, body = send_of(given)
+    assert (send.group, send.topic, send.queue_id, send.born, body) == (
+        "orders",
+        "orders",
+        -1,
+        1_700_000_000_123,
+        b"body",
+    )
+    assert send.is_transactional
+    assert send.properties == {
+        "p": "v",
+        "TAGS": "t",
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "01AB",
+        "TRAN_MSG": "true",
+        "PGROUP": "orders",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS": "30",
+    }
+
+
+def test_a_fifo_message_has_its_group_as_sharding_key() -> None:
+    send, _ = send_of(message(message_type=definition.FIFO, message_group="g"))
+    assert send.properties["__SHARDINGKEY"] == "g"
+    assert not send.is_transactional
+
+
+def delayed(one: Any) -> None:
+    one.system_properties.delivery_timestamp.FromSeconds(4_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda one: one.topic.ClearField("name"), Code.ILLEGAL_TOPIC),
+        (lambda one: setattr(one.topic, "resource_namespace", "n"), Code.ILLEGAL_TOPIC),
+        (lambda one: one.ClearField("body"), Code.MESSAGE_BODY_EMPTY),
+        (lambda one: one.system_properties.ClearField("message_id"), Code.ILLEGAL_MESSAGE_ID),
+        (lambda one: one.user_properties.update(TRAN_MSG="true"), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (lambda one: one.user_properties.update({"a": "b\x02c"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (lambda one: setattr(one.system_properties, "tag", "a\x01b"), Code.BAD_REQUEST),
+        (lambda one: setattr(one.system_properties, "message_type", definition.FIFO), Code.ILLEGAL_MESSAGE_GROUP),
+        (lambda one: setattr(one.system_properties, "message_type", definition.PRIORITY), Code.UNSUPPORTED),
+        (delayed, Code.BAD_REQUEST),
+    ],
+)
+def test_a_message_that_is_refused(change: Callable[[Any], object], code: int) -> None:
+    given = message()
+    change(given)
+    with pytest.raises(RequestError) as caught:
+        send_of(given)
+    assert status_of(caught.value).code == code
+
+
+def test_a_transaction_has_no_message_group() -> None:
+    with pytest.raises(RequestError) as caught:
+        send_of(message(message_type=definition.TRANSACTION, message_group="g"))
+    assert status_of(caught.value).code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
+def test_a_gzipped_body_is_unpacked() -> None:
+    import gzip
+
+    send, body = send_of(message(body_encoding=definition.GZIP))
+    assert body == b"body"
+    assert decompressed(gzip.compress(b"x" * 1_000), send.sys_flag, 1_000) == b"x" * 1_000
+
+
+def ending(transaction: str, **more: Any) -> Any:
+    return service.EndTransactionRequest(
+        topic=definition.Resource(name="orders"),
+        message_id="01AB",
+        transaction_id=transaction,
+        **{"resolution": definition.COMMIT, "source": definition.SOURCE_CLIENT, **more},
+    )
+
+
+def test_an_end_brings_back_where_the_half_message_is() -> None:
+    given = token(TRANSACTION, 3, 1_234_567)
+    assert given == f"{TRANSACTION}000300000012D6870000"
+    end = end_of(ending(given), SECRET)
+    assert (end.group, end.uniq_key, end.half_partition, end.half_offset) == ("orders", "01AB", 3, 1_234_567)
+    assert (end.decision, end.is_answer, end.check_times) == (Decision.COMMIT, False, None)
+    answer = end_of(
+        ending(
+            token(TRANSACTION, 3, 1_234_567, 2), source=definition.SOURCE_SERVER_CHECK, resolution=definition.ROLLBACK
+        ),
+        SECRET,
+    )
+    assert (answer.decision, answer.is_answer, answer.check_times) == (Decision.ROLLBACK, True, 2)
+    unknown = end_of(ending(given, resolution=definition.TRANSACTION_RESOLUTION_UNSPECIFIED), SECRET)
+    assert unknown.decision is Decision.UNKNOWN
+
+
+@pytest.mark.parametrize("wrong", ["", "01AB", "0" * 52, "x" * 52])
+def test_an_end_with_an_id_that_no_door_gave_is_refused(wrong: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        end_of(ending(wrong), SECRET)
+    assert status_of(caught.value).code == Code.INVALID_TRANSACTION_ID
+    with pytest.raises(RequestError):
+        end_of(ending(token(TRANSACTION, 0, 0)), b"another secret of another deployment")
+
+
+def test_a_check_has_the_message_as_it_was_sent() -> None:
+    headers = [("p", b"v"), ("TAGS", b"t"), ("KEYS", b"k1 k2")]
+    headers += [("ROCKETMQ_UNIQ_KEY", b"01AB"), ("ROCKETMQ_BORN_HOST", b"1.2.3.4:5")]
+    sent = Message("orders", b"body", headers=headers, timestamp=1_700_000_000_123)
+    prepared = MessageExt.prepared(sent, TRANSACTION, 3, 7, 1_700_000_000_456)
+    asked = SimpleNamespace(**{**vars(prepared), "check_times": 2})
+    command = orphan_of(Question("orders", "01AB", asked), TRANSACTION).recover_orphaned_transaction_command
+    told, system = command.message, command.message.system_properties
+    assert command.transaction_id == f"{TRANSACTION}00030000000000070002"
+    assert (told.topic.name, told.body, dict(told.user_properties)) == ("orders", b"body", {"p": "v"})
+    assert (system.message_id, system.tag, list(system.keys), system.born_host) == (
+        "01AB",
+        "t",
+        ["k1", "k2"],
+        "1.2.3.4:5",
+    )
+    assert system.body_encoding == definition.IDENTITY
+    # By the command line: printf body | sha1sum
+    assert (system.body_digest.type, system.body_digest.checksum) == (
+        definition.SHA1,
+        "02083F4579E08A612425C0C1A17EE47ADD783B94",
+    )
+    assert system.born_timestamp.ToMilliseconds() == 1_700_000_000_123
+
+
+def test_a_route_has_every_queue_at_every_door_and_all_its_types() -> None:
+    queues = queues_of("orders", ["10.0.0.1:8081", "door-2:8082"], 2)
+    assert [(one.broker.name, one.id) for one in queues] == [
+        ("door-10.0.0.1:8081", 0),
+        ("door-10.0.0.1:8081", 1),
+        ("door-door-2:8082", 0),
+        ("door-door-2:8082", 1),
+    ]
+    assert [one.broker.endpoints.scheme for one in queues[::2]] == [definition.IPv4, definition.DOMAIN_NAME]
+    assert {tuple(one.accept_message_types) for one in queues} == {
+        (definition.NORMAL, definition.FIFO, definition.TRANSACTION)
+    }
+
+
+def test_settings_come_back_with_the_limit_and_a_back_off() -> None:
+    """A client of Java refuses settings without an exponential back-off."""
+    given = definition.Settings(client_type=definition.PRODUCER)
+    given.publishing.topics.add(name="orders")
+    told = settings_of(given, 1_000_000)
+    assert told.client_type == definition.PRODUCER
+    assert (told.publishing.max_body_size, told.publishing.topics[0].name) == (1_000_000, "orders")
+    assert told.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    assert given.publishing.max_body_size == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("ipv4:127.0.0.1:5", "127.0.0.1:5"), ("ipv6:%5B::1%5D:5", "[::1]:5"), ("unix:", "unix:"), ("ipv4:x", "ipv4:x")],
+)
+def test_the_address_of_a_client(given: str, expected: str) -> None:
+    assert peer_of(given) == expected
+
+
+def test_access_keys() -> None:
+    access = Access({"ak": AccessKey("ak", b"the secret key", None)})
+    when = "20261123T170000Z"
+    right = hmac.new(b"the secret key", when.encode(), hashlib.sha1).hexdigest()
+
+    def header(name: str, signature: str) -> str:
+        return f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature={signature}"
+
+    for given in (header("ak", right), header("ak", right.upper()), header("ak/region/service", right)):
+        key = access.check_rpc(given, when)
+        assert key is not None
+        assert key.name == "ak"
+    for given in ("", "Basic x", header("", right), header("nobody", right), header("ak", "00"), header("ak", "")):
+        with pytest.raises(UnauthenticatedError) as caught:
+            access.check_rpc(given, when)
+        assert status_of(caught.value).code == Code.UNAUTHORIZED
+    with pytest.raises(UnauthenticatedError):
+        access.check_rpc(header("ak", right), "20261123T170001Z")
+    assert Access().check_rpc("", "") is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"grpc_listen": "0.0.0.0:8081"},
+        {"grpc_listen": "8081"},
+        {"grpc_advertised": "door:8081"},
+        {"grpc_listen": "127.0.0.1:8081", "grpc_advertised": "door"},
+    ],
+)
+def test_options_that_can_not_work(given: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="--grpc-"):
+        door_options(**given, environ={"TXBRIDGE_ROCKETMQ_SECRET": "s" * 32})
