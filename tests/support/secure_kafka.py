@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from unittest import mock
 
 from confluent_kafka.admin import (
@@ -134,8 +135,8 @@ def documented(role: str, names: dict[str, str]) -> list[Right]:
 
 
 @contextmanager
-def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
-    """Start one; its keys are made in `folder`."""
+def secure_kafka(folder: Path, more: Mapping[str, str] = MappingProxyType({})) -> Iterator[SecureKafka]:
+    """Start one, with more settings of the broker; its keys are made in `folder`."""
     store, ca, password = _keys(folder)
     port, controller, secure = _ports()
     settings = {
@@ -153,6 +154,7 @@ def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         # Whoever comes by the other listener: the broker, its controller, and the harness.
         "super.users": "User:ANONYMOUS",
+        **more,
     }
     # Users are not to set listeners, because the ports are chosen at the start; here all of them are known before.
     with mock.patch.dict(config.RESERVED, clear=True):

@@ -17,7 +17,7 @@ class IndefiniteError(TxBridgeError):
 
 
 class TakeOverRefusedError(TxBridgeError):
-    """The topics are not those that the checkpoint was written for: going on could lose or double messages."""
+    """Only a person can put it right: topics or options with which going on could lose or double messages."""
 
 
 class LogGoneError(TxBridgeError):

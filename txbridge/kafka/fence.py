@@ -12,7 +12,7 @@ from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import FAIL
-from txbridge.kafka.failures import FencedError
+from txbridge.kafka.failures import FencedError, TakeOverRefusedError
 
 #: Kafka does not answer: said soon, and tried again by the caller.
 _CONNECT_TIMEOUT_S = 5.0
@@ -71,7 +71,8 @@ def open_fence(
     """Take ownership: a new producer of this transactional.id, initialised.
 
     Kafka aborts an open transaction of the previous owner, completes one that was being committed, and refuses every
-    later request of that owner (KIP-98). Raises FencedError when another came in meanwhile, KafkaException otherwise.
+    later request of that owner (KIP-98). Raises FencedError when another came in meanwhile, TakeOverRefusedError for a
+    time-out that the brokers do not accept, KafkaException otherwise.
 
     `topic` is any that exists; `watch` is told what goes wrong.
     """
@@ -95,5 +96,10 @@ def open_fence(
     except KafkaException as error:
         if is_fenced(error):
             raise FencedError(f"{transactional_id}: {error.args[0].str()}") from error
+        if error.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            raise TakeOverRefusedError(
+                f"commit_timeout is {commit_timeout_ms} ms, and the brokers accept less: set it to at most "
+                f"transaction.max.timeout.ms of the brokers, or raise that",
+            ) from error
         raise KafkaException(named(error.args[0], "WRITE", f"transactional id {transactional_id}")) from error
     return producer
