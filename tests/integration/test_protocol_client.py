@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import secrets
+import struct
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -315,6 +316,45 @@ def test_commit_delivers_once_what_the_user_gave_and_two_headers_more(bridge: Br
     pass_by(bridge, client, topic, key)
     assert values(bridge, topic) == [b"\x00value", b"sentinel"]
     assert outcomes(bridge, half) == ["commit"]
+
+
+def frame(topic: str, key: bytes | None, value: bytes | None, headers=(), partition: int = -1, timestamp: int = -1):
+    """One of several messages, as the page says: numbers are signed and big-endian, -1 is null or none."""
+
+    def sized(data: bytes | None) -> bytes:
+        return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+    fields = sized(topic.encode()) + struct.pack(">iq", partition, timestamp) + sized(key) + sized(value)
+    return fields + struct.pack(">i", len(headers)) + b"".join(sized(n.encode()) + sized(v) for n, v in headers)
+
+
+def test_several_messages_are_checked_as_one_and_delivered_together_in_their_order(bridge: Bridge, join: Join):
+    orders, stock = bridge.create_topic("several.orders", 4), bridge.create_topic("several.stock", 1)
+    client = join("several")
+    key, half_partition, partition = ABC
+    user = [("trace", b"1"), ("nothing", None)]
+    frames = [
+        frame(orders, key, b"placed", user, timestamp=1_600_000_000_123),
+        frame(stock, None, b"less", partition=0),
+        frame(stock, b"k", None),
+    ]
+    half = client.prepare(orders, b"\1" + b"".join(frames), key=key, TXB_MESSAGES=3)
+    client.running.clear()
+    (check,) = wait_checks(client, half)
+    told = dict(check.headers())
+    assert (told["TXB_MESSAGES"], told["REAL_TOPIC"], check.key()) == (b"3", orders.encode(), key)
+    assert check.value() == b"\1" + b"".join(frames)
+    client.answer(check, lambda _: COMMIT)
+    wait_outcome(bridge, half, "commit")
+    (first,) = read(bridge, orders)
+    assert (half[0], first.partition(), first.value()) == (half_partition, partition, b"placed")
+    assert first.headers() == [*user, *marks(half), ("TXB_MESSAGE", b"1/3")]
+    assert first.timestamp() == (TIMESTAMP_CREATE_TIME, 1_600_000_000_123)
+    assert [(one.key(), one.value(), one.headers()[-1]) for one in read(bridge, stock)] == [
+        (None, b"less", ("TXB_MESSAGE", b"2/3")),
+        (b"k", None, ("TXB_MESSAGE", b"3/3")),
+    ]
+    assert {one.timestamp()[1] for one in read(bridge, stock)} == {born(bridge, half)}
 
 
 def test_a_null_value_and_a_null_key_are_delivered_as_null_at_the_time_of_birth(bridge: Bridge, join: Join):
