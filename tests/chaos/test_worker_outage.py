@@ -91,9 +91,10 @@ def _freeze(kafka: EmbeddedKafka) -> None:
     kafka.resume()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "outage",
-    [pytest.param(_restart, marks=pytest.mark.long), _crash, pytest.param(_freeze, marks=pytest.mark.long)],
+    [_restart, _crash, _freeze],
     ids=lambda outage: outage.__name__.strip("_"),
 )
 def test_p10_kafka_goes_and_comes_back_midway(

@@ -102,6 +102,7 @@ def test_ends_are_told_after_the_leader_died_and_after_it_came_back(brokers):
     second.start()
 
 
+@pytest.mark.long
 def test_a_leader_that_dies_in_the_middle_of_an_audit(brokers, spark):
     """Every transaction is as it should be, and that is the verdict; what was begun before is begun again."""
     first, second = brokers

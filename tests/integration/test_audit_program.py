@@ -36,6 +36,7 @@ def log(kafka: EmbeddedKafka) -> KafkaLog:
     return made
 
 
+@pytest.mark.long
 def test_command_line(log: KafkaLog, interpreted: dict[str, str], tmp_path: Path) -> None:
     """`txbridge audit` with its own Spark: nothing but the report on stdout, the JSON form where it was asked for."""
     target, page, numbers = tmp_path / "report.json", tmp_path / "report.html", tmp_path / "audit.prom"

@@ -84,7 +84,8 @@ def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -
     assert notes[Names().op][0].startswith("unclean.leader.election.enable is true: ")
 
 
-@pytest.mark.parametrize("lost", ["hangs", pytest.param("is gone", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("lost", ["hangs", "is gone"])
 def test_without_a_controller_there_is_no_verdict_and_no_trace(
     brokers: tuple[EmbeddedKafka, SecondBroker], lost: str
 ) -> None:

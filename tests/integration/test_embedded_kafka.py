@@ -191,6 +191,7 @@ def test_data_survive_a_restart_and_a_new_object(tmp_path):
         assert AdminClient(client(second)).list_topics(timeout=120).cluster_id == cluster
 
 
+@pytest.mark.long
 def test_kill_9_and_restart():
     with EmbeddedKafka() as kafka:
         create(kafka, "kept")
@@ -207,6 +208,7 @@ def test_kill_9_and_restart():
         assert values(kafka, "kept", 1) == [b"acknowledged"]
 
 
+@pytest.mark.long
 def test_a_kill_from_outside_is_noticed(kafka):
     os.kill(kafka.pid, signal.SIGKILL)
     assert kafka.wait(120) == 137
@@ -260,6 +262,7 @@ def test_wrong_setting_is_quoted_and_the_log_is_named():
     shutil.rmtree(log.parents[1])
 
 
+@pytest.mark.long
 def test_start_time_out(tmp_path):
     EmbeddedKafka(data_dir=tmp_path).start().stop()
     with pytest.raises(KafkaStartError, match="Kafka did not answer in time") as caught:

@@ -379,6 +379,7 @@ def tile(page: Browser, name: str) -> str:
     return str(page.run(script)).split("\n")[0]
 
 
+@pytest.mark.long
 def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
     bridge: Bridge, page: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

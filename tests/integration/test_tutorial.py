@@ -37,6 +37,7 @@ def place(port: int, order: bytes) -> int:
     return http.ask_if_there(urllib.request.Request(f"http://127.0.0.1:{port}/", order, method="POST")).status
 
 
+@pytest.mark.long
 def test_the_shop(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
     assert set(files()) == {"worker.toml", "shop.py", "billing.py", "conftest.py", "test_shop.py"}
     servers = own_kafka.bootstrap_servers
