@@ -125,6 +125,8 @@ def _reach(rows: Sequence[Row]) -> dict[str, int]:
             given_up=False,
             parked=False,
             stuck=False,
+            several=False,
+            incomplete=False,
             lacking=row.story >> _LACKING,
         )
         told.update(reach.tell(alike, row.n))

@@ -79,13 +79,16 @@ class Group:
     #: An open parked entry is in OFFSET.
     parked: bool
     stuck: bool
+    #: It has several messages; of a visible one, some are not visible.
+    several: bool
+    incomplete: bool
     lacking: int
 
 
 #: Names of the columns, in the order of Group's fields.
 ALIKE = (
     *("fate", "pending_state", "visible", "committed", "recorded", "decided", "commit"),
-    *("given_up", "is_parked", "stuck", "lacking"),
+    *("given_up", "is_parked", "stuck", "several", "incomplete", "lacking"),
 )
 
 
@@ -117,6 +120,16 @@ def _lost(one: Group) -> int | str | None:
     if one.pending_state == fates.HELD:
         return 0
     return _WINNER | ((OP | PARKED | CHECKPOINT | OPEN) if one.commit else 0)
+
+
+def _partial(one: Group) -> int | str | None:
+    if not (one.several and one.visible):
+        return None
+    if one.fate == fates.PARTIAL or not one.incomplete:
+        return 0
+    if one.fate == fates.UNVERIFIABLE and one.committed:
+        return REAL_TOPIC
+    return OP | OPEN
 
 
 def _leaked(one: Group) -> int | None:
@@ -155,6 +168,7 @@ def _ahead(one: Group) -> int | None:
 #: there (text). None: the transaction can not break it.
 _NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
     fates.LOST: _lost,
+    fates.PARTIAL: _partial,
     fates.LEAKED: _leaked,
     fates.WRONG_WINNER: _wrong_winner,
     violations.STUCK: _stuck,

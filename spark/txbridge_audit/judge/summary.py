@@ -30,7 +30,7 @@ Key = tuple[int, int | None]
 COUNTED = (
     *("fate", "pending_state", "valid", "present", "copies", "winner", "lacking", "parked", "abandoned_at"),
     *("op_commit", "op_rollback", "op_discard", "op_abandon"),
-    *("strays", "bad_ends", "bad_ops", "breaches", "findings"),
+    *("strays", "bad_ends", "bad_ops", "breaches", "findings", "several", "incomplete"),
 )
 
 #: Kinds that a row of the ledger may have beside its fate, violations and findings, in the order of their rules.
@@ -104,7 +104,7 @@ def counts(judged: DataFrame) -> Counts:
     alike = reach.group_columns()
     rows = (
         judged.withColumns(alike)
-        .groupBy("fate", "pending_state", "lacking", *alike)
+        .groupBy("fate", "pending_state", "several", "incomplete", "lacking", *alike)
         .agg(
             F.count("*").alias("n"),
             F.count_if(valid & (F.col("copies") > 1)).alias("doubled"),

@@ -16,6 +16,7 @@ async def _complain(text: str) -> None:
 
 
 def test_lines_about_what_is_asked_within_are_left_out_and_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "aiokafka.client")
     with without_aiokafka(), asyncio.Runner() as runner:
         runner.run(_complain("within"))
         other = threading.Thread(target=lambda: asyncio.run(_complain("another thread")))
