@@ -28,6 +28,7 @@ from tests.integration.test_command_options import leaves
 from tests.support.harness import eventually
 from txbridge.cli.app import app
 from txbridge.core.names import Names
+from txbridge.deadline import Deadline
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 from txbridge.kafka.admin import Cluster
@@ -117,10 +118,15 @@ def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         assert "can not be reached" in errors + output.decode(), told
 
 
+#: Python's start takes a tenth of a second, and seconds on a machine that is very busy. A command that handles SIGINT
+#: itself does so soon: the moment between the two may be missed, and what is waited for be long over.
+_STARTED_S = 20.0
+
+
 def wait_for_main(process: subprocess.Popen[bytes]) -> None:
     """Until our own code runs: its first act is to have SIGINT end the process. Before, Ctrl-C meets Python's start."""
-    caught = False
-    while process.poll() is None:
+    caught, deadline = False, Deadline(_STARTED_S)
+    while process.poll() is None and not deadline.is_over:
         try:
             status = Path(f"/proc/{process.pid}/status").read_text()
         except OSError:

@@ -482,7 +482,8 @@ def test_each_right_that_an_audit_lacks_for_its_alarms_is_named(followed: Scene,
 def test_an_audit_follows_with_its_documented_rights(followed: Scene, spark: SparkSession, tmp_path: Path) -> None:
     bridge = followed.bridge
     [delivered] = [one for one in bridge.read(followed.real) if one.value() == b"value"]
-    bridge.produce(followed.real, value=b"value", headers=delivered.headers(), partition=0)
+    again = {"headers": delivered.headers(), "timestamp": delivered.timestamp()[1]}
+    bridge.produce(followed.real, value=b"value", partition=0, **again)
     stop = threading.Event()
     stop.set()  # one step
     report = follow(
