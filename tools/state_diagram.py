@@ -13,17 +13,23 @@ from txbridge.core.states import TRANSITIONS, Event, TransactionState
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "states.svg"
 
-_LABELS = {Event.COMMIT_UNDELIVERABLE: "commit, not deliverable now", Event.GIVE_UP: "give up"}
-_WIDTH, _HEIGHT = 860, 400
+_LABELS = {
+    Event.COMMIT_UNDELIVERABLE: "commit, not deliverable now",
+    Event.COMMIT_EARLY: "commit before its time",
+    Event.DUE_UNDELIVERABLE: "due, not deliverable now",
+    Event.GIVE_UP: "give up",
+}
+_WIDTH, _HEIGHT = 860, 480
 _BOX = (132, 46)
 #: The centre of each state. A new state needs a place here.
 _PLACES = {
-    TransactionState.PENDING: (210, 200),
-    TransactionState.HELD: (480, 70),
-    TransactionState.COMMITTED: (760, 200),
-    TransactionState.ROLLED_BACK: (760, 340),
-    TransactionState.ABANDONED: (760, 70),
-    TransactionState.DISCARDED: (210, 340),
+    TransactionState.PENDING: (160, 260),
+    TransactionState.HELD: (430, 175),
+    TransactionState.SCHEDULED: (330, 40),
+    TransactionState.COMMITTED: (760, 260),
+    TransactionState.ROLLED_BACK: (760, 420),
+    TransactionState.ABANDONED: (760, 40),
+    TransactionState.DISCARDED: (160, 420),
 }
 
 

@@ -53,6 +53,11 @@ class Access:
     def is_demanded(self) -> bool:
         return self._keys is not None
 
+    @property
+    def any_key(self) -> AccessKey | None:
+        """One that may ask; None when no keys are demanded."""
+        return None if self._keys is None else next(iter(self._keys.values()))
+
     def check(self, fields: Mapping[str, str], body: bytes) -> AccessKey | None:
         """Whose request it is; None when no keys are demanded. Raises RequestError."""
         return self._key_of(

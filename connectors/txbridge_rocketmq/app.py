@@ -133,13 +133,18 @@ async def _serve(
             # Only then: it takes 30 MiB.
             from txbridge_rocketmq.grpc_service import Listener, Service  # noqa: PLC0415
 
-            rpc = Listener(options.max_connections)
+            rpc = Listener(options.max_connections, layout.max_message_size)
             rpc_port = rpc.listen(*options.grpc, options.pem)
         door = Door(
             Setting(
                 names=names,
                 partitions=layout.partitions,
-                limits=Limits(layout.max_message_size, 2**31 - 1 if retention < 0 else retention // 1000),
+                limits=Limits(
+                    layout.max_message_size,
+                    2**31 - 1 if retention < 0 else retention // 1000,
+                    # HALF does not keep it for longer.
+                    settings.timer_max_delay if retention < 0 else min(settings.timer_max_delay, retention),
+                ),
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
                 grpc_addresses=options.grpc_addresses or (f"{options.grpc[0]}:{rpc_port}",) if options.grpc else (),

@@ -91,7 +91,9 @@ REFUSALS: dict[int, str] = {
         (Request.SEND_REPLY_MESSAGE, Request.SEND_REPLY_MESSAGE_V2),
         "the txbridge door has no request-reply messages",
     ),
-    Request.RECALL_MESSAGE: "the txbridge door has no delayed messages, so there is none to recall",
+    Request.RECALL_MESSAGE: (
+        "the txbridge door recalls none: `txbridge resolve PARTITION:OFFSET abandon` cancels a delayed message"
+    ),
 }
 
 
@@ -112,6 +114,16 @@ class RequestError(Exception):
         super().__init__(remark)
         self.code = code
         self.remark = remark
+
+
+class BodyTooLargeError(RequestError):
+    """A body, or what a compressed one would become."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            Response.MESSAGE_ILLEGAL,
+            f"the body has more than the {limit} bytes that the half topic allows (max_message_size of the topic plan)",
+        )
 
 
 class UnauthenticatedError(RequestError):

@@ -136,6 +136,11 @@ def response(
     return _encode(code, request.opaque, _RESPONSE, remark, fields, body)
 
 
+def request(code: int, opaque: int, fields: Mapping[str, str]) -> bytes:
+    """The frame of a request that is answered."""
+    return _encode(code, opaque, 0, None, fields, b"")
+
+
 def oneway(code: int, opaque: int, fields: Mapping[str, str], body: bytes) -> bytes:
     """The frame of a request that is not answered."""
     return _encode(code, opaque, _ONEWAY, None, fields, body)

@@ -11,11 +11,13 @@ from typing import Any
 from txbridge.core.end_record import Decision
 from txbridge.core.names import CHECK_IMMUNITY_TIME
 from txbridge_rocketmq import identity, mapping, routes
-from txbridge_rocketmq.codes import RequestError, Response, UnauthenticatedError
+from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, Response, UnauthenticatedError
+from txbridge_rocketmq.compression import COMPRESSED
+from txbridge_rocketmq.delays import DELAYS, DELIVER_MS
 from txbridge_rocketmq.groups import Question
 from txbridge_rocketmq.grpc_protocol import definition, service
-from txbridge_rocketmq.message import COMPRESSED, address_of, text_of
-from txbridge_rocketmq.requests import DELAYS, PGROUP, TRAN_MSG, UNIQ_KEY, End, Send, refuse_delay
+from txbridge_rocketmq.message import address_of, text_of
+from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY, End, Send
 
 Code = definition.Code
 _TAGS, _TRACE = "TAGS", "__TRACE_CONTEXT"
@@ -33,7 +35,9 @@ _SEPARATORS = re.compile("[\x01\x02]")
 #: Half of an HMAC, the coordinates of the half message, and the number of the check that is answered.
 _TOKEN = re.compile(r"([0-9A-F]{32})([0-9A-F]{16})([0-9A-F]{4})", re.ASCII)
 #: What every topic takes. A client itself refuses to send others.
-_TYPES = (definition.NORMAL, definition.FIFO, definition.TRANSACTION)
+_TYPES = (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION)
+#: By the encoding of a body: gRPC's protocol has no LZ4 and no ZSTD.
+_SYS_FLAGS = {definition.ENCODING_UNSPECIFIED: 0, definition.IDENTITY: 0, definition.GZIP: COMPRESSED}
 _CODES = {
     Response.SYSTEM_ERROR: Code.INTERNAL_SERVER_ERROR,
     Response.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
@@ -60,6 +64,8 @@ def status_of(error: RequestError) -> Any:
         code = error.status
     elif isinstance(error, UnauthenticatedError):
         code = Code.UNAUTHORIZED
+    elif isinstance(error, BodyTooLargeError):
+        code = Code.MESSAGE_BODY_TOO_LARGE
     else:
         code = _CODES[error.code]
     return definition.Status(code=code, message=error.remark)
@@ -85,6 +91,9 @@ def send_of(message: Any) -> tuple[Send, bytes]:
     topic = topic_of(message.topic)
     if not topic:
         raise RpcError(Code.ILLEGAL_TOPIC, "topic is missing")
+    sys_flag = _SYS_FLAGS.get(system.body_encoding)
+    if sys_flag is None:
+        raise RpcError(Code.BAD_REQUEST, f"body_encoding {system.body_encoding} is neither IDENTITY nor GZIP")
     if not message.body:
         raise RpcError(Code.MESSAGE_BODY_EMPTY, "the body is empty")
     if not system.message_id:
@@ -93,8 +102,9 @@ def send_of(message: Any) -> tuple[Send, bytes]:
     if system.message_type in {definition.LITE, definition.PRIORITY} or system.HasField("lite_topic"):
         raise RpcError(Code.UNSUPPORTED, "the txbridge door has no lite topics and no priorities")
     if system.HasField("delivery_timestamp"):
-        properties["TIMER_DELIVER_MS"] = str(system.delivery_timestamp.ToMilliseconds())
-    refuse_delay(properties)
+        properties[DELIVER_MS] = str(system.delivery_timestamp.ToMilliseconds())
+    elif system.message_type == definition.DELAY:
+        raise RpcError(Code.ILLEGAL_DELIVERY_TIME, "a DELAY message has a delivery_timestamp")
     if system.message_type == definition.FIFO and not system.message_group:
         raise RpcError(Code.ILLEGAL_MESSAGE_GROUP, "a FIFO message has a message group")
     if system.message_type == definition.TRANSACTION:
@@ -110,7 +120,7 @@ def send_of(message: Any) -> tuple[Send, bytes]:
         # Clients choose it among all doors' queues, and some do not tell. Kafka's hash of the key keeps what belongs
         # together in one partition, whatever doors there are.
         queue_id=-1,
-        sys_flag=COMPRESSED if system.body_encoding == definition.GZIP else 0,
+        sys_flag=sys_flag,
         born=system.born_timestamp.ToMilliseconds(),
         flag=0,
         properties=properties,
@@ -214,6 +224,8 @@ def orphan_of(question: Question, transaction: str) -> Any:
         system.trace_context = trace
     if message.check_immunity_time is not None:
         system.orphaned_transaction_recovery_duration.FromSeconds(message.check_immunity_time)
+    if message.deliver_at is not None:
+        system.delivery_timestamp.FromMilliseconds(message.deliver_at)
     told = definition.Message(
         topic=definition.Resource(name=message.topic),
         user_properties={name: value for name, value in properties.items() if name not in _SYSTEM},

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
 from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.codes import RequestError, Response, UnauthenticatedError, consumer_refusal
+from txbridge_rocketmq.codes import Request, RequestError, Response, UnauthenticatedError, consumer_refusal, refusal
 from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.grpc_messages import (
@@ -40,6 +41,16 @@ _PING_MS, _PONG_MS = 30_000, 10_000
 _LEAST_PING_MS = 5_000
 #: A connection without any call or stream; as the remoting door.
 _IDLE_MS = 120_000
+#: A request must have come so long (s) after its call began; as a frame of the remoting door.
+_REQUEST_S = 30.0
+#: A name that clients make of host, process and counters: some 60 characters.
+_LONGEST_CLIENT_ID = 255
+#: Bytes of a request beside the body of its message: properties and what is around them.
+_MORE_THAN_BODY = 256 * 1024
+#: Bytes; gRPC's own default.
+_LEAST_MESSAGE = 4 * 1024 * 1024
+#: How often the door looks whether its own port is open (s), and how long a connection to itself may take.
+_LOOK_S, _CONNECT_S = 1.0, 5.0
 #: Messages of one request. A client sends one at a time.
 _MAX_MESSAGES = 1_000
 #: Requests beside the streams. Beyond it gRPC itself answers that there are too many.
@@ -64,7 +75,7 @@ REFUSALS: dict[str, str] = {
         ),
         consumer_refusal(),
     ),
-    "RecallMessage": "the txbridge door has no delayed messages, so there is none to recall",
+    "RecallMessage": refusal(Request.RECALL_MESSAGE),
 }
 
 #: Serves a request: it, its headers, and whose it is.
@@ -76,7 +87,8 @@ class _Caller:
 
     def __init__(self, context: Any) -> None:
         headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
-        self.client_id = headers.get("x-mq-client-id", "")
+        client_id = headers.get("x-mq-client-id", "")
+        self.client_id = client_id if len(client_id) <= _LONGEST_CLIENT_ID else ""
         self.authorization = headers.get("authorization", "")
         self.date_time = headers.get("x-mq-date-time", "")
         self.peer = peer_of(context.peer())
@@ -101,14 +113,19 @@ class Service:
             name = method.name
             request, response = getattr(service, method.input_type.name), getattr(service, method.output_type.name)
             if name in served:
-                make, behaviour = grpc.unary_unary_rpc_method_handler, self._serving(name, served[name], response)
+                # As a stream of one request: its bytes come when they are asked for, with a limit of time.
+                make, behaviour = (
+                    grpc.stream_unary_rpc_method_handler,
+                    self._serving(name, served[name], request, response),
+                )
             elif name == "Telemetry":
                 make, behaviour = grpc.stream_stream_rpc_method_handler, self._telemetry
             elif method.server_streaming:
                 make, behaviour = grpc.unary_stream_rpc_method_handler, self._refusing(name)
             else:
                 make, behaviour = grpc.unary_unary_rpc_method_handler, self._refusing(name)
-            handlers[name] = make(behaviour, request.FromString, response.SerializeToString)
+            # Not gRPC, which would write a trace into the log: what can not be read is refused here.
+            handlers[name] = make(behaviour, None, response.SerializeToString)
         self.handlers = grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
     def close(self) -> None:
@@ -117,13 +134,19 @@ class Service:
 
     # --- all calls ----------------------------------------------------------------------------------------------------
 
-    def _serving(self, name: str, handler: _Handler, response: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def serve(request: Any, context: Any) -> Any:
+    def _serving(
+        self, name: str, handler: _Handler, request: Any, response: Any
+    ) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def serve(requests: Any, context: Any) -> Any:
             caller = _Caller(context)
+            content = await self._received(name, requests, caller)
+            if content is None:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request came within {_REQUEST_S:.0f} s")
+                return None
             finish = self._door.begin()
             try:
                 key = self._setting.access.check_rpc(caller.authorization, caller.date_time)
-                answer = await handler(request, caller, key)
+                answer = await handler(_parsed(request, content, name, caller), caller, key)
             except RequestError as error:
                 answer = response(status=status_of(error))
             except NoAnswerError as error:
@@ -144,6 +167,16 @@ class Service:
             return answer
 
         return serve
+
+    async def _received(self, name: str, requests: Any, caller: _Caller) -> bytes | None:
+        """The bytes of the one request of a call; None when they do not come."""
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                return cast(bytes, await anext(aiter(requests)))
+        except (TimeoutError, StopAsyncIteration):
+            self._count(name, Code.REQUEST_TIMEOUT)
+            _log.warning("request_not_received", peer=caller.peer, request=name)
+            return None
 
     def _refusing(self, name: str) -> Callable[[Any, Any], Awaitable[Any]]:
         async def refuse(_request: Any, context: Any) -> None:
@@ -181,7 +214,10 @@ class Service:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.remark)
         if not caller.client_id:
             self._count("Telemetry", Code.CLIENT_ID_REQUIRED)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the header x-mq-client-id is missing")
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the header x-mq-client-id is missing, or has more than {_LONGEST_CLIENT_ID} characters",
+            )
         stream = Stream(caller.client_id, key, caller.peer, self._setting.secret)
         if not self._streams.open(stream):
             self._count("Telemetry", Code.TOO_MANY_REQUESTS)
@@ -199,7 +235,12 @@ class Service:
                         await context.write(command)
                 finally:
                     telling.cancel()
-            if refusal := reading.result():
+            try:
+                refusal = reading.result()
+            except RequestError as error:
+                self._count("Telemetry", Code.BAD_REQUEST)
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.remark)
+            if refusal:
                 self._count("Telemetry", Code.UNSUPPORTED)
                 # Some clients tell their application only that the stream has ended.
                 _log.warning("consumer_refused", peer=caller.peer, client=caller.client_id)
@@ -210,7 +251,8 @@ class Service:
 
     async def _read(self, stream: Stream, requests: Any) -> str | None:
         """Until the client ends the stream; why the door does."""
-        async for command in requests:
+        async for content in requests:
+            command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
             if not command.HasField("settings"):
                 # Answers to commands that the door does not give.
                 continue
@@ -293,16 +335,34 @@ class Service:
 _OK = definition.Status(code=Code.OK, message="OK")
 
 
+def _parsed(request: Any, content: bytes, name: str, caller: _Caller | Stream) -> Any:
+    """Raises RequestError for bytes that are none of these requests."""
+    try:
+        return request.FromString(content)
+    except DecodeError:
+        _log.warning("request_malformed", peer=caller.peer, request=name, bytes=len(content))
+        raise RpcError(
+            Code.BAD_REQUEST, f"the request is no {request.DESCRIPTOR.name} of RocketMQ's protocol"
+        ) from None
+
+
 class Listener:
     """The server of the service. Belongs to the event loop."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, max_body: int) -> None:
         self._served: Service | None = None
-        self._server = grpc.aio.server(
+        self._most = most
+        self._max_message = max(_LEAST_MESSAGE, max_body + _MORE_THAN_BODY)
+        self._server = self._make()
+        self._place: tuple[str, tuple[bytes, bytes] | None] = ("", None)
+        self._watching: asyncio.Task[None] | None = None
+
+    def _make(self) -> Any:
+        return grpc.aio.server(
             options=[
                 # Another process that listens on the same port would take half of the connections.
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_FRAME),
+                ("grpc.max_receive_message_length", self._max_message),
                 ("grpc.max_send_message_length", MAX_FRAME),
                 ("grpc.max_concurrent_streams", _MAX_OPEN),
                 ("grpc.keepalive_time_ms", _PING_MS),
@@ -312,7 +372,7 @@ class Listener:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_MS),
                 ("grpc.max_connection_idle_ms", _IDLE_MS),
             ],
-            maximum_concurrent_rpcs=most + _MAX_REQUESTS,
+            maximum_concurrent_rpcs=self._most + _MAX_REQUESTS,
         )
 
     def listen(self, host: str, port: int, pem: tuple[bytes, bytes] | None) -> int:
@@ -321,20 +381,51 @@ class Listener:
         address = f"{host}:{port}" if host and ":" not in host else f"[{host or '::'}]:{port}"
         try:
             if pem is None:
-                return int(self._server.add_insecure_port(address))
-            return int(self._server.add_secure_port(address, grpc.ssl_server_credentials([pem])))
+                bound = int(self._server.add_insecure_port(address))
+            else:
+                bound = int(self._server.add_secure_port(address, grpc.ssl_server_credentials([pem])))
         except RuntimeError as error:
             raise LocalProblemError(
                 f"can not listen on port {port} of {host} for gRPC clients: {error}. Choose another with --grpc-listen"
             ) from None
+        self._place, self._port = (host, pem), bound
+        return bound
 
     async def start(self, served: Service) -> None:
         self._served = served
-        self._server.add_generic_rpc_handlers((served.handlers,))
+        await self._start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _start(self) -> None:
+        assert self._served is not None
+        self._server.add_generic_rpc_handlers((self._served.handlers,))
         await self._server.start()
+
+    async def _watch(self) -> None:
+        """Grpcio's server ends when the path of a call is no UTF-8, and says so to nobody: begin a new one."""
+        host = self._place[0] if self._place[0] not in {"", "0.0.0.0", "::"} else "localhost"  # noqa: S104
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                _, writer = await asyncio.wait_for(asyncio.open_connection(host, self._port), _CONNECT_S)
+            except ConnectionRefusedError:
+                _log.error("grpc_server_ended", port=self._port, next="a new one begins; its clients connect again")
+                self._server = self._make()
+                try:
+                    self.listen(self._place[0], self._port, self._place[1])
+                    await self._start()
+                except LocalProblemError as error:
+                    _log.error("grpc_server_not_begun", error=str(error), next="trying again")
+            except (OSError, TimeoutError):
+                # The process has no descriptor left, or the machine is busy: that is told elsewhere, and passes.
+                continue
+            else:
+                writer.close()
 
     async def close(self, patience: float) -> None:
         """Take no more calls, and answer those at hand (s)."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._served is not None:
             self._served.close()
         await self._server.stop(patience)

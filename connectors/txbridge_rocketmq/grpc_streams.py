@@ -18,7 +18,7 @@ from txbridge_rocketmq.grpc_messages import orphan_of
 _MAX_WAITING = 256
 #: Topics of one client: more are no producer but an attack.
 _MAX_TOPICS = 1_000
-#: Clients that have sent a transaction and have no stream yet; the oldest is forgotten first.
+#: Topics of clients that have sent a transaction and have no stream yet; the oldest client is forgotten first.
 _MAX_EARLY = 10_000
 
 _log = get_logger("txbridge.rocketmq")
@@ -70,6 +70,7 @@ class Streams:
         self._streams: dict[str, list[Stream]] = {}
         self._count = 0
         self._early: OrderedDict[str, set[str]] = OrderedDict()
+        self._early_topics = 0
 
     def open(self, stream: Stream) -> bool:
         """Whether there is room for one more."""
@@ -80,6 +81,7 @@ class Streams:
         self._count += 1
         self._door.metrics.streams.set(self._count)
         if early := self._early.pop(stream.client_id, None):
+            self._early_topics -= len(early)
             self.add(stream, early)
         return True
 
@@ -101,9 +103,11 @@ class Streams:
         """The client sends a half message: it is to be asked, also when it had not named the topic before."""
         of_client = self._streams.get(client_id)
         if of_client is None:
-            self._early.setdefault(client_id, set()).add(topic)
-            if len(self._early) > _MAX_EARLY:
-                self._early.popitem(last=False)
+            early = self._early.setdefault(client_id, set())
+            self._early_topics += topic not in early
+            early.add(topic)
+            while self._early_topics > _MAX_EARLY:
+                self._early_topics -= len(self._early.popitem(last=False)[1])
         else:
             for stream in of_client:
                 if topic not in stream.topics:

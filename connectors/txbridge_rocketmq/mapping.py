@@ -8,6 +8,7 @@ from txbridge.client.message import Limits, Message, MessageExt, check_limits, c
 from txbridge.core.names import CHECK_IMMUNITY_TIME, CHECK_TIMES, Names, is_group, is_reserved_header, is_topic
 from txbridge.errors import UsageError
 from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.delays import DELAYS, DELIVER_MS, time_of_delivery
 from txbridge_rocketmq.identity import packed
 from txbridge_rocketmq.message import Address, StoredMessage, parse_address
 from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY
@@ -18,7 +19,7 @@ PREFIX = "ROCKETMQ_"
 FLAG, BORN_HOST = "ROCKETMQ_FLAG", "ROCKETMQ_BORN_HOST"
 
 #: What is no header: WAIT is for the broker alone, and the half message says the others in its own way.
-_NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME})
+_NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME, *DELAYS})
 _TRANSACTION_ID = "__transactionId__"
 
 
@@ -65,6 +66,7 @@ def record_of(
             timestamp=min(born, now) if born > 0 else None,
             partition=queue_id if queue_id >= 0 else None,
             check_immunity_time=_immunity(properties.get(CHECK_IMMUNITY_TIME, "")),
+            deliver_at=time_of_delivery(properties, now),
         )
         check_message(message, Names())
         check_limits(message, limits)
@@ -131,6 +133,8 @@ def checked(message: MessageExt, group: str, store_host: Address) -> StoredMessa
         properties["REAL_QID"] = str(message.partition)
     if message.check_immunity_time is not None:
         properties[CHECK_IMMUNITY_TIME] = str(message.check_immunity_time)
+    if message.deliver_at is not None:
+        properties[DELIVER_MS] = str(message.deliver_at)
     born = message.born_timestamp or 0
     return StoredMessage(
         topic=message.topic,

@@ -13,15 +13,10 @@ from txbridge_rocketmq.codes import RequestError, Response
 #: Of a message's properties, encoded: RocketMQ stores their length in a short.
 MAX_PROPERTIES = 32_767
 
-COMPRESSED = 1
 PREPARED = 4
 #: Both bits of the transaction's state.
 TRANSACTION_MASK = 12
 _BORN_HOST_V6, _STORE_HOST_V6 = 16, 32
-#: Where the kind of compression stands: LZ4 1, ZSTD 2, ZLIB 3; 0 is zlib, of clients that know no other.
-_COMPRESSION_SHIFT, _COMPRESSION_MASK = 8, 7
-_ZLIB = frozenset({0, 3})
-_COMPRESSIONS = {1: "LZ4", 2: "ZSTD"}
 
 _MAGIC = 0xDAA320A7 - (1 << 32)
 
@@ -42,40 +37,6 @@ def parse_properties(text: str) -> dict[str, str]:
 
 def encode_properties(properties: Mapping[str, str]) -> str:
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-
-
-def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
-    """The body as the application sent it. Raises RequestError; never makes more than `limit` bytes of it."""
-    if not sys_flag & COMPRESSED:
-        if len(body) > limit:
-            raise _too_large(limit)
-        return body
-    kind = sys_flag >> _COMPRESSION_SHIFT & _COMPRESSION_MASK
-    if kind not in _ZLIB:
-        name = _COMPRESSIONS.get(kind, f"kind {kind}")
-        raise RequestError(
-            Response.MESSAGE_ILLEGAL,
-            f"the body is compressed with {name}, which the txbridge door does not read: leave the client at ZLIB, its "
-            "default (rocketmq.message.compressType)",
-        )
-    # By its header it is zlib's format, which remoting clients send, or gzip's, which gRPC clients may.
-    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    try:
-        text = stream.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise RequestError(Response.MESSAGE_ILLEGAL, f"the compressed body can not be read: {error}") from None
-    if len(text) > limit:
-        raise _too_large(limit)
-    if not stream.eof:
-        raise RequestError(Response.MESSAGE_ILLEGAL, "the compressed body is cut off")
-    return text
-
-
-def _too_large(limit: int) -> RequestError:
-    return RequestError(
-        Response.MESSAGE_ILLEGAL,
-        f"the body has more than the {limit} bytes that the half topic allows (max_message_size of the topic plan)",
-    )
 
 
 @dataclass(frozen=True, slots=True)

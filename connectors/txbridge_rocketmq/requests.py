@@ -24,8 +24,6 @@ _SHORT = {
     "properties": "i",
     "batch": "m",
 }
-#: Properties that ask for a delay.
-DELAYS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 TRAN_MSG, PGROUP, UNIQ_KEY = "TRAN_MSG", "PGROUP", "UNIQ_KEY"
 
 
@@ -93,18 +91,7 @@ def parse_send(command: Command) -> Send:
             Response.MESSAGE_ILLEGAL,
             f"sysFlag says {kind}, but the property {TRAN_MSG} is not true: nobody would see it",
         )
-    refuse_delay(send.properties)
     return send
-
-
-def refuse_delay(properties: Mapping[str, str]) -> None:
-    """RequestError for a message that is to be delivered later: at once would be wrong, and silently so."""
-    found = next((name for name in DELAYS if properties.get(name, "0") != "0"), None)
-    if found is not None:
-        raise RequestError(
-            Response.MESSAGE_ILLEGAL,
-            f"the txbridge door has no delayed messages: send it without {found}, when it is due",
-        )
 
 
 _DECISIONS = {decision.value: decision for decision in Decision}

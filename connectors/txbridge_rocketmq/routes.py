@@ -9,7 +9,8 @@ from collections.abc import Sequence
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 
-_CLUSTER = "txbridge"
+#: By it a door is known.
+CLUSTER = "txbridge"
 #: To read and to write: a client drops a queue that it may not read from some of its lists.
 _PERMISSION = 6
 
@@ -25,7 +26,7 @@ def route(addresses: Sequence[str], queues: int) -> bytes:
         {
             "brokerAddrs": {"0": address},
             "brokerName": broker_name(address),
-            "cluster": _CLUSTER,
+            "cluster": CLUSTER,
             "enableActingMaster": False,
         }
         for address in addresses

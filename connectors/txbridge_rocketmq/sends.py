@@ -5,23 +5,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError
 
 from txbridge.client.message import Message
+from txbridge.core.end_record import Decision, EndEntry, Source
 from txbridge.core.half_message import half_headers
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.codes import RequestError, Response
 from txbridge_rocketmq.command import MAX_FRAME
+from txbridge_rocketmq.compression import decompressed
+from txbridge_rocketmq.delays import refuse_in_batch
 from txbridge_rocketmq.ends import Ends
-from txbridge_rocketmq.message import decompressed, encode_properties, parse_batch
+from txbridge_rocketmq.message import encode_properties, parse_batch
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.outlet import Outlet
-from txbridge_rocketmq.requests import UNIQ_KEY, Send, refuse_delay
+from txbridge_rocketmq.requests import UNIQ_KEY, Send
 from txbridge_rocketmq.setting import Setting
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
@@ -126,6 +129,9 @@ class Sends:
 
     def _send_plain(self, send: Send, body: bytes, peer: str, done: Done) -> None:
         message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
+        if message.deliver_at is not None and message.deliver_at > int(time.time() * 1000):
+            self._send_delayed(send, message, done)
+            return
         uniq_key = send.properties.get(UNIQ_KEY, "")
 
         def delivered(error: KafkaError | None, partition: int, offset: int) -> None:
@@ -137,7 +143,7 @@ class Sends:
     def _send_batch(self, send: Send, body: bytes, peer: str, done: Done) -> None:
         messages = []
         for one in parse_batch(decompressed(body, send.sys_flag, MAX_FRAME)):
-            refuse_delay(one.properties)
+            refuse_in_batch(one.properties)
             messages.append(self._message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
             raise RequestError(Response.MESSAGE_ILLEGAL, "the batch is empty")
@@ -186,10 +192,6 @@ class Sends:
             raise RequestError(
                 Response.MESSAGE_ILLEGAL, f"the property PGROUP is {group[:80]!r}, the producer group {send.group!r}"
             )
-        if not self._ends.has_room:
-            raise RequestError(
-                Response.SYSTEM_BUSY, f"more than {self._ends.unsettled} decisions wait for Kafka: send again later"
-            )
         if len(encode_properties(send.properties).encode()) > _MAX_CHECKED_PROPERTIES:
             raise RequestError(
                 Response.MESSAGE_ILLEGAL,
@@ -197,19 +199,53 @@ class Sends:
             )
         uniq_key = send.properties.setdefault(UNIQ_KEY, identity.new_uniq_key())
         message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
-        transaction = identity.transaction_id(self._setting.secret, group, uniq_key)
+        self._transactional(group)
+        self._send_half(send, message, uniq_key, done)
+
+    def _send_delayed(self, send: Send, message: Message, done: Done) -> None:
+        """One without a local transaction that is to be delivered later: a half message, and its commit at once.
+
+        Answered when Kafka has both. A client that is not answered sends it again with the same UNIQ_KEY: that is the
+        same transaction, which is delivered once. Nobody is asked about one that was prepared and not committed.
+        """
+        uniq_key = send.properties.get(UNIQ_KEY) or identity.new_uniq_key()
+
+        def prepared(outcome: list[Stored] | RequestError) -> None:
+            if isinstance(outcome, RequestError):
+                done(outcome)
+                return
+            [half] = outcome
+
+            def settled(reason: str | None) -> None:
+                if reason is None:
+                    done([replace(half, transaction="")])
+                else:
+                    text = f"Kafka has not taken the commit of the delayed message: {reason}"
+                    done(RequestError(Response.SERVICE_NOT_AVAILABLE, text))
+
+            entry = EndEntry(half.offset, half.transaction, Decision.COMMIT)
+            self._ends.submit(send.group, half.partition, Source.CLIENT, entry, settled)
+
+        self._send_half(send, message, uniq_key, prepared)
+
+    def _send_half(self, send: Send, message: Message, uniq_key: str, done: Done) -> None:
+        if not self._ends.has_room:
+            raise RequestError(
+                Response.SYSTEM_BUSY, f"more than {self._ends.unsettled} decisions wait for Kafka: send again later"
+            )
+        transaction = identity.transaction_id(self._setting.secret, send.group, uniq_key)
         headers = half_headers(
             message.headers,
             transaction_id=transaction,
-            group=group,
+            group=send.group,
             real_topic=message.topic,
             real_partition=message.partition,
             immunity_seconds=message.check_immunity_time,
             user_timestamp=message.timestamp,
+            deliver_at=message.deliver_at,
         )
         # With a key Kafka's hash chooses, as for every client of txbridge.
         partition = -1 if message.key is not None else identity.half_partition(transaction, self._setting.partitions)
-        self._transactional(group)
 
         def delivered(error: KafkaError | None, partition: int, offset: int) -> None:
             if error is None and 0 <= partition < self._setting.partitions and offset >= 0:

@@ -25,6 +25,8 @@ class Message:
     due: int
     state: str = "pending"
     checks: int = 0
+    #: Not to be delivered before.
+    deliver_at: int | None = None
     #: Delivered, rolled back, abandoned, or discarded beyond resume: the worker has forgotten its transaction id.
     is_finished: bool = False
 
@@ -39,13 +41,19 @@ class Reference:
     def prepare(self, half, immunity: str | None) -> None:
         due = half.born + min(IMMUNITY[immunity], self.max_age)
         self.messages[half.offset] = Message(
-            half.transaction_id, half.group, half.real_topic, half.size, since=half.born, due=due
+            half.transaction_id,
+            half.group,
+            half.real_topic,
+            half.size,
+            since=half.born,
+            due=due,
+            deliver_at=half.deliver_at,
         )
 
     def end(self, record, now: int, delivered: Container[int], is_forgotten: Callable[[int], bool]) -> list[str]:
         """Apply an END record; what each entry came to: a reason of refusal, or what changed ("" when nothing).
 
-        A commit is `delivered` in the same transaction or held.
+        A commit is `delivered` in the same transaction, scheduled or held.
         """
         return [self._entry(record, entry, now, delivered, is_forgotten) for entry in record.entries]
 
@@ -81,6 +89,11 @@ class Reference:
             message.state = decision
             message.is_finished = decision == "rolled_back" or entry.half_offset in delivered
         return decision
+
+    def is_early(self, offset: int, now: int) -> bool:
+        """Whether it must not be delivered yet."""
+        deliver_at = self.messages[offset].deliver_at
+        return deliver_at is not None and deliver_at > now
 
     def check(self, offset: int, now: int) -> None:
         message = self.messages[offset]

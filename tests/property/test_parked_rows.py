@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from txbridge.core import parked_table
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.parked_table import ParkedTable
+from txbridge.core.states import TransactionState
 
 _OFFSETS = st.integers(0, 40)
+
+
+def _row(decided: int | None, **fields: Any) -> HalfEntry:
+    entry = HalfEntry(**fields, parked=True)
+    if decided is None:
+        return entry
+    return entry._replace(state=TransactionState.SCHEDULED, decided=decided, deliver_at=entry.next_due)
+
+
 _ROWS = st.builds(
-    lambda **fields: HalfEntry(**fields, parked=True),
+    _row,
+    decided=st.none() | st.integers(0, 2**62),
+    deliver_at=st.none() | st.integers(0, 2**62),
     offset=_OFFSETS,
     transaction_id=st.integers(0, 2**128 - 1).map(lambda number: f"{number:032X}"),
     group=st.sampled_from(["a", "b"]),
@@ -41,10 +56,23 @@ def test_it_is_a_dictionary_in_order(first, later, edge):
             else:
                 _do(table, known, step)
         assert list(table) == [known[offset] for offset in sorted(known)]
+        _counts_agree(table, known)
         assert table.split(edge) == [known[offset] for offset in sorted(known) if offset >= edge]
         assert list(table) == [known[offset] for offset in sorted(known) if offset < edge]
     finally:
         parked_table._FEW = before
+
+
+def _counts_agree(table: ParkedTable, known: dict[int, HalfEntry]) -> None:
+    pending = [entry for entry in known.values() if entry.state is TransactionState.PENDING]
+    scheduled = [entry for entry in known.values() if entry.state is TransactionState.SCHEDULED]
+    assert {schedule[0] for schedule in table.schedules()} == {entry.offset for entry in pending}
+    assert sum(table.births(1_000).values()) == len(pending)
+    assert sorted(table.deliveries()) == sorted((entry.deliver_at, entry.offset) for entry in scheduled)
+    assert table.scheduled() == Counter(entry.group for entry in scheduled)
+    for offset, entry in known.items():
+        assert table.counted_as(offset) == (entry.group, entry.state, entry.born)
+        assert (table.schedule_of(offset) is None) == (entry.state is TransactionState.SCHEDULED)
 
 
 def _do(table: ParkedTable, known: dict[int, HalfEntry], step: HalfEntry | int) -> None:

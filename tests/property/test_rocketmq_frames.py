@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from txbridge_rocketmq.codes import RequestError
 from txbridge_rocketmq.command import Command, FrameError, decode
+from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.connection import Connection, Memory
-from txbridge_rocketmq.message import decompressed, parse_batch, parse_properties
+from txbridge_rocketmq.message import parse_batch, parse_properties
 from txbridge_rocketmq.requests import parse_end, parse_send
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "rocketmq_frames.json").read_text())

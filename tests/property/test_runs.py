@@ -63,7 +63,7 @@ class Side:
         queue = self.queue
         if is_due or queue.must_park:
             queue.enter_fresh(queue.fresh_until(now))
-        batch, parts = Batch(queue, limits), []
+        batch, parts = Batch(queue, limits, due=0), []
         for record in self.waiting:
             run = batch.run_of(record)
             if run is not None and batch.take_run(run):

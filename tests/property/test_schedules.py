@@ -61,7 +61,7 @@ def run(records: list[EndRecord], sizes: Iterator[Limits]) -> tuple:
     refused: list[tuple[int, EndEntry, str]] = []
     while queue.next_end < len(records):
         draft = Draft(queue, 1_000)
-        batch = Batch(queue, next(sizes))
+        batch = Batch(queue, next(sizes), due=0)
         for record in records[queue.next_end :]:
             part = batch.take(record)
             if part.stop > part.start:

@@ -156,8 +156,8 @@ class Worker:
         self.read(max(named, default=-1) + 1)
         draft = Draft(self.queue, now)
         if retry_first:
-            due_work.retry_held(draft, obstacle, limits.retries, limits.bytes)
-        batch = Batch(self.queue, transaction_size.Limits(limits.entries, limits.bytes))
+            due_work.deliver_due(draft, obstacle, obstacle, limits.retries, limits.bytes)
+        batch = Batch(self.queue, transaction_size.Limits(limits.entries, limits.bytes), due=now)
         is_cut = False
         for offset, record in zip(ends, records, strict=True):
             if record is None:
@@ -176,7 +176,7 @@ class Worker:
             # END ends with what a stranger's transaction left there.
             draft.skip_end(self.topics.end_end)
         if not retry_first:
-            due_work.retry_held(draft, obstacle, limits.retries, limits.bytes)
+            due_work.deliver_due(draft, obstacle, obstacle, limits.retries, limits.bytes)
         if as_of is not None:
             if discard_first:
                 due_work.discard(draft, as_of, limits.discards)
@@ -217,4 +217,5 @@ def describe(entry: HalfEntry) -> tuple:
         entry.reason,
         entry.discarded_at,
         entry.resumed,
+        entry.deliver_at,
     )

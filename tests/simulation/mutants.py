@@ -19,7 +19,7 @@ from tests.simulator.__main__ import report
 from tests.simulator.load import choose_load
 from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
-from txbridge.core import half_message, states
+from txbridge.core import half_message, parked_table, states
 from txbridge.core.batch import Batch
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.draft import Draft
@@ -28,6 +28,7 @@ from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.op_positions import OpPositions
+from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
 from txbridge.core.timers import Timers
 from txbridge.core.transaction_size import Limits, TransactionSize
@@ -40,7 +41,7 @@ from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import EachBroker
 from txbridge.worker import check_round, restore
 from txbridge.worker.check_round import CheckRound
-from txbridge.worker.commit import records
+from txbridge.worker.commit import committer, records
 from txbridge.worker.commit.committer import Committer
 from txbridge.worker.commit.records import Transaction
 from txbridge.worker.commit.writer import TransactionalWriter
@@ -163,9 +164,9 @@ def held_at_the_limit() -> None:
     """What has no room is held, and what comes behind it is delivered: a small one overtakes a large one."""
     init, apply_end = Batch.__init__, Draft.apply_end
 
-    def roomy(self, queue, limits, room=None):
+    def roomy(self, queue, limits, room=None, *, due):
         queue.limits = limits
-        init(self, queue, Limits(), room)
+        init(self, queue, Limits(), room, due=due)
 
     def holding(self, part, obstacle):
         def full(entry):
@@ -324,6 +325,30 @@ def offset_topic_ends_where_somebody_says() -> None:
     Transaction.produce = lambda self, contents: produce(self, replace(contents, offset_topic_end=None))
 
 
+def go_on_from_an_older_checkpoint() -> None:
+    """What OP tells of a later Kafka transaction than OFFSET does is passed over."""
+    restore._refuse_older_checkpoint = lambda *_: None
+
+
+def go_on_without_a_checkpoint() -> None:
+    """An OFFSET without a checkpoint is a new one, whatever OP holds."""
+    restore._refuse_lost_checkpoint = lambda *_: None
+
+
+def an_owner_does_not_look_where_its_records_land() -> None:
+    """What is written behind a lost tail looks whole, and is not."""
+    Transaction.lost_tail = lambda *_: None
+
+
+def an_outcome_by_the_word_of_offset_alone() -> None:
+    """What OFFSET does not hold was not committed, whatever OP holds.
+
+    More tails are lost: few commits are unanswered at that moment.
+    """
+    committer.has_later_op = lambda *_: False
+    faults.CHANCES["OFFSET lost its tail"] = 1.0
+
+
 def op_ends_where_somebody_says() -> None:
     """A take-over does not count the records of OP."""
     checkpoint = Committer._checkpoint
@@ -433,6 +458,12 @@ def several_change_places() -> None:
     records.deliveries = lambda half, partition: reversed(list(each(half, partition)))
 
 
+def held_ones_are_named_as_in_turn() -> None:
+    """OP names what was held as if END had just decided it."""
+    ends_of = Draft.ends_of
+    Draft.ends_of = lambda self, outcome, _: ends_of(self, outcome, ())
+
+
 def several_without_what_is_refused() -> None:
     """One message of several that its topic refuses is left out, and the others are delivered."""
     deliver_all = Transaction._deliver_all
@@ -471,6 +502,40 @@ def frames_are_read_as_far_as_they_go() -> None:
         return parse(value, count)
 
     half_message.parse_frames = lenient
+
+
+def what_is_delayed_is_not() -> None:
+    """The time that a message names is not looked at."""
+    entry_of = HalfQueue._entry_of
+    HalfQueue._entry_of = lambda self, half: entry_of(self, half)._replace(deliver_at=None)
+
+
+def a_pending_row_has_no_time() -> None:
+    """A message that the watermark has passed undecided is delivered at once when its commit comes."""
+    parked_table._state_of = partial(_without_its_time, parked_table._state_of)
+
+
+def _without_its_time(state_of, row):
+    return state_of(row if row.state is TransactionState.SCHEDULED else row._replace(deliver_at=None))
+
+
+def a_take_over_forgets_what_is_scheduled() -> None:
+    """A new owner takes in the parked entries of scheduled messages and does not schedule them."""
+    ParkedTable.deliveries = lambda _self: iter(())
+
+
+def what_is_scheduled_is_not_parked() -> None:
+    """A commit that came early is only remembered."""
+    changed = Draft.changed.fget
+    Draft.changed = property(
+        lambda self: [entry for entry in changed(self) if entry.state is not TransactionState.SCHEDULED]
+    )
+
+
+def a_schedule_is_early() -> None:
+    """What falls due within the next second is delivered with what is due now."""
+    take = Timers.take_timers_due
+    Timers.take_timers_due = lambda self, now, limit: take(self, now + 1_000, limit)
 
 
 def a_defect_that_does_not_fit() -> None:
@@ -512,6 +577,10 @@ MUTANTS: dict[str, Callable[[], None]] = {
         absence_by_the_word_of_one_broker,
         discard_by_the_word_of_one_broker,
         offset_topic_ends_where_somebody_says,
+        go_on_from_an_older_checkpoint,
+        go_on_without_a_checkpoint,
+        an_owner_does_not_look_where_its_records_land,
+        an_outcome_by_the_word_of_offset_alone,
         op_ends_where_somebody_says,
         what_is_pending_can_be_abandoned,
         what_is_abandoned_is_not_told,
@@ -524,9 +593,15 @@ MUTANTS: dict[str, Callable[[], None]] = {
         copies_across_a_take_over_are_messages,
         several_in_two_transactions,
         several_change_places,
+        held_ones_are_named_as_in_turn,
         several_without_what_is_refused,
         frames_are_a_message,
         frames_are_read_as_far_as_they_go,
+        what_is_delayed_is_not,
+        a_pending_row_has_no_time,
+        a_take_over_forgets_what_is_scheduled,
+        what_is_scheduled_is_not_parked,
+        a_schedule_is_early,
     )
 }
 

@@ -79,3 +79,54 @@ def test_a_log_that_has_lost_its_tail_is_refused(short: str) -> None:
 def test_without_marks_it_is_not_noticed(monkeypatch: pytest.MonkeyPatch, short: str) -> None:
     monkeypatch.setattr(restore, "lost_tails", lambda *_: {})
     assert any(_refused(seed, short) is False for seed in range(SEEDS))
+
+
+def _served_on(short: str) -> tuple[bool, list[object]]:
+    """Whether an owner goes on writing when that topic has lost its last records under it, and what is logged."""
+    simulation, logged = Simulation(0), list[object]()
+    world, names = simulation.world, simulation.names
+    world.faults.clear()
+
+    def note(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+        logged.append(event["event"])
+        raise structlog.DropEvent
+
+    def commit(number: int) -> None:
+        """A half message and its decision; the owner gets as much time as it likes."""
+        transaction_id = b"%032X" % number
+        headers = [("TXB_V", b"1"), ("TRAN_MSG", b"true"), ("REAL_TOPIC", b"orders"), ("PGROUP", b"group0")]
+        half = world.cluster.append_plain((names.half, 0), (None, b"", [*headers, ("UNIQ_KEY", transaction_id)], 0))
+        headers = [("TXB_V", b"1"), ("PGROUP", b"group0"), ("SOURCE", b"client")]
+        world.cluster.append_plain((names.end, 0), (None, b"%d,%s,8" % (half, transaction_id), headers, 0))
+        for _ in range(400):
+            if process.actor.is_runnable:
+                process.actor.run(20)
+            else:
+                world.now = max(world.now + 1, process.actor.waits_until or 0)
+            for coordinated, place in world.cluster.markers_due():
+                world.cluster.write_marker(coordinated, place)
+
+    structlog.configure(processors=[note], cache_logger_on_first_use=False)
+    try:
+        simulation.start_owner(0)
+        process = simulation.processes[-1]
+        commit(1)
+        commit(2)
+        delivered = world.cluster.logs["orders", 0]
+        before = len(delivered.visible(0, 100, committed=True)[0])
+        assert (simulation.lost_tails.lose_offset if short == "offset" else simulation.lost_tails.lose_op)(0)
+        commit(3)
+        return len(delivered.visible(0, 100, committed=True)[0]) > before, logged
+    finally:
+        for one in simulation.processes:
+            one.actor.crash()
+        structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("short", ["offset", "op"])
+def test_an_owner_writes_no_more_when_its_own_records_are_lost(short: str) -> None:
+    # It knows everything, and what it writes looks whole. Its successor would know neither what was parked nor what
+    # was finished.
+    goes_on, logged = _served_on(short)
+    assert not goes_on
+    assert "refused" in logged

@@ -42,7 +42,7 @@ def test_p1_to_p8_and_p10_hold_in_ten_thousand_simulations(first_seed, seeds):
     )
     assert totals.seeds == seeds
     assert not_reached(totals.counters) == []
-    # No topic is ever lost here, so no take-over may be refused.
+    # No take-over is refused but for a tail that was lost.
     assert totals.counters["log refused"] == 0
     # The worker never uses a producer on whose connection something was lost: a late EndTxn finds its epoch over.
     assert totals.counters["late EndTxn ENDS A LATER TRANSACTION"] == 0

@@ -20,6 +20,10 @@ COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 #: Real topics: two that are always there, one that comes and goes, one that never exists.
 REAL_TOPICS = {"orders": 1, "stock": 2}
 FLAKY_TOPIC, MISSING_TOPIC = "flaky", "missing"
+#: So long after it is prepared a message is to be delivered (ms): perhaps it is decided later than that.
+_DELAYS = (-1_000, 2_000, 20_000, 90_000, 90_000)
+#: The worker's option, and a delay that is beyond it (ms).
+MAX_DELAY, _TOO_LONG = 100_000, 10_000_000
 #: After its death a member counts for this long (ms).
 SESSION_TIMEOUT = 1_000
 
@@ -50,6 +54,7 @@ class Application:
         self._world, self._names, self._partitions = world, names, partitions
         self._side = world.side(name)
         self._several = world.side(f"several of {name}")
+        self._delays = world.side(f"delays of {name}")
         self._load = load
         self._check_position = 0
         self._prepared = 0
@@ -77,6 +82,9 @@ class Application:
             headers.append(("CHECK_IMMUNITY_TIME_IN_SECONDS", chance.choice([b"0", b"2", b"-1", b"3"])))
         if topic in REAL_TOPICS and chance.random() < 0.1 and has_options:
             headers.append(("REAL_QID", b"0" if chance.random() < 0.7 else b"7"))
+        if self._load.delayed and self._delays.random() < self._load.delayed:
+            delay = _TOO_LONG if self._delays.random() < 0.05 else self._delays.choice(_DELAYS)
+            headers.append(("TXB_DELIVER_AT", b"%d" % max(0, self._world.now + delay)))
         value = b"%d" % self._prepared
         if chance.random() < 0.06:
             value += POISON

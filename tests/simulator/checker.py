@@ -6,10 +6,12 @@ It works from the logs and the list of what clients did, through `model`, which 
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from typing import Any
 
 from tests.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster, Finished, Place
 from tests.simulator.kafka_writer import POISON
+from tests.simulator.lost_tails import LostTails
 from tests.simulator.model import Half, PartitionModel, Times, text_headers
 from tests.simulator.partition_log import Stored
 from tests.simulator.transactional_sender import STRANGER
@@ -85,6 +87,7 @@ class Checker:
         witness = self.witnesses[new["owner"].partition(".")[0]]
         before, model = self._checkpoint[number], self.models[number]
         ended = before["end"] if before else 0
+        self._check_lost_tails(number, before, by_topic)
         if before and before["owner"] != new["owner"]:
             self._taken_over(number)
         self._check_checkpoint(number, before, new)
@@ -98,7 +101,8 @@ class Checker:
         checked = self._checks(by_topic, number, witness, new["end"], finished.began)
         rolled_back = {offset for offset in decided if model.halves[offset].state == "rolled_back"}
         self._ops(op_place, model, delivered, rolled_back, discarded | set_aside, abandoned)
-        self._offset_records(number, [one for one in offset_records if one is not checkpoint[0]], witness)
+        self._ends_in_op(op_place, decided, f"{_text(_position(before))}-{_text(_position(new))}")
+        self._offset_records(number, [one for one in offset_records if one is not checkpoint[0]], witness, decided)
         for offset in decided.keys() - rolled_back - delivered:
             half = model.halves[offset]
             if half.state == "abandoned":
@@ -118,8 +122,6 @@ class Checker:
         for offset in decided.keys() & delivered:
             self._world.count("transition pending commit")
             self._require(model.halves[offset].state == "committed", "P2", f"{number}:{offset}")
-        for _ in delivered - decided.keys():
-            self._world.count("transition held deliver")
         self._check_watermark(number, before, new)
         self._check_malformed_ends(model, ended, new["end"])
         if before and len(finished.records) == 1 and new["op"] > before["op"] and new["end"] == ended:
@@ -131,6 +133,19 @@ class Checker:
             # Not what the worker has written: from when the application can see the check.
             half.due = appended + self._times.interval
         self._checkpoint[number] = new
+
+    def _check_lost_tails(
+        self, number: int, before: dict[str, Any] | None, by_topic: dict[str, list[tuple[Place, Stored]]]
+    ) -> None:
+        """Nobody goes on with less than was committed: neither who takes over, nor who knows it all but writes on."""
+        lost_tails, names = self._world.lost_tails, self._names
+        gone = f"partition {number} was served on, although {{}} has lost its tail"
+        self._require((names.offset, number) not in lost_tails, "P3", gone.format(names.offset))
+        lost = lost_tails.get((names.op, number))
+        if lost is not None and names.op in by_topic:
+            needed = LostTails.is_needed(lost, before["op"] if before else 0)
+            self._require(not needed, "P3", gone.format(names.op))
+            del lost_tails[names.op, number]
 
     def _taken_over(self, number: int) -> None:
         """The new owner knows when a parked entry was appended, and not when its check was, a moment later perhaps."""
@@ -146,7 +161,8 @@ class Checker:
             went_back = _position(new) < _position(before)
             self._require(not went_back, "P10", f"checkpoint {number}: END went back to {_position(new)}")
         for name, topic in (("half", self._names.half), ("end", self._names.end), ("op", self._names.op)):
-            high = self._cluster.logs[topic, number].high_watermark
+            lost = self._world.lost_tails.get((topic, number))
+            high = len(lost.whole) if lost else self._cluster.logs[topic, number].high_watermark
             self._require(new[name] <= high, "P10", f"checkpoint {number}: {name} {new[name]} is beyond the log")
         stable = self._cluster.logs[self._names.end, number].last_stable_offset
         text = f"checkpoint {number}: END {new['end']} is beyond {stable}, where a Kafka transaction is open"
@@ -218,8 +234,16 @@ class Checker:
                         half.state = "held"
                     self._require(half.state != "rolled_back", "P4", f"{name} was rolled back at END {half.decided}")
                     self._require(half.state != "committed", "P3", f"{name} was delivered twice")
-                    self._require(half.state == "held", "P1", f"{name} was delivered though it is {half.state}")
+                    good = half.state in {"held", "scheduled"}
+                    self._require(good, "P1", f"{name} was delivered though it is {half.state}")
+                    if offset not in decided:
+                        self._world.count(f"transition {half.state} deliver")
+                    if half.is_framed and half.state == "scheduled":
+                        self._world.count("several messages scheduled and delivered together")
                     half.state = "committed"
+                if half.deliver_at is not None:
+                    early = half.deliver_at - stored.appended
+                    self._require(early <= 0, "P13", f"{name} was delivered {early} ms early")
                 self._require(message not in found.get(offset, ()), "P3", f"{name} was delivered twice")
                 found.setdefault(offset, set()).add(message)
                 same = _is_copy(half, message, topic, place, stored) and headers["UNIQ_KEY"] == half.headers["UNIQ_KEY"]
@@ -367,6 +391,25 @@ class Checker:
                 if entry.half == offset and model.decides(entry, half) and position >= self._applied(model):
                     self._fail(promise, f"half {offset}: its decision at END {position} was stored before it fell due")
 
+    def _ends_in_op(self, records: list[tuple[Place, Stored]], decided: dict[int, int], applied: str) -> None:
+        """What the audit goes by: OP says which entries of END decided its commits, and names apart what was held."""
+        for _, stored in records:
+            headers = text_headers(stored)
+            if headers["OUTCOME"] != "commit":
+                continue
+            offsets = {int(text) for text in (stored.value or b"").decode().split(",")}
+            in_turn = "TXB_ENDS" in headers
+            self._require(
+                offsets <= decided.keys() if in_turn else offsets.isdisjoint(decided),
+                "P14",
+                f"OP names {sorted(offsets)} as {'decided here' if in_turn else 'held'}, and END decided {[*decided]}",
+            )
+            if in_turn:
+                told = headers["TXB_ENDS"]
+                self._require(told == applied, "P14", f"OP says that END {told} was applied, and {applied} was")
+            else:
+                self._world.count("held deliveries named apart in OP")
+
     def _applied(self, model: PartitionModel) -> int:
         checkpoint = self._checkpoint[self.models.index(model)]
         return checkpoint["end"] if checkpoint else 0
@@ -398,7 +441,9 @@ class Checker:
                 f"OP names {sorted(named[outcome])} as {outcome}, the same Kafka transaction did {sorted(expected)}",
             )
 
-    def _offset_records(self, number: int, records: list[tuple[Place, Stored]], witness: Witness) -> None:
+    def _offset_records(
+        self, number: int, records: list[tuple[Place, Stored]], witness: Witness, decided: Container[int]
+    ) -> None:
         """Parked entries and tombstones."""
         model, parked = self.models[number], self._parked[number]
         for _, stored in records:
@@ -417,6 +462,7 @@ class Checker:
                 continue
             data = parked[offset] = json.loads(stored.value)
             self._parked_at[number][offset] = stored.appended
+            self._due_later(name, half, data, is_new=offset in decided)
             self._require(data["state"] == half.state, "P10", f"{name} is parked as {data['state']}, is {half.state}")
             if half.state == "discarded":
                 half.due = data["next"]
@@ -431,6 +477,23 @@ class Checker:
                 half.resumed_by = None
             same = (data["id"], data["group"]) == (half.headers["UNIQ_KEY"], half.headers["PGROUP"])
             self._require(same and data["checks"] == half.checks, "P10", f"the parked entry of {name} is wrong: {data}")
+
+    def _due_later(self, name: str, half: Half, data: dict[str, Any], *, is_new: bool) -> None:
+        """What is parked of a message that names a time of delivery."""
+        good = data.get("deliver") == half.deliver_at
+        self._require(good, "P13", f"the parked entry of {name} names another time than {half.deliver_at}: {data}")
+        if data["state"] == "scheduled" and half.state == "held" and is_new:
+            half.state = "scheduled"
+            good = half.deliver_at is not None and data["next"] == half.deliver_at
+            self._require(good, "P13", f"{name} is scheduled for {data['next']}, not for {half.deliver_at}")
+            self._world.count("transition pending commit_early")
+        elif data["state"] == "held" and half.state == "scheduled":
+            half.state = "held"
+            assert half.deliver_at is not None
+            early = half.deliver_at - self._world.now
+            self._require(early <= 0, "P13", f"{name} was tried {early} ms early")
+            self._require(self._may_be_held(half), "P13", f"{name} is held when it is due, and its topic takes all")
+            self._world.count("transition scheduled due_undeliverable")
 
     def _check_watermark(self, number: int, before: dict[str, Any] | None, new: dict[str, Any]) -> None:
         model, parked = self.models[number], self._parked[number]
@@ -477,6 +540,8 @@ class Checker:
                 elif half.state == "held":
                     if not self._is_undeliverable(half, undeliverable):
                         waiting.append(f"P2: {name} was committed at END {half.decided} and is not delivered")
+                elif half.state == "scheduled":
+                    waiting.append(f"P13: {name} was to be delivered at {half.deliver_at} and is not")
                 elif half.state == "pending" and half.headers["PGROUP"] not in dead_groups:
                     if self._times.max_age > _SHORT and self._is_uncheckable(half):
                         continue
@@ -550,6 +615,10 @@ def _is_copy(half: Half, number: int, topic: str, place: Place, stored: Stored) 
         and message.partition in {-1, place[1]}
         and message.timestamp in {-1, stored.timestamp}
     )
+
+
+def _text(position: tuple[int, int]) -> str:
+    return f"{position[0]}:{position[1]}"
 
 
 def _position(checkpoint: dict[str, Any] | None) -> tuple[int, int]:

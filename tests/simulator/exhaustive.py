@@ -58,7 +58,7 @@ class _Scope:
         for topic in (self.names.half, self.names.end, self.names.op, self.names.offset, self.names.discard, _REAL):
             cluster.create_topic(topic, 1)
         self.policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR)
-        times = Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR)
+        times = Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR)
         self.checker = Checker(world, self.names, 1, times)
         self.decisions = decisions
         #: Steps taken, and the half offset once it is known.

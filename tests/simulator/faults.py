@@ -50,6 +50,8 @@ CHANCES = {
 RARE = {
     "leader cut off": 1.0,
     "broker not answering": 0.1,
+    "OFFSET lost its tail": 1.0,
+    "OP lost its tail": 1.0,
 }
 _RARE_SHARE = 0.1
 

@@ -105,7 +105,7 @@ class SimulatedConsumer:
             self._actor.wait(int(timeout * 1000))
             raise kafka_exception(KafkaError._TIMED_OUT, "no answer to a request for offsets")
         end = self._end_of((place.topic, place.partition))
-        if self._world.strikes("offsets answered late"):
+        if not self._world.has_lost_tail(place.partition) and self._world.strikes("offsets answered late"):
             # The leader stood still, lost its leadership before it was asked, and goes on: it answers as of then.
             end = max(0, end - self._world.random.randint(0, 3))
             self._actor.wait(self._world.random.randint(2_500, int(timeout * 1000)))

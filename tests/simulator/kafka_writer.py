@@ -307,9 +307,12 @@ class SimulatedProducer:
         self._world.trace(f"the link carries {count} of {len(records)} records for {place} in time")
         queue = self._queues[place]
         if count:
-            self._cluster.produce(place, self._name, self._epoch, self._sequences.get(place, 0), records[:count])
-            stored = SimulatedMessage(*place, 0)
-            self._reports.extend(partial(report, None, stored) for _, report in queue[:count])
+            sequence = self._sequences.get(place, 0)
+            first = self._cluster.produce(place, self._name, self._epoch, sequence, records[:count])
+            for number, (_, report) in enumerate(queue[:count]):
+                # Negative when the broker did not take them: then the producer is not told where.
+                stored = SimulatedMessage(*place, first + number if first >= 0 else -1)
+                self._reports.append(partial(report, None, stored))
             del queue[:count]
         else:
             # From the worker's place it looks as if the topic took nothing.

@@ -30,6 +30,8 @@ class Load:
     payload_memory: int = 300
     #: Steps before the first worker comes up.
     outage: int = 0
+    #: How many of the messages name a time of delivery (a part of one).
+    delayed: float = 0.0
 
     def padding(self) -> bytes:
         """Makes a message larger."""
@@ -37,7 +39,14 @@ class Load:
 
 
 def choose_load(seed: int) -> Load:
-    """A light one or a heavy one."""
+    """A light one or a heavy one, with messages that are to be delivered later or without."""
+    load, side = _choose_load(seed), random.Random(f"delays {seed}")
+    if side.random() < 0.5:
+        load.delayed = 0.05 if load.is_plain else side.choice((0.2, 0.8))
+    return load
+
+
+def _choose_load(seed: int) -> Load:
     chance = random.Random(f"load {seed}")
     side = random.Random(f"fresh {seed}")
     is_plain = side.random() < 0.4

@@ -34,6 +34,8 @@ class Half:
     #: When the command was stored that has resumed it in the Kafka transaction at hand (ms).
     resumed_by: int | None = None
     is_set_aside: bool = False
+    #: Not to be seen before (ms).
+    deliver_at: int | None = None
     #: OP offsets that named it finished.
     op: int | None = None
     #: What is to be delivered, in this order.
@@ -67,6 +69,7 @@ class Times:
     max_checks: int
     max_age: int
     discard_retention: int
+    max_delay: int
 
 
 def text_headers(stored: Stored) -> dict[str, str]:
@@ -74,6 +77,7 @@ def text_headers(stored: Stored) -> dict[str, str]:
 
 
 _OURS = {"TXB_V", "TRAN_MSG", "REAL_TOPIC", "REAL_QID", "PGROUP", "UNIQ_KEY", "CHECK_IMMUNITY_TIME_IN_SECONDS"}
+_OURS |= {"TXB_DELIVER_AT"}
 
 
 def _messages(stored: Stored, headers: dict[str, str]) -> list[frames.Framed] | None:
@@ -131,7 +135,10 @@ class PartitionModel:
             headers = text_headers(stored)
             is_copy = self.first_of(offset) != offset
             messages = _messages(stored, headers)
-            malformed = is_copy or "UNIQ_KEY" not in headers or messages is None
+            time = headers.get("TXB_DELIVER_AT")
+            # A client's clock may differ by a minute.
+            is_too_late = time is not None and int(time) > stored.appended + self.times.max_delay + 60_000
+            malformed = is_copy or "UNIQ_KEY" not in headers or messages is None or is_too_late
             if messages is None:
                 self.count("several messages cut off")
             found = self.halves[offset] = Half(stored, headers, malformed, is_copy, since=stored.appended)
@@ -139,6 +146,7 @@ class PartitionModel:
             immunity = headers.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
             wait = int(immunity) * 1000 if immunity.isdigit() else self.times.timeout
             found.due = stored.appended + wait
+            found.deliver_at = None if time is None else int(time)
         return found
 
     def entries(self, end: int) -> list[Entry] | None:
@@ -190,7 +198,7 @@ class PartitionModel:
                 self.count("transition pending rollback")
                 half.state = "rolled_back"
             else:
-                # Decided; whether it is delivered at once or held is seen in the same Kafka transaction.
+                # Decided; whether it is delivered at once, scheduled or held is seen in the same Kafka transaction.
                 half.state = "held"
             return half
         self.count(f"transition {half.state} {entry.event}")
@@ -198,7 +206,7 @@ class PartitionModel:
             half.state, half.checks, half.due, half.since = "pending", 0, 0, now
             half.resumed_by = entry.stored.appended
             return half
-        if half.state == "held" and entry.event == "abandon":
+        if half.state in {"held", "scheduled"} and entry.event == "abandon":
             half.state = "abandoned"
             return half
         return None

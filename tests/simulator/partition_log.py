@@ -39,6 +39,18 @@ class ProducerState:
     batches: list[tuple[int, int]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class LostTail:
+    """What a log has lost."""
+
+    #: The log as it was.
+    whole: list[Stored]
+    #: Offsets of committed records that it holds no more.
+    missing: list[int]
+    #: Whether a take-over has said so.
+    was_refused: bool = False
+
+
 class PartitionLog:
     """The log of one partition; one replica, so that what is appended is below the high watermark at once."""
 

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import structlog
 
-from tests.simulator.applications import FLAKY_TOPIC, MISSING_TOPIC, REAL_TOPICS, Application
+from tests.simulator.applications import FLAKY_TOPIC, MAX_DELAY, MISSING_TOPIC, REAL_TOPICS, Application
 from tests.simulator.checker import Checker, Violation
 from tests.simulator.cluster import TOO_SMALL, WANTS_KEYS, Cluster
 from tests.simulator.faults import choose_faults
 from tests.simulator.load import choose_load
+from tests.simulator.lost_tails import LostTails
 from tests.simulator.model import Times
 from tests.simulator.process import Process
 from tests.simulator.transactional_sender import TransactionalSender
@@ -71,6 +72,7 @@ class Simulation:
             park_after_records=chance.choice((2, 5, 100_000)) if not load.is_plain else chance.choice((20, 100_000, 9)),
             park_after=max(chance.choice((500, 30_000)), 20_000 * load.is_plain),
             discard_retention=chance.choice((4_000, 3_600_000)),
+            timer_max_delay=MAX_DELAY,
         )
         self._check_rate = chance.choice((2, 1_000, 1_000))
         self._create_topics()
@@ -89,8 +91,10 @@ class Simulation:
             self.policy.transaction_check_max,
             self.policy.transaction_max_age,
             self.policy.discard_retention,
+            MAX_DELAY,
         )
         self.checker = Checker(world, self.names, self.partitions, times)
+        self.lost_tails = LostTails(world, self.names)
         self.processes: list[Process] = []
         self._started = 0
         #: By partition: the owner that the group names, and the END events that it is still to be told.
@@ -148,7 +152,10 @@ class Simulation:
     def _on_log(self, _logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
         """What the worker logs is part of the trace."""
         name = event["event"]
-        self.world.count(f"log {name}")
+        if name == "refused" and self.lost_tails.refused(event["partition"]):
+            self.world.count("lost tail refused")
+        else:
+            self.world.count(f"log {name}")
         if name == "end_refused":
             self.world.count(f"refusal {event['reason']}")
         if name == "unexpected_error":
@@ -227,6 +234,8 @@ class Simulation:
             options.append((24, lambda: world.cluster.write_marker(*chance.choice(markers))))
         if any(self.events):
             options.append((12, self._offer))
+        if any(lost.was_refused for lost in world.lost_tails.values()):
+            options.append((8, self._restore))
         options.append((8, lambda: self._pass_time(chance.choice((50, 50, 200, 200, 800, 800, 3_000, 70_000)))))
         for weight, name, act in self._mishaps():
             if name in world.faults:
@@ -343,6 +352,8 @@ class Simulation:
             (1, "application death", self._mishap_death),
             (2, "former leader", self._mishap_former_leader),
             (1, "leader cut off", self._mishap_leader_cut_off),
+            (1, "OFFSET lost its tail", partial(self._mishap_lost_tail, "OFFSET")),
+            (1, "OP lost its tail", partial(self._mishap_lost_tail, "OP")),
         ]
 
     def _living(self) -> list[Process]:
@@ -448,12 +459,35 @@ class Simulation:
 
     def _has_former_leader(self, place: tuple[str, int], milliseconds: int, lacks: int = 0) -> None:
         """For so long readers ask a broker that lacks the last records, and all that come."""
+        if self.world.has_lost_tail(place[1]):
+            return
         end = max(0, self.world.cluster.logs[place].high_watermark - lacks)
         until = self.world.now + milliseconds
         self.world.former_leaders[place] = (end, until)
         self.world.former_ends.append((place, end, until))
         self.world.count("fault former leader")
         self.world.trace(f"the former leader of {place[0]} answers with end {end}")
+
+    def _mishap_lost_tail(self, short: str) -> None:
+        """A replica that was not in sync leads. Owners go on, or go down with the machine."""
+        side = self.world.side(f"a lost tail at {self.world.now}")
+        partition = side.randrange(self.partitions)
+        if self.world.has_lost_tail(partition):
+            return
+        lose = self.lost_tails.lose_offset if short == "OFFSET" else self.lost_tails.lose_op
+        if lose(partition):
+            self.world.count(f"fault {short} lost its tail")
+            if side.random() < 0.5:
+                self._restart_owners(partition)
+
+    def _restart_owners(self, partition: int) -> None:
+        for process in self._living():
+            if process.partition == partition:
+                self.crash(process)
+        self.start_owner(partition)
+
+    def _restore(self) -> None:
+        self.lost_tails.restore()
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -465,6 +499,10 @@ class Simulation:
         world.cluster.hidden.clear()
         world.former_leaders.clear()
         self.stranger.end(commit=False)
+        for place, lost in world.lost_tails.items():
+            if not lost.was_refused:
+                # Who has nothing to write notices nothing.
+                self._restart_owners(place[1])
         for process in self._living():
             # Somebody sets it right, but for a few seconds.
             process.skew = max(min(process.skew, 0), -5_000)
@@ -486,13 +524,15 @@ class Simulation:
     def _come_to_rest(self) -> None:
         """Run everybody until nothing is left to do. Raises Violation when that takes too long."""
         world = self.world
-        since, deadline = world.now, world.now + _REST_WITHIN
-        waiting: list[str] = []
+        stopped, waiting = world.now, list[str]()
         for turn in range(_REST_TURNS):
             self._rest_turn(turn)
             self.look()
+            # Until a person has restored a log nothing can be served.
+            since = max(stopped, self.lost_tails.served_from)
+            deadline = since + _REST_WITHIN
             if turn % 4 == 0 and not world.late_requests and not any(one.outgoing for one in self.applications):
-                waiting = self.checker.unfinished({MISSING_TOPIC}, self._dead_groups)
+                waiting = self.lost_tails.unnoticed() or self.checker.unfinished({MISSING_TOPIC}, self._dead_groups)
                 self.checker.require_checks(since, world.now, self._dead_groups)
                 if not waiting and not world.cluster.markers_due():
                     break
@@ -524,6 +564,8 @@ class Simulation:
                     ran = True
         while world.late_requests:
             self._late_request()
+        if self.lost_tails.restore():
+            ran = True
         if not ran:
             # Nobody can do anything now: long waits pass at once, short ones as on a busy machine.
             self._pass_time(60_000)

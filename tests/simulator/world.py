@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from tests.simulator.cluster import Cluster
+from tests.simulator.partition_log import LostTail
 
 #: Some time in 2025, so that times look like times (ms).
 _START = 1_750_000_000_000
@@ -46,6 +47,8 @@ class World:
         self.former_leaders: dict[tuple[str, int], tuple[int, int]] = {}
         #: All that there were: partition, end, until when.
         self.former_ends: list[tuple[tuple[str, int], int, int]] = []
+        #: Logs that have lost their tail, and were not restored yet.
+        self.lost_tails: dict[tuple[str, int], LostTail] = {}
         self.cluster = Cluster(lambda: self.now, self.trace)
         #: Requests that are on their way and may arrive whenever they like: what they are, and their effect.
         self.late_requests: list[tuple[str, Callable[[], None]]] = []
@@ -91,6 +94,10 @@ class World:
     def has_former_leader(self, place: tuple[str, int]) -> bool:
         """Whether readers still ask a broker that leads this partition no more."""
         return self.now < self.former_leaders.get(place, (0, 0))[1]
+
+    def has_lost_tail(self, partition: int) -> bool:
+        """Whether OFFSET or OP of this partition lacks records. What tells of it then is not hidden as well."""
+        return any(place[1] == partition for place in self.lost_tails)
 
     def seen_end(self, place: tuple[str, int], end: int) -> int:
         """The log end as whoever is asked now knows it."""

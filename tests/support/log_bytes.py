@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -24,16 +25,36 @@ def log_bytes(kafka: EmbeddedKafka, topics: Iterable[str]) -> Counter[str]:
 
 def batches(kafka: EmbeddedKafka, topic: str) -> int:
     """Record batches in a topic, transaction markers included: that is, how many produce requests came for it."""
-    return sum(len(_batch_offsets(segment)) for segment in Path(kafka.data_dir).rglob(f"{topic}-[0-9]*/*.log"))
+    return len(_batches(kafka, topic))
 
 
-def _batch_offsets(segment: Path) -> list[int]:
-    # Each batch begins with its first offset and the length of what follows these twelve bytes (Kafka's record format).
-    data, at, offsets = segment.read_bytes(), 0, []
-    while at + 12 <= len(data):
-        offsets.append(int.from_bytes(data[at : at + 8], "big"))
-        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-    return offsets
+def markers(kafka: EmbeddedKafka, topic: str) -> int:
+    """Transaction markers in a topic, those of all copies."""
+    return sum(one.is_marker for one in _batches(kafka, topic))
+
+
+def appended(kafka: EmbeddedKafka, topic: str) -> int:
+    """Records in a topic, those of all copies, markers included."""
+    return sum(one.records for one in _batches(kafka, topic))
+
+
+class _Batch(NamedTuple):
+    is_marker: bool
+    records: int
+
+
+def _batches(kafka: EmbeddedKafka, topic: str) -> list[_Batch]:
+    # By Kafka's record format: each batch begins with its first offset and the length of what follows these twelve
+    # bytes. Its attributes stand at byte 21, of which one bit says that it holds a marker, how many records at byte 57.
+    found = []
+    for segment in Path(kafka.data_dir).rglob(f"{topic}-[0-9]*/*.log"):
+        data, at = segment.read_bytes(), 0
+        while at + 61 <= len(data):
+            attributes = int.from_bytes(data[at + 21 : at + 23], "big")
+            count = int.from_bytes(data[at + 57 : at + 61], "big")
+            found.append(_Batch(bool(attributes & 0x20), count))
+            at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    return found
 
 
 def records(servers: str, topic: str) -> int:

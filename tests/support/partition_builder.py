@@ -30,6 +30,7 @@ def half(
     topic: str = "orders.placed",
     immunity: str | None = None,
     size: int = 100,
+    deliver_at: int | None = None,
 ) -> HalfMessage:
     return HalfMessage(
         offset=offset,
@@ -41,6 +42,7 @@ def half(
         value=b"x" * size,
         headers=(),
         immunity=immunity,
+        deliver_at=deliver_at,
     )
 
 
@@ -85,14 +87,14 @@ class Partition:
         parks: int = EVERYTHING,
     ) -> Draft:
         draft = Draft(self.queue, now)
-        batch = Batch(self.queue, Limits(self.max_entries, self.max_bytes))
+        batch = Batch(self.queue, Limits(self.max_entries, self.max_bytes), due=now)
         for record in records:
             part = batch.take(record)
             if part.stop > part.start:
                 draft.apply_end(part, self.obstacle)
             if part.stop < len(record.entries):
                 break
-        due_work.retry_held(draft, self.obstacle, retries, self.max_bytes)
+        due_work.deliver_due(draft, self.obstacle, self.obstacle, retries, self.max_bytes)
         due_work.discard(draft, now, discards)
         due_work.send_checks(
             draft, now, lambda group: group not in self.dead, checks, lambda one: self.unasked.get(one.group)

@@ -103,6 +103,11 @@ class Client:
         self._process.end(60)
         self._folder.cleanup()
 
+    def sent(self) -> list[tuple[str, str]]:
+        """Id and text of each message whose local transaction has run."""
+        (told,) = self.ask("sent")
+        return [(one.partition("|")[0], one.partition("|")[2]) for one in told.split(";")] if told else []
+
     def _rows(self, names: Sequence[str]) -> list[dict[str, str]]:
         (told,) = self.ask("checks")
         return [dict(zip(names, one.split("|"), strict=True)) for one in told.split(";")] if told else []
@@ -114,7 +119,8 @@ class JavaClient(Client):
     def __init__(
         self, version: str, doors: Sequence[Door], group: str, *options: str, keys: Sequence[str] = ()
     ) -> None:
-        flags = ["-Xmx128m", *options, "-cp", client_class_path(version)]
+        jars = os.pathsep.join(map(client_class_path, (version, "codecs")))
+        flags = ["-Xmx128m", *options, "-cp", jars]
         names = ";".join(door.address for door in doors)
         super().__init__([find_java().executable, *flags, str(_CLIENT), names, group, *keys])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
+from txbridge.cli.rocketmq import DoorPlace
 from txbridge.cli.terminal import console
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.errors import EnvironmentProblemError
@@ -46,17 +48,25 @@ class Format(enum.Enum):
 def doctor(
     cluster: ClusterOptions,
     app_id: Annotated[str | None, typer.Option(help="The workers' group, if it has a name of its own.")] = None,
-    role: Annotated[Role, typer.Option(help="Whose rights to look at: this user should have them.")] = Role.WORKER,
+    role: Annotated[
+        Role | None,
+        typer.Option(help="Whose rights to look at: this user should have them. Default: worker; with --door, client."),
+    ] = None,
     group: Annotated[
         list[str] | None, typer.Option(help="A producer group whose rights to look at. May be repeated.")
     ] = None,
     real_topic: Annotated[
         list[str] | None, typer.Option(help="A real topic whose rights to look at. May be repeated.")
     ] = None,
+    door: Annotated[
+        bool, typer.Option("--door", help="Examine the front door for RocketMQ clients, too, with its options.")
+    ] = False,
+    *,
+    place: DoorPlace,
     output_format: Annotated[Format, typer.Option("--format", help="For people or for programs.")] = Format.TEXT,
     json_output: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Examine cluster, topics, rights, workers, producers and transactions. Nothing is changed.
+    """Examine cluster, topics, rights, workers, producers, transactions and a front door. Nothing is changed.
 
     Exit code 0: nothing to do; 1: warnings or problems; 2: not everything could be examined.
     """
@@ -68,10 +78,16 @@ def doctor(
     settings = cluster.settings(app_id=app_id)
     subject = Subject(settings.namespace, settings.bootstrap_servers)
     try:
-        report = examine(settings, Questions(role, tuple(group or ()), tuple(real_topic or ())))
+        whose = role or (Role.CLIENT if door else Role.WORKER)
+        report = examine(settings, Questions(whose, tuple(group or ()), tuple(real_topic or ()), door))
     except EnvironmentProblemError as error:
         do = "correct --bootstrap-servers and --kafka, or mend what the text names"
         report = Report(subject, [unknown(Check.CONNECTION, str(error), do)])
+    if door:
+        with needs("rocketmq", "what a front door is made of"):
+            from txbridge_rocketmq.examination import examine_door  # noqa: PLC0415
+
+        report = replace(report, findings=[*report.findings, *examine_door(place.as_given(), real_topic or ())])
     if json_output or output_format is Format.JSON:
         content = {
             **report.subject.as_record(),

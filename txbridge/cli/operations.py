@@ -50,6 +50,7 @@ class State(enum.Enum):
 
     PENDING = "pending"
     HELD = "held"
+    SCHEDULED = "scheduled"
     DISCARDED = "discarded"
     ALL = "all"
 
@@ -59,7 +60,7 @@ class Choice(enum.Enum):
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
-    #: Of a held message: no decision, but the end of the attempts to deliver it.
+    #: Of a held or scheduled message: no decision, but it will not be delivered.
     ABANDON = "abandon"
 
 
@@ -144,7 +145,7 @@ def pending_command(
 def resolve_command(
     *,
     message: Message,
-    decision: Annotated[Choice, typer.Argument(help="What to decide; abandon gives a held message up.")],
+    decision: Annotated[Choice, typer.Argument(help="What to decide; abandon gives a held or scheduled message up.")],
     reason: Annotated[str, typer.Option(help="Why; it is recorded in END. Not needed with --dry-run.")] = "",
     operator: Operator = None,
     id_prefix: IdPrefix = None,
@@ -153,10 +154,11 @@ def resolve_command(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Commit or roll back one transaction by hand; the first decision wins, whoever made it. Or abandon a held one.
+    """Commit or roll back one transaction by hand; the first decision wins, whoever made it. Or abandon one.
 
     Abandon is for a message that is committed and can never be delivered, because its topic is gone for good or its
-    body is. It is not delivered, and what is left of it goes to the discard topic.
+    body is; and for one that is scheduled, to cancel it before its time. It is not delivered, and what is left of it
+    goes to the discard topic.
 
     Exit code 0: done; 1: refused, nothing has changed; 2: could not be carried out; 3: stored, but not done yet: no
     worker has applied it, or its real topic does not take it.

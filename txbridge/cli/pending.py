@@ -30,7 +30,12 @@ _CAUSES = 10
 #: Between two parts of a line, and in front of all lines of a block but the first.
 _GAP, _INDENT = "  ", "    "
 
-_STYLE = {TransactionState.PENDING: "yellow", TransactionState.HELD: "red", TransactionState.DISCARDED: "magenta"}
+_STYLE = {
+    TransactionState.PENDING: "yellow",
+    TransactionState.HELD: "red",
+    TransactionState.SCHEDULED: "cyan",
+    TransactionState.DISCARDED: "magenta",
+}
 
 
 def print_listing(subject: Subject, listing: Listing, *, show_ids: bool) -> None:

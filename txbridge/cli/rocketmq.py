@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,14 +13,14 @@ from txbridge.extras import needs
 from txbridge.subject import about
 
 
-@spread
-def rocketmq(
-    *,
-    cluster: ClusterOptions,
+@dataclass(frozen=True, slots=True)
+class DoorPlace:
+    """Where a door is, and the files that it is given; `txbridge doctor --door` takes the same."""
+
     listen: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", envvar="TXBRIDGE_ROCKETMQ_LISTEN", help="Where RocketMQ clients connect."),
-    ] = "127.0.0.1:9876",
+    ] = "127.0.0.1:9876"
     advertised: Annotated[
         str,
         typer.Option(
@@ -27,7 +28,7 @@ def rocketmq(
             envvar="TXBRIDGE_ROCKETMQ_ADVERTISED",
             help="The addresses of all doors, as clients reach them. Default: that of --listen.",
         ),
-    ] = "",
+    ] = ""
     grpc_listen: Annotated[
         str,
         typer.Option(
@@ -35,7 +36,7 @@ def rocketmq(
             envvar="TXBRIDGE_ROCKETMQ_GRPC_LISTEN",
             help="Where clients of RocketMQ 5 connect that speak gRPC. Default: nowhere.",
         ),
-    ] = "",
+    ] = ""
     grpc_advertised: Annotated[
         str,
         typer.Option(
@@ -43,7 +44,7 @@ def rocketmq(
             envvar="TXBRIDGE_ROCKETMQ_GRPC_ADVERTISED",
             help="The gRPC addresses of all doors, as clients reach them. Default: that of --grpc-listen.",
         ),
-    ] = "",
+    ] = ""
     secret_file: Annotated[
         Path | None,
         typer.Option(
@@ -51,7 +52,7 @@ def rocketmq(
             envvar="TXBRIDGE_ROCKETMQ_SECRET_FILE",
             help="The secret of the deployment, 32 characters or more; or TXBRIDGE_ROCKETMQ_SECRET.",
         ),
-    ] = None,
+    ] = None
     access_keys: Annotated[
         Path | None,
         typer.Option(
@@ -59,13 +60,24 @@ def rocketmq(
             envvar="TXBRIDGE_ROCKETMQ_ACCESS_KEYS",
             help="A TOML file with the AccessKeys that clients must sign with. Default: no key is asked for.",
         ),
-    ] = None,
+    ] = None
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", envvar="TXBRIDGE_ROCKETMQ_TLS_CERTIFICATE", help="PEM, for TLS.")
-    ] = None,
+    ] = None
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", envvar="TXBRIDGE_ROCKETMQ_TLS_KEY", help="PEM, its private key.")
-    ] = None,
+    ] = None
+
+    def as_given(self) -> dict[str, Any]:
+        """By name, as `door_options` takes them."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+@spread
+def rocketmq(
+    *,
+    cluster: ClusterOptions,
+    place: DoorPlace,
     old_port: Annotated[
         bool,
         typer.Option(
@@ -113,14 +125,7 @@ def rocketmq(
 
     settings = cluster.settings()
     options = door_options(
-        listen=listen,
-        advertised=advertised,
-        grpc_listen=grpc_listen,
-        grpc_advertised=grpc_advertised,
-        secret_file=secret_file,
-        access_keys=access_keys,
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
+        **place.as_given(),
         metrics_host=metrics_host,
         metrics_port=metrics_port,
         old_port=old_port,

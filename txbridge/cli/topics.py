@@ -86,6 +86,7 @@ class WantedOptions:
             min_insync_replicas=self.min_insync_replicas,
             max_message_size=self.max_message_size,
             transaction_max_age=settings.transaction_max_age,
+            timer_max_delay=settings.timer_max_delay,
             groups=tuple(self.group or ()),
             real_topics=_real_topics(self.real_topic, settings),
         )

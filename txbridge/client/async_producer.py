@@ -18,12 +18,13 @@ from txbridge.client.flow import process
 from txbridge.client.flow.loop_bridge import HandOver, Resolving
 from txbridge.client.flow.reentrancy import calling, is_called_by
 from txbridge.client.flow.turns import Turns
-from txbridge.client.listener import TransactionListener, check_failed, execution_failed
+from txbridge.client.listener import LocalTransactionState, TransactionListener, check_failed, execution_failed
 from txbridge.client.log import report
-from txbridge.client.message import Message, check_message
+from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
+    DEFAULT_TIMER_MAX_DELAY_S,
     ClientOptions,
     require_positive,
 )
@@ -48,6 +49,14 @@ _FLUSHING_THREADS = 2
 _GATHER_FROM = 32
 
 
+async def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG001
+    """In the place of a local transaction, where there is none."""
+    return LocalTransactionState.COMMIT_MESSAGE
+
+
+_COMMITS = ListenerMethod(_commit, execution_failed)
+
+
 class AsyncTransactionProducer:
     """TransactionProducer on an event loop: the same semantics, with `await`.
 
@@ -65,6 +74,7 @@ class AsyncTransactionProducer:
         check_concurrency: calls of `check_local_transaction` under way at once (RocketMQ's checkThreadPoolMaxSize).
         check_request_hold_max: unanswered checks before no more are read, as in TransactionProducer.
         start_timeout: seconds to wait for Kafka at start, as in TransactionProducer.
+        timer_max_delay: longest delay of a message, in seconds, as in TransactionProducer.
         metrics: as in TransactionProducer.
 
     Raises:
@@ -82,6 +92,7 @@ class AsyncTransactionProducer:
         check_concurrency: int = 1,
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
+        timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
         metrics: ClientMetrics | None = None,
     ) -> None:
         if not isinstance(listener, AsyncTransactionListener | TransactionListener):
@@ -90,7 +101,7 @@ class AsyncTransactionProducer:
             )
         require_positive(check_concurrency=check_concurrency)
         self._options = ClientOptions.checked(
-            group, settings, namespace, start_timeout, check_request_hold_max, metrics
+            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
         self._execute = ListenerMethod(listener.execute_local_transaction, execution_failed)
         self._checks = AsyncChecks(
@@ -143,7 +154,19 @@ class AsyncTransactionProducer:
 
         """
         check_message(message, self._options.names)
-        return await self._send(message, arg)
+        return await self._send(message, self._execute, arg)
+
+    async def send_later(self, message: Message, timeout: float | None = None) -> AsyncTransactionSendResult:  # noqa: ASYNC109  as the blocking one
+        """Send a message that names a time of delivery, without a local transaction, as TransactionProducer.send_later.
+
+        Cancelled before Kafka has acknowledged the half message, it gives the attempt up; later, the message may be
+        delivered.
+        """
+        check_message(message, self._options.names)
+        require_time(message)
+        result = await self._send(message, _COMMITS, None)
+        await result.wait(timeout)
+        return result
 
     async def send_messages_in_transaction(
         self, messages: Iterable[Message], arg: Any = None
@@ -152,9 +175,9 @@ class AsyncTransactionProducer:
 
         As TransactionProducer.send_messages_in_transaction.
         """
-        return await self._send(together(messages, self._options.names), arg)
+        return await self._send(together(messages, self._options.names), self._execute, arg)
 
-    async def _send(self, message: Message, arg: Any) -> AsyncTransactionSendResult:
+    async def _send(self, message: Message, execute: ListenerMethod, arg: Any) -> AsyncTransactionSendResult:
         hand_over, runtime = await self._started()
         sends = runtime.sends
         transaction_id = sends.admit(message)
@@ -168,7 +191,7 @@ class AsyncTransactionProducer:
             given = prepared.extended(message)
             try:
                 with calling(self):
-                    outcome = await self._execute.outcome(given, arg, left_running=left.append)
+                    outcome = await execute.outcome(given, arg, left_running=left.append)
             except BaseException as error:
                 sends.interrupted(prepared, given, error)
                 raise

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Self
 
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError, whole_number
 from txbridge.core.names import Names, is_reserved_header, is_topic
 from txbridge.errors import UsageError
+from txbridge.text import duration
 
 Data = bytes | str | None
 
@@ -21,6 +25,8 @@ KEY_AND_HEADERS_LIMIT = 32 * 1024
 #: Kafka numbers partitions with a signed 32-bit integer, and its times (ms) with one of 64 bits.
 _LARGEST_PARTITION = 2**31 - 1
 _LARGEST_TIMESTAMP = 2**63 - 1
+#: RocketMQ's timerMaxDelaySec, and the worker's (ms).
+DEFAULT_TIMER_MAX_DELAY_MS = 72 * 3_600_000
 
 
 @dataclass(frozen=True, init=False)
@@ -36,6 +42,10 @@ class Message:
         partition: of the real topic, instead of the key's.
         check_immunity_time: seconds before the first check, instead of the worker's `transaction_timeout`
             (RocketMQ's CHECK_IMMUNITY_TIME_IN_SECONDS).
+        deliver_at: when a committed message becomes visible, at the earliest, by the brokers' clock: a datetime with a
+            time zone, or ms since 1970-01-01 UTC. A time that has passed is none.
+        delay: the same, counted from now by the clock of this machine: a timedelta, or seconds. Not with `deliver_at`,
+            which it becomes.
 
     Raises:
         UsageError: an argument has the wrong type, or text that UTF-8 can not express. What it may hold is checked
@@ -50,6 +60,8 @@ class Message:
     timestamp: int | None
     partition: int | None
     check_immunity_time: int | None
+    #: ms.
+    deliver_at: int | None
 
     def __init__(
         self,
@@ -60,6 +72,8 @@ class Message:
         timestamp: int | None = None,
         partition: int | None = None,
         check_immunity_time: int | None = None,
+        deliver_at: datetime | int | None = None,
+        delay: timedelta | float | None = None,
     ) -> None:
         if not isinstance(topic, str):
             raise UsageError(f"topic must be text, not {type(topic).__name__}")
@@ -72,6 +86,7 @@ class Message:
             timestamp=_number(timestamp, "timestamp"),
             partition=_number(partition, "partition"),
             check_immunity_time=_number(check_immunity_time, "check_immunity_time"),
+            deliver_at=_time_of_delivery(deliver_at, delay),
         )
 
     @property
@@ -121,7 +136,9 @@ class MessageExt(Message):
     def prepared(cls, message: Message, transaction_id: str, partition: int, offset: int, born: int) -> Self:
         """The message whose half message was just acknowledged."""
         return cls._made(
-            message.__dict__ if type(message) is Message else _first_of(message.messages, message.check_immunity_time),
+            message.__dict__
+            if type(message) is Message
+            else _first_of(message.messages, message.check_immunity_time, message.deliver_at),
             transaction_id=transaction_id,
             half_partition=partition,
             half_offset=offset,
@@ -142,12 +159,13 @@ class MessageExt(Message):
                 "timestamp": half.user_timestamp,
                 "partition": half.real_partition,
                 "check_immunity_time": immunity,
+                "deliver_at": half.deliver_at,
             }
         else:
             several = tuple(
                 Message(one.topic, one.value, one.key, one.headers, one.timestamp, one.partition) for one in half.framed
             )
-            fields = _first_of(several, immunity)
+            fields = _first_of(several, immunity, half.deliver_at)
         return cls._made(
             fields,
             transaction_id=half.transaction_id,
@@ -165,8 +183,13 @@ class MessageExt(Message):
         return made
 
 
-def _first_of(several: tuple[Message, ...], immunity: int | None) -> Mapping[str, object]:
-    return {**several[0].__dict__, "check_immunity_time": immunity, "_several": several}
+def _first_of(several: tuple[Message, ...], immunity: int | None, deliver_at: int | None) -> Mapping[str, object]:
+    return {
+        **several[0].__dict__,
+        "check_immunity_time": immunity,
+        "deliver_at": deliver_at,
+        "_several": several,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +200,8 @@ class Limits:
     value: int
     #: Seconds.
     immunity: int
+    #: ms from now until a message is delivered.
+    delay: int = DEFAULT_TIMER_MAX_DELAY_MS
 
 
 def check_message(message: Message, names: Names) -> None:
@@ -204,6 +229,13 @@ def check_message(message: Message, names: Names) -> None:
     _within(message.partition, 0, _LARGEST_PARTITION, "partition")
     # librdkafka takes 0 for "now", so it would not arrive.
     _within(message.timestamp, 1, _LARGEST_TIMESTAMP, "timestamp", " (ms)")
+    _within(message.deliver_at, 0, _LARGEST_TIMESTAMP, "deliver_at", " (ms)")
+
+
+def require_time(message: Message) -> None:
+    """UsageError for a message that is to be sent later and does not say when."""
+    if message.deliver_at is None:
+        raise UsageError("the message names no time: give it deliver_at or delay, or send it with Kafka's own producer")
 
 
 def check_limits(message: Message, limits: Limits) -> None:
@@ -216,6 +248,19 @@ def check_limits(message: Message, limits: Limits) -> None:
         )
     # Longer, and the half message would expire before anybody is asked.
     _within(message.check_immunity_time, 0, limits.immunity, "check_immunity_time", " (s; the retention of HALF)")
+    if message.deliver_at is not None:
+        delay = message.deliver_at - now_ms()
+        if delay > limits.delay:
+            raise UsageError(
+                f"the message is to be delivered in {duration(delay)}, and the longest delay is "
+                f"{duration(limits.delay)} (timer_max_delay): name an earlier time, or give the producer and all "
+                f"workers a longer timer_max_delay"
+            )
+
+
+def now_ms() -> int:
+    """By the clock of this machine."""
+    return time.time_ns() // 1_000_000
 
 
 def _immunity(text: str | None) -> int | None:
@@ -224,6 +269,24 @@ def _immunity(text: str | None) -> int | None:
         return None if text is None else whole_number(text, "the immunity")
     except MalformedRecordError:
         return None
+
+
+def _time_of_delivery(deliver_at: object, delay: object) -> int | None:
+    if delay is None:
+        if not isinstance(deliver_at, datetime):
+            return _number(deliver_at, "deliver_at")
+        if deliver_at.tzinfo is None:
+            raise UsageError("deliver_at has no time zone: give one, as in datetime.now(UTC) + timedelta(hours=1)")
+        # Up: never earlier than it says.
+        return math.ceil(deliver_at.timestamp() * 1000)
+    if deliver_at is not None:
+        raise UsageError("deliver_at and delay say the same: give one of them")
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise UsageError(f"delay must be a timedelta or seconds, not {type(delay).__name__}")
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"delay must be a time from now on, 0 or more, not {delay}")
+    return now_ms() + math.ceil(seconds * 1000)
 
 
 def _within(number: int | None, smallest: int, largest: int, name: str, unit: str = "") -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from txbridge.client.message import DEFAULT_TIMER_MAX_DELAY_MS
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 DEFAULT_START_TIMEOUT_S = 30.0
 #: RocketMQ's checkRequestHoldMax.
 DEFAULT_CHECK_REQUEST_HOLD_MAX = 2000
+DEFAULT_TIMER_MAX_DELAY_S = DEFAULT_TIMER_MAX_DELAY_MS / 1000
+#: Thirty years: what is longer was meant to be something else.
+_LONGEST_DELAY_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class ClientOptions:
     start_timeout: float
     check_request_hold_max: int
     metrics: ClientMetrics | None = None
+    #: Seconds.
+    timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S
 
     @classmethod
     def checked(
@@ -40,12 +46,16 @@ class ClientOptions:
         start_timeout: float,
         check_request_hold_max: int,
         metrics: ClientMetrics | None = None,
+        timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
     ) -> Self:
         """UsageError if they can not work."""
         _require_group(group, namespace)
         require_positive(check_request_hold_max=check_request_hold_max)
+        if not 0 < timer_max_delay < _LONGEST_DELAY_S:
+            raise UsageError(f"timer_max_delay must be seconds, more than 0, not {timer_max_delay}")
         kafka_config.user_config(settings)
-        return cls(group, Names(namespace), dict(settings), start_timeout, check_request_hold_max, metrics)
+        names = Names(namespace)
+        return cls(group, names, dict(settings), start_timeout, check_request_hold_max, metrics, timer_max_delay)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -12,11 +12,12 @@ from txbridge.client.checks.thread_pool import CheckPool
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.flow.reentrancy import calling, is_called_by
-from txbridge.client.listener import TransactionListener
-from txbridge.client.message import Message, check_message
+from txbridge.client.listener import LocalTransactionState, TransactionListener
+from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
     DEFAULT_START_TIMEOUT_S,
+    DEFAULT_TIMER_MAX_DELAY_S,
     ClientOptions,
     require_positive,
 )
@@ -27,6 +28,19 @@ from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.metrics import ClientMetrics
+
+
+class _Commits(TransactionListener):
+    """Of a message without a local transaction."""
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG002
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: MessageExt) -> None:
+        """Never called: checks are for the application's listener."""
+
+
+_COMMITS = _Commits()
 
 
 class TransactionProducer:
@@ -49,6 +63,8 @@ class TransactionProducer:
         check_request_hold_max: unanswered checks before no more are read (RocketMQ's checkRequestHoldMax; there
             further ones are dropped, here they stay in Kafka).
         start_timeout: seconds to wait for Kafka at start.
+        timer_max_delay: longest delay of a message, in seconds; that of the workers, which discard what is to be
+            delivered later.
         metrics: counts what this producer does; one object may serve several producers.
 
     Raises:
@@ -69,6 +85,7 @@ class TransactionProducer:
         check_thread_pool_max_size: int = 1,
         check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
         start_timeout: float = DEFAULT_START_TIMEOUT_S,
+        timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
         metrics: ClientMetrics | None = None,
     ) -> None:
         if not isinstance(listener, TransactionListener):
@@ -82,7 +99,7 @@ class TransactionProducer:
         )
         self._listener = listener
         self._options = ClientOptions.checked(
-            group, settings, namespace, start_timeout, check_request_hold_max, metrics
+            group, settings, namespace, start_timeout, check_request_hold_max, metrics, timer_max_delay
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = CheckPool(listener, check_executor, check_thread_pool_max_size)
@@ -122,7 +139,24 @@ class TransactionProducer:
 
         """
         check_message(message, self._options.names)
-        return self._send(message, arg)
+        return self._send(message, self._listener, arg)
+
+    def send_later(self, message: Message, timeout: float | None = None) -> TransactionSendResult:
+        """Send a message that names a time of delivery, without a local transaction: prepared and committed at once.
+
+        Returns when Kafka has acknowledged both; from then on the message is delivered once when its time has come.
+        `timeout` in seconds bounds the wait for the second. Should the process die in between, the worker asks
+        `check_local_transaction` as for any message: it answers rollback for what it does not know, or commit.
+
+        Raises what `send_message_in_transaction` does, UsageError for a message without a time of delivery, and
+        EndTransactionError or TimeoutError when the commit was not acknowledged: then it is not known what becomes of
+        the message.
+        """
+        check_message(message, self._options.names)
+        require_time(message)
+        result = self._send(message, _COMMITS, None)
+        result.wait(timeout)
+        return result
 
     def send_messages_in_transaction(self, messages: Iterable[Message], arg: Any = None) -> TransactionSendResult:
         """Do as `send_message_in_transaction` with several messages: readers see all of them, in this order, or none.
@@ -133,9 +167,9 @@ class TransactionProducer:
 
         Raises as `send_message_in_transaction` does.
         """
-        return self._send(together(messages, self._options.names), arg)
+        return self._send(together(messages, self._options.names), self._listener, arg)
 
-    def _send(self, message: Message, arg: Any) -> TransactionSendResult:
+    def _send(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
         sends = (self._life.runtime or self._life.started()).sends
         transaction_id = sends.admit(message)
         # Its own `with` ends with the attempt, whatever a signal interrupts: close() does not wait for ever.
@@ -144,7 +178,7 @@ class TransactionProducer:
             with running:
                 sends.begin(transaction_id, running)
                 prepared = sends.prepare(message, transaction_id)
-                return sends.decide(self._listener, message, prepared, arg)
+                return sends.decide(listener, message, prepared, arg)
         finally:
             sends.finish(transaction_id)
 

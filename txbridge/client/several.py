@@ -15,7 +15,13 @@ class Several(Message):
 
     _messages: tuple[Message, ...]
 
-    def __init__(self, messages: tuple[Message, ...], check_immunity_time: int | None, headers: Headers = ()) -> None:
+    def __init__(
+        self,
+        messages: tuple[Message, ...],
+        check_immunity_time: int | None,
+        deliver_at: int | None = None,
+        headers: Headers = (),
+    ) -> None:
         first = messages[0]
         super().__init__(
             first.topic,
@@ -23,6 +29,7 @@ class Several(Message):
             first.key,
             headers,
             check_immunity_time=check_immunity_time,
+            deliver_at=deliver_at,
         )
         self.__dict__["_messages"] = messages
 
@@ -37,7 +44,7 @@ class Several(Message):
         messages = tuple(
             one if any(name == unless for name, _ in one.headers) else with_headers(one, more) for one in self.messages
         )
-        return Several(messages, self.check_immunity_time, more)
+        return Several(messages, self.check_immunity_time, self.deliver_at, more)
 
 
 def with_headers(message: Message, headers: Iterable[tuple[str, Data]]) -> Message:
@@ -50,6 +57,7 @@ def with_headers(message: Message, headers: Iterable[tuple[str, Data]]) -> Messa
         message.timestamp,
         message.partition,
         message.check_immunity_time,
+        message.deliver_at,
     )
 
 
@@ -71,4 +79,10 @@ def together(messages: Iterable[Message], names: Names) -> Several:
             "the messages of a transaction are checked together: give check_immunity_time to one of them, or the same "
             "to all"
         )
-    return Several(all_of_them, immunity.pop() if immunity else None)
+    times = {message.deliver_at for message in all_of_them} - {None}
+    if len(times) > 1:
+        raise UsageError(
+            "the messages of a transaction are delivered together: give delay to one of them only (it counts from when "
+            "a Message is made), or the same deliver_at to all"
+        )
+    return Several(all_of_them, immunity.pop() if immunity else None, times.pop() if times else None)

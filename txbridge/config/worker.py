@@ -97,6 +97,10 @@ class WorkerSettings(BaseSettings):
     transaction_check_rate: Annotated[_Count, Field(ge=1)] = 1_000
     """Most checks sent per second and partition, so that the backlog of an outage does not flood the producers."""
 
+    timer_max_delay: Annotated[_Milliseconds, Field(ge=1)] = 72 * _HOUR_MS
+    """Longest delay of a message that names a time of delivery, from its birth (RocketMQ's timerMaxDelaySec). One that
+    names a later time is discarded as malformed. Those that wait already are not touched by a smaller value."""
+
     payload_memory: Annotated[_Bytes, Field(ge=_MIB)] = 256 * _MIB
     """Memory for the contents of pending half messages, per worker. Those that do not fit are read again on commit."""
 
@@ -181,6 +185,11 @@ class WorkerSettings(BaseSettings):
         return {**native, kafka_config.BOOTSTRAP_SERVERS: self.bootstrap_servers}
 
     @property
+    def longest_wait(self) -> int:
+        """So long after its birth the body of a half message may be needed (ms)."""
+        return max(self.transaction_max_age, self.timer_max_delay)
+
+    @property
     def check_policy(self) -> CheckPolicy:
         """When messages are checked, discarded and parked."""
         return CheckPolicy(
@@ -188,6 +197,7 @@ class WorkerSettings(BaseSettings):
             transaction_check_interval=self.transaction_check_interval,
             transaction_check_max=self.transaction_check_max,
             transaction_max_age=self.transaction_max_age,
+            timer_max_delay=self.timer_max_delay,
             park_after=self.park_after,
             park_after_records=self.park_after_records,
             park_after_bytes=self.park_after_bytes,

@@ -12,7 +12,6 @@ from txbridge.core.end_record import Decision, EndRecord, Source
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits
 
 #: Whether one more message of its topic has room, or None when it can not be delivered now and needs none.
@@ -37,10 +36,12 @@ class Batch:
     The entry of a transaction that has several messages counts as so many.
 
     What is counted here is what would be delivered if every topic took it. HALF was read up to all that is named.
+    `due`: the time (ms) by which the draft will tell whether a commit is early.
     """
 
-    def __init__(self, queue: HalfQueue, limits: Limits, room: Room | None = None) -> None:
+    def __init__(self, queue: HalfQueue, limits: Limits, room: Room | None = None, *, due: int) -> None:
         self._queue = queue
+        self._due = due
         self._limits = limits
         self._room = room
         self.entries = 0
@@ -67,7 +68,8 @@ class Batch:
             if command.decision is Decision.COMMIT:
                 entry = find(first_of(command.half_offset))
                 # A discarded one may be resumed by an entry before this.
-                if entry is not None and entry.state is not TransactionState.HELD:
+                is_early = entry is not None and entry.deliver_at is not None and entry.deliver_at > self._due
+                if entry is not None and not entry.state.is_committed and not is_early:
                     has_room = True if room is None else room(entry)
                     if has_room is not None:
                         # One that is too large by itself goes alone.
@@ -83,7 +85,7 @@ class Batch:
             elif record.source is Source.ABANDON:
                 # What is left of it goes to the discard topic.
                 entry = find(first_of(command.half_offset))
-                if entry is not None and entry.state is TransactionState.HELD:
+                if entry is not None and entry.state.is_committed:
                     if has_any and size + entry.size > most:
                         break
                     size += entry.size
@@ -133,6 +135,8 @@ class Turn:
 
     #: END offset below which all is applied then.
     end: int
+    #: What falls due until then is due (ms).
+    due: int
     parts: list[Part | Run | MalformedRecord] = field(default_factory=list)
     #: Real topics of the commits.
     topics: AbstractSet[str] = frozenset()

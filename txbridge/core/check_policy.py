@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: A time of delivery may be so much later than is allowed: the client reckons by its own clock. Clocks that differ by
+#: more are wrong (`broker_clock`).
+_LEEWAY_MS = 60_000
 #: Back-off of a record that its topic does not take, a delivery or a check: from one second, doubled up to a minute. A
 #: topic that was just created is found within a second; one that stays away costs one attempt a minute.
 _FIRST_RETRY_MS = 1_000
@@ -29,6 +32,8 @@ class CheckPolicy:
     park_after: int = 30_000
     #: Retention of the discard topic: so long can a discarded message be resumed.
     discard_retention: int = 30 * 24 * 3_600_000
+    #: timerMaxDelaySec: a message may name a time of delivery so long after its birth.
+    timer_max_delay: int = 72 * 3_600_000
 
     @property
     def effective_park_after(self) -> int:
@@ -56,6 +61,15 @@ class CheckPolicy:
     def is_exhausted(self, checks: int) -> bool:
         """Whether every check has been sent."""
         return checks >= self.transaction_check_max
+
+    def problem_of_delay(self, born: int, deliver_at: int) -> str | None:
+        """Why a message must not wait for this time (ms), or None."""
+        if deliver_at - born <= self.timer_max_delay + _LEEWAY_MS:
+            return None
+        return (
+            f"it is to be delivered {deliver_at - born} ms after its birth, and timer_max_delay is "
+            f"{self.timer_max_delay} ms"
+        )
 
     def expires(self, born: int) -> int:
         return born + self.transaction_max_age

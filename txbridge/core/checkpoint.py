@@ -38,12 +38,23 @@ def encode_ops(offsets: Iterable[int]) -> list[bytes]:
     return values
 
 
-def op_headers(outcome: Outcome) -> list[tuple[str, bytes | None]]:
+#: An entry of END: the offset of its record, and its index there.
+Position = tuple[int, int]
+
+
+def op_headers(outcome: Outcome, ends: tuple[Position, Position] | None = None) -> list[tuple[str, bytes | None]]:
+    """`ends`: where the decisions of all that is named stand in END, the first entry and the one behind the last."""
+    applied = () if ends is None else ((names.ENDS_APPLIED, _ends(*ends)),)
     return [
         (names.VERSION, names.PROTOCOL_VERSION),
         (names.TAGS, names.REMOVE_TAG),
         (names.OUTCOME, outcome.value.encode()),
+        *applied,
     ]
+
+
+def _ends(first: Position, behind: Position) -> bytes:
+    return b"%d:%d-%d:%d" % (*first, *behind)
 
 
 def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, list[int]]:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from txbridge.core.batch import Part
+from txbridge.core.checkpoint import Position
 from txbridge.core.effects import Abandoned, Decisions, Obstacle, Refusal
 from txbridge.core.end_record import EndEntry, EndRecord, Source
 from txbridge.core.fresh_halves import Run
@@ -41,8 +42,10 @@ class Draft:
         self.bytes = 0
         #: Messages that it delivers beyond one for each transaction.
         self.more = 0
-        #: Whether a held message that is due had no room.
+        #: Whether a held or scheduled message that is due had no room.
         self.left_out = False
+        #: Whether as many of them were due as were looked at: there may be more.
+        self.more_due = False
         self.deliver: list[HalfEntry] = []
         #: Decisions of fresh half messages, each with how many of `deliver` were decided before it.
         self.runs: list[tuple[int, Run]] = []
@@ -50,6 +53,8 @@ class Draft:
         self.births: list[int] = []
         self.rolled_back: list[HalfEntry] = []
         self.held: list[HalfEntry] = []
+        #: Committed before their time.
+        self.scheduled: list[HalfEntry] = []
         self.checks: list[HalfEntry] = []
         #: Those whose check the topic has refused for the first time: why is written down.
         self.unchecked: list[HalfEntry] = []
@@ -76,7 +81,7 @@ class Draft:
         # Counted for the part as a whole: this loop runs 60,000 times a second.
         delivered, rolled_back = len(self.deliver), len(self.rolled_back)
         held, resumed, refused = len(self.held), len(self.resumed), len(self.refused)
-        abandoned = len(self.abandoned)
+        abandoned, scheduled = len(self.abandoned), len(self.scheduled)
         self.entries += len(entries)
         for entry in entries:
             reason = self._apply_entry(record, entry, obstacle)
@@ -85,7 +90,7 @@ class Draft:
         self.next_end, self.next_entry = (record.offset + 1, 0) if is_whole else (record.offset, stop)
         decisions = self.decisions.setdefault(record.source, Decisions())
         delivered = len(self.deliver) - delivered
-        decisions.commits += delivered + len(self.held) - held
+        decisions.commits += delivered + len(self.held) - held + len(self.scheduled) - scheduled
         decisions.rollbacks += len(self.rolled_back) - rolled_back
         decisions.resumes += len(self.resumed) - resumed
         decisions.abandons += len(self.abandoned) - abandoned
@@ -133,8 +138,9 @@ class Draft:
             return RefusalReason.WRONG_GROUP
         why = None
         if event is Event.COMMIT:
-            why = obstacle(entry)
-            if why is not None:
+            if entry.deliver_at is not None and entry.deliver_at > self.due:
+                event = Event.COMMIT_EARLY
+            elif (why := obstacle(entry)) is not None:
                 event = Event.COMMIT_UNDELIVERABLE
         transition = TRANSITIONS[entry.state, event]
         if transition.refused is None and transition.state is not entry.state:
@@ -162,11 +168,19 @@ class Draft:
             self._final[entry.offset] = state
             self.abandoned.append(Abandoned(entry, record.client_id, command.remark))
         elif state is TransactionState.HELD:
-            due = self.queue.policy.retry_refused(self.now, 1)
-            self.held.append(self.change(entry, state, due, decided=record.offset, error=why, attempts=1))
+            self.hold(entry, why, record.offset)
+        elif state is TransactionState.SCHEDULED:
+            assert entry.deliver_at is not None
+            due = entry.deliver_at
+            self.scheduled.append(self.change(entry, state, due, decided=record.offset, error=None, attempts=0))
         else:
             anew = {"checks": 0, "resumed": self.now, "reason": None, "discarded_at": None, "error": None}
             self.resumed.append(self.change(entry, state, self.now, attempts=0, **anew))
+
+    def hold(self, entry: HalfEntry, why: str | None, decided: int | None) -> None:
+        """It is committed (END offset `decided`) and can not be delivered now."""
+        due = self.queue.policy.retry_refused(self.now, 1)
+        self.held.append(self.change(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
 
     def add_delivery(self, entry: HalfEntry) -> None:
         self._final[entry.offset] = TransactionState.COMMITTED
@@ -309,15 +323,32 @@ class Draft:
         has_moved_on = (self.next_end, self.next_entry) != (self.queue.next_end, self.queue.next_entry)
         return not (self._final or self._changed or self.malformed or has_moved_on)
 
+    def ends_of(self, outcome: Outcome, offsets: Collection[int]) -> tuple[Position, Position] | None:
+        """Of commits that END decides in this transaction (see `ops`): the entries of END that it applies."""
+        if outcome is not Outcome.COMMIT or not self._late.keys().isdisjoint(offsets):
+            return None
+        queue = self.queue
+        return (queue.next_end, queue.next_entry), (self.next_end, self.next_entry)
+
+    @property
+    def _late(self) -> dict[int, HalfEntry]:
+        """What it delivers that was decided in an earlier transaction, and had to wait; by half offset."""
+        return {entry.offset: entry for entry in self.deliver if entry.state is not TransactionState.PENDING}
+
     def ops(self) -> list[tuple[Outcome, list[int]]]:
-        """Outcome and half offsets, as OP will name them. A forgotten discard was named when it was discarded."""
-        commits = [entry.offset for entry in self.deliver]
+        """Outcome and half offsets, as OP will name them. A forgotten discard was named when it was discarded.
+
+        What was decided earlier, and had to wait, is named apart: it comes out of turn.
+        """
+        late = list(self._late)
+        commits = [entry.offset for entry in self.deliver if entry.state is TransactionState.PENDING]
         rollbacks = [entry.offset for entry in self.rolled_back]
         for _, run in self.runs:
             commits += run.commits
             rollbacks += run.rollbacks
         named = (
             (Outcome.COMMIT, commits),
+            (Outcome.COMMIT, late),
             (Outcome.ROLLBACK, rollbacks),
             (Outcome.DISCARD, [*(entry.offset for entry in self.discards), *self.malformed]),
             (Outcome.ABANDON, [one.entry.offset for one in self.abandoned]),

@@ -1,4 +1,4 @@
-"""What falls due, as drafted: retries of held messages, checks, and the end of what is exhausted or too old.
+"""What falls due, as drafted: deliveries of what is held or scheduled, checks, the end of what is exhausted or too old.
 
 A draft takes what is due out of the timers. What it does not change goes back at once; the rest is scheduled anew when
 Kafka has committed it, or goes back when the draft is abandoned.
@@ -15,15 +15,25 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import TRANSITIONS, Event, TransactionState
 
 
-def retry_held(draft: Draft, obstacle: Obstacle, limit: int, max_bytes: int, room: Room | None = None) -> None:
-    """Deliver held messages whose back-off has passed; forget discarded ones that can no longer be resumed.
+def deliver_due(
+    draft: Draft,
+    obstacle: Obstacle,
+    obstacle_of_held: Obstacle,
+    limit: int,
+    max_bytes: int,
+    room: Room | None = None,
+) -> None:
+    """Deliver scheduled messages whose time has come and held ones whose back-off has passed; forget discarded ones
+    that can no longer be resumed.
 
     `max_bytes` bounds the draft as a whole, `limit` the messages that are retried; only a transaction that would be
     alone in it may be larger. What has no room goes back as it came: nothing is written about it.
     """
     timers = draft.queue.timers
     most = len(draft.deliver) + draft.more + limit
-    for entry in draft.take(timers.take_timers_due(draft.due, limit)):
+    due = timers.take_timers_due(draft.due, limit)
+    draft.more_due = len(due) == limit
+    for entry in draft.take(due):
         if entry.state is TransactionState.DISCARDED:
             draft.forget(entry)
             continue
@@ -36,13 +46,16 @@ def retry_held(draft: Draft, obstacle: Obstacle, limit: int, max_bytes: int, roo
             draft.let_go(entry)
             timers.put_back((entry,))
             continue
-        why = obstacle(entry)
+        is_held = entry.state is TransactionState.HELD
+        why = (obstacle_of_held if is_held else obstacle)(entry)
         if why is None:
             draft.add_delivery(entry)
-            continue
-        draft.let_go(entry)
-        # The back-off of one that waits for others begins anew.
-        timers.postpone(entry, draft.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
+        elif is_held:
+            draft.let_go(entry)
+            # The back-off of one that waits for others begins anew.
+            timers.postpone(entry, draft.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
+        else:
+            draft.hold(entry, why, entry.decided)
 
 
 def send_checks(

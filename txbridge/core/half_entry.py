@@ -13,6 +13,8 @@ from txbridge.core.json_fields import dump, load, number, short, text
 from txbridge.core.states import TransactionState
 
 _OPEN_STATES = {state.value: state for state in TransactionState if state.is_open}
+#: What is parked as scheduled must tell.
+_NEEDED = {TransactionState.SCHEDULED: ("deliver", "decided")}
 #: A parked entry with more fields than these is more than pending.
 _FIELDS_OF_ALL = 9
 #: What fits into a column of four bytes (`parked_table`).
@@ -26,13 +28,13 @@ class _Fields(NamedTuple):
     real_topic: str
     born: int
     size: int
-    #: When the next check, the next delivery attempt, or the removal of a discarded entry is due (ms).
+    #: When the next check, the (next attempt at) delivery, or the removal of a discarded entry is due (ms).
     next_due: int
     state: TransactionState = TransactionState.PENDING
     checks: int = 0
     #: Whether a parked entry for it stands in OFFSET.
     parked: bool = False
-    #: Of a held one: END offset of its decision.
+    #: Of a held or scheduled one: END offset of its decision.
     decided: int | None = None
     #: Why it can not be delivered, or why it could not be checked, and attempts so far.
     error: str | None = None
@@ -44,10 +46,12 @@ class _Fields(NamedTuple):
     resumed: int | None = None
     #: How many it holds, when it holds several.
     messages: int = 1
+    #: Before this time (ms) it must not be delivered.
+    deliver_at: int | None = None
 
 
 class HalfEntry(_Fields):
-    """One open half message: pending, held, or discarded and resumable. Its body lives elsewhere (BodyCache).
+    """One open half message: pending, held, scheduled, or discarded and resumable. Its body is elsewhere (BodyCache).
 
     It can not be changed: many are made out of a row whenever they are asked for, and a change of such a one would be
     lost. Another one takes its place (`OpenMessages.put`). A tuple, which is made as quickly as an object with slots.
@@ -67,18 +71,24 @@ class HalfEntry(_Fields):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is pending, parked and nothing else, and so fits into a row of a ParkedTable.
+        """Whether it is pending or scheduled, parked and nothing else, and so fits into a row of a ParkedTable.
 
         What a worker has read in HALF does, unless somebody has set the limits aside.
         """
         return (
-            self.state is TransactionState.PENDING
+            (self.state is TransactionState.PENDING or self._waits_for_its_time)
             and self.parked
             and self.resumed is None
             and self.error is None
             and self.size <= _MOST
             and self.checks <= _MOST
             and names.is_transaction_id(self.transaction_id)
+        )
+
+    @property
+    def _waits_for_its_time(self) -> bool:
+        return (
+            self.state is TransactionState.SCHEDULED and self.next_due == self.deliver_at and self.decided is not None
         )
 
     def encode(self, end: int) -> bytes:
@@ -94,7 +104,9 @@ class HalfEntry(_Fields):
             "next": self.next_due,
             "end": end,
         }
-        if self.state is TransactionState.HELD:
+        if self.deliver_at is not None:
+            data["deliver"] = self.deliver_at
+        if self.state.is_committed:
             data |= {"decision": 8, "decided": self.decided}
         if self.state is TransactionState.DISCARDED:
             data |= {"reason": self.reason, "at": self.discarded_at}
@@ -126,6 +138,8 @@ class HalfEntry(_Fields):
                 True,
             )
             number(data["end"])
+            for name in _NEEDED.get(state, ()):
+                number(data[name])
             if len(data) == _FIELDS_OF_ALL:
                 return entry
             return entry._replace(
@@ -135,6 +149,7 @@ class HalfEntry(_Fields):
                 discarded_at=None if data.get("at") is None else _coordinates(data["at"]),
                 resumed=None if data.get("resumed") is None else number(data["resumed"]),
                 messages=number(data.get("messages", 1)),
+                deliver_at=None if data.get("deliver") is None else number(data["deliver"]),
             )
         except (KeyError, TypeError) as error:
             raise MalformedRecordError(f"not a parked entry: {short(error)}") from None

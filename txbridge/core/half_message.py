@@ -37,6 +37,7 @@ class _Fields(NamedTuple):
     immunity: str | None
     user_timestamp: int | None
     messages: int | None
+    deliver_at: int | None
     users: Headers
     size: int
 
@@ -46,7 +47,8 @@ class HalfMessage(_Fields):
 
     `born` is its append time (ms): the client's clock plays no part. `immunity` is the text of
     CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means. `user_timestamp` is BORN_TIMESTAMP,
-    unless it is 0: librdkafka takes that for "now", so that it could never be delivered. `users` are those of the
+    unless it is 0: librdkafka takes that for "now", so that it could never be delivered. `deliver_at` is
+    TXB_DELIVER_AT: when a commit makes it visible, at the earliest (ms). `users` are those of the
     headers that are not ours; `size` are the bytes that the message holds in memory, as far as the user decides them.
     `messages` is how many it holds, as frames in the value; None: it is one itself. `real_topic` then names the topics
     of all of them (`names.topics_of`).
@@ -70,6 +72,7 @@ class HalfMessage(_Fields):
         immunity: str | None = None,
         user_timestamp: int | None = None,
         messages: int | None = None,
+        deliver_at: int | None = None,
     ) -> Self:
         """A half message; the user's headers and the size follow from the rest."""
         users = [header for header in headers if header[0] not in names.HALF_HEADERS]
@@ -88,6 +91,7 @@ class HalfMessage(_Fields):
             immunity,
             user_timestamp,
             messages,
+            deliver_at,
             users,
             size,
         )
@@ -154,6 +158,7 @@ def _parse_by_name(
         immunity=ours.optional(names.CHECK_IMMUNITY_TIME),
         user_timestamp=ours.optional_number(names.BORN_TIMESTAMP) or None,
         messages=ours.optional_number(names.MESSAGES),
+        deliver_at=ours.optional_number(names.DELIVER_AT),
     )
     return half if half.messages is None else half._replace(real_topic=_topics_of_all(half))
 
@@ -205,7 +210,10 @@ def _parse_plain(
     transaction = transaction_id.decode()
     return tuple.__new__(
         HalfMessage,
-        (offset, transaction, real_group, real_topic, born, key, value, headers, None, None, None, None, users, size),
+        (
+            *(offset, transaction, real_group, real_topic, born, key, value, headers),
+            *(None, None, None, None, None, users, size),
+        ),
     )
 
 
@@ -268,6 +276,7 @@ def half_headers(
     immunity_seconds: int | None = None,
     user_timestamp: int | None = None,
     messages: int | None = None,
+    deliver_at: int | None = None,
 ) -> list[tuple[str, bytes | None]]:
     """The headers of a half message: the user's, then ours."""
     headers = [
@@ -286,6 +295,8 @@ def half_headers(
         headers.append((names.BORN_TIMESTAMP, b"%d" % user_timestamp))
     if messages is not None:
         headers.append((names.MESSAGES, b"%d" % messages))
+    if deliver_at is not None:
+        headers.append((names.DELIVER_AT, b"%d" % deliver_at))
     return headers
 
 

@@ -122,14 +122,26 @@ class HalfQueue:
             # time, and a schedule is not searched for those that are.
             if entry.next_due <= born + self._park_after:
                 self.timers.schedule_first(entry)
-        return entry.state is not TransactionState.DISCARDED
+        # A body is not kept for days.
+        return entry.state is not TransactionState.DISCARDED and entry.state is not TransactionState.SCHEDULED
+
+    def why_not_read(self, half: HalfMessage) -> str | None:
+        """Why a half message is to be set aside instead of read, though it is well formed; None when it is not.
+
+        What was taken in before, by a worker that allowed more, stays.
+        """
+        if half.deliver_at is None or half.offset in self._entries or half.offset in self._outcomes:
+            return None
+        return self.policy.problem_of_delay(half.born, half.deliver_at)
 
     def _entry_of(self, half: HalfMessage) -> HalfEntry:
         born, immunity = half.born, half.immunity
         next_due = born + self._first_check if immunity is None else self.policy.first_check(born, immunity)
         # By position: naming the arguments takes three times as long.
         entry = HalfEntry(half.offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
-        return entry if half.messages is None else entry._replace(messages=half.messages)
+        if half.messages is not None:
+            entry = entry._replace(messages=half.messages)
+        return entry if half.deliver_at is None else entry._replace(deliver_at=half.deliver_at)
 
     def read_malformed(self, offset: int, size: int) -> bool:
         """Take in a malformed record of HALF. True when it has not been set aside yet."""

@@ -19,6 +19,11 @@ class OpPositions:
         """OP offset from which a take-over must replay: that of the first record that names an offset >= watermark."""
         return self._records[0][0] if self._records else self._next
 
+    @property
+    def end(self) -> int:
+        """OP goes at least up to here, as far as its records are known."""
+        return self._next
+
     def count_from(self, op_offset: int) -> int:
         """How many OP records there are from this one on, at or above `start`."""
         if op_offset <= self.start:

@@ -24,7 +24,7 @@ class OpenCounts:
 
     #: By producer group: slot number (birth / SLOT_MS) and how many pending messages it holds.
     pending: Mapping[str, Mapping[int, int]]
-    #: Held and discarded ones.
+    #: Those that are not pending.
     others: Mapping[tuple[str, TransactionState], int]
 
     def by_state(self) -> dict[TransactionState, int]:
@@ -53,13 +53,17 @@ class OpenCounter:
         if state is TransactionState.PENDING:
             self.add_pending(group, since // SLOT_MS, 1)
         else:
-            group = self._count_in(group, 1)
-            self._others[group, state] = self._others.get((group, state), 0) + 1
+            self.add_others(group, state, 1)
 
     def add_pending(self, group: str, slot: int, count: int) -> None:
         """Many at once."""
         key = self._count_in(group, count), slot
         self._pending[key] = self._pending.get(key, 0) + count
+
+    def add_others(self, group: str, state: TransactionState, count: int) -> None:
+        """Many at once that are not pending."""
+        key = self._count_in(group, count), state
+        self._others[key] = self._others.get(key, 0) + count
 
     def _count_in(self, group: str, count: int) -> str:
         """The name under which these are counted."""

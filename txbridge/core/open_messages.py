@@ -14,9 +14,9 @@ from txbridge.core.states import TransactionState
 class OpenMessages:
     """Open messages by half offset. An entry that comes out of it is a snapshot: to change one, `put` another.
 
-    One that is pending and parked becomes a row when the low watermark passes it (`settle`): watermark after watermark,
-    so that rows come in the order of offsets. What is held, discarded, was resumed or can not be checked stays an
-    object.
+    One that is pending or scheduled, and parked, becomes a row when the low watermark passes it (`settle`): watermark
+    after watermark, so that rows come in the order of offsets. What is held, discarded, was resumed or can not be
+    checked stays an object.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,11 @@ class OpenMessages:
 
     def put(self, entry: HalfEntry) -> None:
         """Add or replace."""
-        if entry.offset in self._rows and entry.is_plain:
+        if self._rows and entry.is_plain and (counted := self._rows.counted_as(entry.offset)) is not None:
+            group, state, born = counted
+            if state is not entry.state:
+                self._counter.remove(group, state, born)
+                self._counter.add(entry.group, entry.state, entry.born)
             self._rows.put(entry)
             return
         self.remove(entry.offset)
@@ -69,16 +73,15 @@ class OpenMessages:
         entry = self._objects.pop(offset, None)
         if entry is not None:
             self._counter.remove(entry.group, entry.state, entry.since)
-        elif self._rows and (birth := self._rows.birth_of(offset)) is not None:
+        elif self._rows and (counted := self._rows.counted_as(offset)) is not None:
             self._rows.remove(offset)
-            group, born = birth
-            self._counter.remove(group, TransactionState.PENDING, born)
+            self._counter.remove(*counted)
 
     def settle(self, offset: int) -> None:
         """The low watermark has passed this offset."""
         entry = self._objects.get(offset)
         if entry is not None and entry.is_plain:
-            # It is counted already: a row is pending, too.
+            # It is counted already: a row has the same state.
             del self._objects[offset]
             self._rows.put(entry)
 
@@ -87,6 +90,8 @@ class OpenMessages:
         self._rows = rows
         for (group, slot), number in rows.births(SLOT_MS).items():
             self._counter.add_pending(group, slot, number)
+        for group, number in rows.scheduled().items():
+            self._counter.add_others(group, TransactionState.SCHEDULED, number)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
         """Of a pending one: when its next check is due, how many were sent, and from when its age counts."""

@@ -1,4 +1,4 @@
-"""ParkedTable: a million pending messages in columns, some 60 bytes each, where objects would take ten times that.
+"""ParkedTable: a million pending or scheduled messages in columns, some 70 bytes each. Objects take ten times that.
 
 And an object less is one less for Python's garbage collector to look at: with a million of them every full collection
 stops the commits for a second.
@@ -18,14 +18,16 @@ from txbridge.core.states import TransactionState
 #: Fewer dead rows than this are not worth a new set of columns.
 _FEW = 10_000
 _ID_BYTES = 16
-_DEAD = 0
-_ALIVE = 1
+#: What a row is. One that is not dead counts as true.
+_DEAD, _PENDING, _SCHEDULED = range(3)
+#: In the place of a time: none.
+_NONE = -1
 #: Group, real topics, number of messages.
 _Kind = tuple[str, str, int]
 
 
 class ParkedTable:
-    """Rows by half offset: entries that are pending, parked and nothing else (`HalfEntry.is_plain`).
+    """Rows by half offset: entries that are pending or scheduled, parked and nothing else (`HalfEntry.is_plain`).
 
     While it is filled, offsets may come in any order, again (the last one counts) and be removed; that takes an index.
     `sort` gives the index up: from then on rows are found by bisection, and a new one must have the highest offset.
@@ -40,7 +42,10 @@ class ParkedTable:
         #: Which group, real topics and number of messages: a million of them share a few.
         self._kinds = array("I")
         self._ids = bytearray()
-        self._alive = bytearray()
+        #: Of a pending row the time at which it is to be delivered, of a scheduled one the END offset of its decision.
+        self._others = array("q")
+        #: What each row is.
+        self._states = bytearray()
         self._count = 0
         self._kind_numbers: dict[_Kind, int] = {}
         self._kind_names: list[_Kind] = []
@@ -54,39 +59,54 @@ class ParkedTable:
 
     def __iter__(self) -> Iterator[HalfEntry]:
         """Every row: in the order of offsets once it is sorted."""
-        return (self._at(row) for row, alive in enumerate(self._alive) if alive)
+        return (self._at(row) for row, alive in enumerate(self._states) if alive)
 
     def offsets(self) -> Iterator[int]:
         """Of every row, in the same order; cheaper than the rows."""
-        return compress(self._offsets, self._alive)
+        return compress(self._offsets, self._states)
 
     def get(self, offset: int) -> HalfEntry | None:
         row = self._row(offset)
         return None if row < 0 else self._at(row)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
-        """When the next check is due, how many were sent, and when it was born; cheaper than `get`."""
+        """Of a pending one: when the next check is due, how many were sent, when it was born; cheaper than `get`."""
         row = self._row(offset)
-        return None if row < 0 else (self._next_due[row], self._checks[row], self._born[row])
+        if row < 0 or self._states[row] != _PENDING:
+            return None
+        return self._next_due[row], self._checks[row], self._born[row]
 
-    def birth_of(self, offset: int) -> tuple[str, int] | None:
-        """Group, and when it was born; cheaper than `get`."""
+    def counted_as(self, offset: int) -> tuple[str, TransactionState, int] | None:
+        """Group, state, and when it was born; cheaper than `get`."""
         row = self._row(offset)
-        return None if row < 0 else (self._kind_names[self._kinds[row]][0], self._born[row])
+        if row < 0:
+            return None
+        return self._kind_names[self._kinds[row]][0], _STATES[self._states[row]], self._born[row]
 
     def births(self, width: int) -> Counter[tuple[str, int]]:
-        """How many rows of each group were born in each span of `width` ms, as (group, number of the span)."""
+        """How many pending ones of each group were born in each span of `width` ms, as (group, number of the span)."""
         groups = [group for group, _, _ in self._kind_names]
-        rows = zip(compress(self._kinds, self._alive), compress(self._born, self._alive), strict=True)
-        return Counter((groups[kind], born // width) for kind, born in rows)
+        rows = zip(self._kinds, self._born, self._states, strict=True)
+        return Counter((groups[kind], born // width) for kind, born, state in rows if state == _PENDING)
+
+    def scheduled(self) -> Counter[str]:
+        """How many scheduled ones each group has."""
+        groups = [group for group, _, _ in self._kind_names]
+        rows = zip(self._kinds, self._states, strict=True)
+        return Counter(groups[kind] for kind, state in rows if state == _SCHEDULED)
 
     def schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
-        """Offset, group, and what `schedule_of` says, of every row; to go through a million of them quickly."""
+        """Offset, group, and what `schedule_of` says, of every pending one; to go through a million of them quickly."""
         groups = [group for group, _, _ in self._kind_names]
-        columns = zip(self._offsets, self._kinds, self._next_due, self._checks, self._born, self._alive, strict=True)
-        for offset, kind, next_due, checks, born, alive in columns:
-            if alive:
+        columns = zip(self._offsets, self._kinds, self._next_due, self._checks, self._born, self._states, strict=True)
+        for offset, kind, next_due, checks, born, state in columns:
+            if state == _PENDING:
                 yield offset, groups[kind], next_due, checks, born
+
+    def deliveries(self) -> Iterator[tuple[int, int]]:
+        """When each scheduled one is due, and its offset."""
+        columns = zip(self._next_due, self._offsets, self._states, strict=True)
+        return ((next_due, offset) for next_due, offset, state in columns if state == _SCHEDULED)
 
     def put(self, row: HalfEntry) -> None:
         """Add a row, or replace the one with its offset."""
@@ -97,6 +117,7 @@ class ParkedTable:
         self._born[place], self._next_due[place] = row.born, row.next_due
         self._sizes[place], self._checks[place] = row.size, row.checks
         self._kinds[place] = self._kind((row.group, row.real_topic, row.messages))
+        self._states[place], self._others[place] = _state_of(row)
         self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES] = bytes.fromhex(row.transaction_id)
 
     def remove(self, offset: int) -> bool:
@@ -104,11 +125,11 @@ class ParkedTable:
         row = self._row(offset)
         if row < 0:
             return False
-        self._alive[row] = _DEAD
+        self._states[row] = _DEAD
         self._count -= 1
         if self._index is not None:
             del self._index[offset]
-        if len(self._alive) > 2 * self._count + _FEW:
+        if len(self._states) > 2 * self._count + _FEW:
             self._compact()
         return True
 
@@ -124,9 +145,10 @@ class ParkedTable:
     def split(self, offset: int) -> list[HalfEntry]:
         """Take out the rows at and above an offset; of a sorted table."""
         first = bisect_left(self._offsets, offset)
-        found = [self._at(row) for row in range(first, len(self._alive)) if self._alive[row]]
-        for column in (self._offsets, self._born, self._next_due, self._sizes, self._checks, self._kinds, self._alive):
+        found = [self._at(row) for row in range(first, len(self._states)) if self._states[row]]
+        for column in (self._offsets, self._born, self._next_due, self._sizes, self._checks, self._kinds, self._others):
             del column[first:]
+        del self._states[first:]
         del self._ids[first * _ID_BYTES :]
         self._count -= len(found)
         return found
@@ -137,25 +159,29 @@ class ParkedTable:
         if self._index is not None:
             return self._index.get(offset, -1)
         row = bisect_left(self._offsets, offset)
-        if row == len(self._offsets) or self._offsets[row] != offset or not self._alive[row]:
+        if row == len(self._offsets) or self._offsets[row] != offset or not self._states[row]:
             return -1
         return row
 
     def _at(self, row: int) -> HalfEntry:
         group, real_topic, messages = self._kind_names[self._kinds[row]]
-        return HalfEntry(
+        state, other, next_due = self._states[row], self._others[row], self._next_due[row]
+        entry = HalfEntry(
             self._offsets[row],
             self._ids[row * _ID_BYTES : (row + 1) * _ID_BYTES].hex().upper(),
             group,
             real_topic,
             self._born[row],
             self._sizes[row],
-            self._next_due[row],
-            TransactionState.PENDING,
+            next_due,
+            _STATES[state],
             self._checks[row],
             True,
             messages=messages,
         )
+        if state == _SCHEDULED:
+            return entry._replace(decided=other, deliver_at=next_due)
+        return entry if other == _NONE else entry._replace(deliver_at=other)
 
     def _append(self, row: HalfEntry) -> None:
         if self._index is not None:
@@ -169,7 +195,9 @@ class ParkedTable:
         self._checks.append(row.checks)
         self._kinds.append(self._kind((row.group, row.real_topic, row.messages)))
         self._ids += bytes.fromhex(row.transaction_id)
-        self._alive.append(_ALIVE)
+        state, other = _state_of(row)
+        self._others.append(other)
+        self._states.append(state)
         self._count += 1
 
     def _kind(self, kind: _Kind) -> int:
@@ -180,7 +208,7 @@ class ParkedTable:
         return number
 
     def _compact(self) -> None:
-        self._rearrange(list(compress(range(len(self._alive)), self._alive)))
+        self._rearrange(list(compress(range(len(self._states)), self._states)))
         if self._index is not None:
             self._index = {offset: row for row, offset in enumerate(self._offsets)}
 
@@ -196,4 +224,16 @@ class ParkedTable:
         for row in order:
             # Not join: it would hold all the parts at once, as objects.
             self._ids += ids[row * _ID_BYTES : (row + 1) * _ID_BYTES]
-        self._alive = bytearray([_ALIVE]) * len(order)
+        self._others = array("q", map(self._others.__getitem__, order))
+        self._states = bytearray(map(self._states.__getitem__, order))
+
+
+_STATES = {_PENDING: TransactionState.PENDING, _SCHEDULED: TransactionState.SCHEDULED}
+
+
+def _state_of(row: HalfEntry) -> tuple[int, int]:
+    """What a row is, and the number that it needs beside the columns of all."""
+    if row.state is TransactionState.SCHEDULED:
+        assert row.decided is not None
+        return _SCHEDULED, row.decided
+    return _PENDING, _NONE if row.deliver_at is None else row.deliver_at

@@ -18,20 +18,35 @@ class TransactionState(Enum):
     PENDING = "pending"
     #: Committed, but its real topic does not take it at the moment.
     HELD = "held"
+    #: Committed, and to be delivered later: the time that the message names has not come yet.
+    SCHEDULED = "scheduled"
     #: Undecided after the last check or at its greatest age; it lies in TRANS_CHECK_MAX_TIME_TOPIC and can be resumed.
     DISCARDED = "discarded"
     #: Delivered. Final.
     COMMITTED = "committed"
     #: Never to be seen. Final.
     ROLLED_BACK = "rolled_back"
-    #: Committed, and given up by a person because it could not be delivered; a copy lies in TRANS_CHECK_MAX_TIME_TOPIC.
-    #: Final.
+    #: Committed, and given up by a person because it could not be delivered, or before its time came; a copy lies in
+    #: TRANS_CHECK_MAX_TIME_TOPIC. Final.
     ABANDONED = "abandoned"
 
     @property
     def is_open(self) -> bool:
         """Whether something can still become of it."""
-        return self in (TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED)
+        return self in _OPEN
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it is decided to be delivered, and is not yet."""
+        return self is TransactionState.HELD or self is TransactionState.SCHEDULED
+
+
+_OPEN = (
+    TransactionState.PENDING,
+    TransactionState.HELD,
+    TransactionState.SCHEDULED,
+    TransactionState.DISCARDED,
+)
 
 
 class Outcome(Enum):
@@ -56,7 +71,7 @@ _STATE_OF_OUTCOME = {
 
 
 class Event(Enum):
-    """What can happen to a half message. The first six come as END entries, the others from the worker itself."""
+    """What can happen to a half message. The first seven come as END entries, the others from the worker itself."""
 
     # See Source: a table with these as keys is looked into for every message.
     __hash__ = object.__hash__
@@ -64,12 +79,16 @@ class Event(Enum):
     COMMIT = "commit"
     #: A commit that can not be delivered now.
     COMMIT_UNDELIVERABLE = "commit_undeliverable"
+    #: A commit before the time that the message names.
+    COMMIT_EARLY = "commit_early"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
     RESUME = "resume"
     ABANDON = "abandon"
-    #: The real topic took a held message after all.
+    #: The real topic took a held message after all, or the time of a scheduled one has come.
     DELIVER = "deliver"
+    #: The time of a scheduled message has come, and it can not be delivered now.
+    DUE_UNDELIVERABLE = "due_undeliverable"
     CHECK = "check"
     #: A full interval has passed since the last check, or the message has reached its greatest age.
     GIVE_UP = "give_up"
@@ -96,7 +115,7 @@ class Transition:
     refused: RefusalReason | None = None
 
 
-_PENDING, _HELD, _DISCARDED, _COMMITTED, _ROLLED_BACK, _ABANDONED = TransactionState
+_PENDING, _HELD, _SCHEDULED, _DISCARDED, _COMMITTED, _ROLLED_BACK, _ABANDONED = TransactionState
 _REPEAT, _CONTRADICTION = RefusalReason.REPEAT, RefusalReason.CONTRADICTION
 _LATE, _NOT_DISCARDED = RefusalReason.LATE, RefusalReason.NOT_DISCARDED
 _NOT_HELD = RefusalReason.NOT_HELD
@@ -105,6 +124,7 @@ _NOT_HELD = RefusalReason.NOT_HELD
 TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_PENDING, Event.COMMIT): Transition(_COMMITTED),
     (_PENDING, Event.COMMIT_UNDELIVERABLE): Transition(_HELD),
+    (_PENDING, Event.COMMIT_EARLY): Transition(_SCHEDULED),
     (_PENDING, Event.ROLLBACK): Transition(_ROLLED_BACK),
     (_PENDING, Event.UNKNOWN): Transition(_PENDING),
     (_PENDING, Event.RESUME): Transition(_PENDING, _NOT_DISCARDED),
@@ -120,6 +140,14 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     # Not a rollback: what was decided stays so, and it is said that nobody could carry it out.
     (_HELD, Event.ABANDON): Transition(_ABANDONED),
     (_HELD, Event.DELIVER): Transition(_COMMITTED),
+    # A scheduled message is decided as well; what it waits for is its time.
+    (_SCHEDULED, Event.COMMIT): Transition(_SCHEDULED, _REPEAT),
+    (_SCHEDULED, Event.ROLLBACK): Transition(_SCHEDULED, _CONTRADICTION),
+    (_SCHEDULED, Event.UNKNOWN): Transition(_SCHEDULED),
+    (_SCHEDULED, Event.RESUME): Transition(_SCHEDULED, _NOT_DISCARDED),
+    (_SCHEDULED, Event.ABANDON): Transition(_ABANDONED),
+    (_SCHEDULED, Event.DELIVER): Transition(_COMMITTED),
+    (_SCHEDULED, Event.DUE_UNDELIVERABLE): Transition(_HELD),
     # A decision after a discard comes too late (RocketMQ delivers it: #8158); the way back is a resume.
     (_DISCARDED, Event.COMMIT): Transition(_DISCARDED, _LATE),
     (_DISCARDED, Event.COMMIT_UNDELIVERABLE): Transition(_DISCARDED, _LATE),

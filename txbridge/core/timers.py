@@ -42,7 +42,7 @@ class Timers:
         return min((due for due in heads if due is not None), default=None)
 
     def schedule(self, entry: HalfEntry) -> None:
-        """By what comes next: a check, the discard after the last, another delivery, the end of a discarded one."""
+        """By what comes next: a check, the discard after the last, a delivery, the end of a discarded one."""
         if entry.state is not TransactionState.PENDING:
             self._timers.push(entry.next_due, entry.offset)
         elif self._policy.is_exhausted(entry.checks):
@@ -77,6 +77,13 @@ class Timers:
             else:
                 self._checks.load(group, next_due, offset)
             self._by_age.load(policy.expires(born), offset)
+        for due, offset in rows.deliveries():
+            self._timers.load(due, offset)
+
+    def next_delivery(self, until: int) -> int | None:
+        """When the first held or scheduled message is due, or a discarded one; None: not by then."""
+        due = self._timers.next_due(until)
+        return None if due is None or due > until else due
 
     # What makes an item of each schedule current.
 
@@ -124,7 +131,7 @@ class Timers:
         return self._taken(self._exhausted, now, limit)
 
     def take_timers_due(self, now: int, limit: int) -> list[HalfEntry]:
-        """Remove up to `limit` held messages to retry, or discarded ones to forget."""
+        """Remove up to `limit` messages: held and scheduled ones to deliver, discarded ones to forget."""
         return self._taken(self._timers, now, limit)
 
     def take_expired(self, now: int, limit: int) -> list[HalfEntry]:
@@ -144,10 +151,10 @@ class Timers:
         for entry in entries:
             self.schedule_expiry(entry)
 
-    def topics_of_due_retries(self, now: int, limit: int) -> set[str]:
-        """Real topics of the held messages that `take_timers_due` would yield."""
+    def topics_of_due_deliveries(self, now: int, limit: int) -> set[str]:
+        """Real topics of the held and scheduled messages that `take_timers_due` would yield."""
         entries = map(self._entries.known, self._timers.peek(now, limit))
-        return {topic for entry in entries if entry.state is TransactionState.HELD for topic in entry.topics}
+        return {topic for entry in entries if entry.state.is_committed for topic in entry.topics}
 
     def postpone(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
         """Its real topic, or check topic, still does not take it: try later, after so many attempts (1 or more).

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from txbridge.doctor.admin_requests import Answers
 from txbridge.doctor.cluster_view import Patient
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown
-from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights
+from txbridge.kafka.acl import Kind, Pattern, Right, Role, rights, topic
 
 _SEE = "docs/security.md lists the rights of each role"
 
@@ -32,9 +32,11 @@ def _wanted(patient: Patient) -> list[Right]:
     questions, app_id = patient.questions, patient.settings.app_id
     found: dict[Right, None] = {}
     for group in questions.groups or ("",):
-        for topic in questions.real_topics or ("",):
-            for right in rights(questions.role, patient.names, app_id=app_id, group=group, real_topic=topic):
+        for real in questions.real_topics or ("",):
+            for right in rights(questions.role, patient.names, app_id=app_id, group=group, real_topic=real):
                 found[right] = None
+    if questions.door:
+        found |= dict.fromkeys(topic(name, "WRITE") for name in questions.real_topics)
     # What no name was given for can not be looked at.
     nameless = {"", patient.names.check("")}
     return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
@@ -43,7 +45,7 @@ def _wanted(patient: Patient) -> list[Right]:
 def _what(patient: Patient) -> str:
     questions = patient.questions
     parts = []
-    if questions.role in {Role.WORKER, Role.AUDIT} and not questions.real_topics:
+    if (questions.door or questions.role in {Role.WORKER, Role.AUDIT}) and not questions.real_topics:
         parts.append("the real topics were not named (--real-topic)")
     if questions.role in {Role.CLIENT, Role.ANSWERER} and not questions.groups:
         parts.append("no producer group was named (--group)")
@@ -84,7 +86,7 @@ def _names(patient: Patient, right: Right) -> list[str]:
         return [] if missing else [right.name]
     match right.kind:
         case Kind.TOPIC:
-            return [topic for topic in patient.seen if topic.startswith(right.name)]
+            return [name for name in patient.seen if name.startswith(right.name)]
         case Kind.TRANSACTIONAL_ID:
             if not right.name.startswith(patient.names.half):
                 # Which ones there are, only the ledgers of the audits tell; asked about none, it is `unknown`.

@@ -6,7 +6,6 @@ They go through aiokafka, which the worker needs anyway. Nothing here changes an
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka import errors as kafka_errors
-from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.client import CoordinationType
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest
 from confluent_kafka import KafkaError
 
@@ -23,8 +22,9 @@ from txbridge.doctor.admin_schemas import DescribeProducers, DescribeQuorum, Des
 from txbridge.doctor.cluster_view import COORDINATOR_COMES, RETRY_S
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
-from txbridge.kafka.aiokafka_security import aiokafka_auth
+from txbridge.kafka.aiokafka_client import aiokafka_client
 from txbridge.kafka.broker_features import ApiKey, Versions, ask_versions, lacking
+from txbridge.kafka.log import without_aiokafka
 
 _Result = TypeVar("_Result")
 
@@ -87,20 +87,16 @@ class Answers:
 
 
 def ask(
-    kafka: Mapping[str, Any],
-    bootstrap_servers: str,
-    transactional_ids: Sequence[str],
-    leaders: Mapping[int, Mapping[str, Sequence[int]]],
+    kafka: Mapping[str, Any], transactional_ids: Sequence[str], leaders: Mapping[int, Mapping[str, Sequence[int]]]
 ) -> Answers:
     """Everything at once, over connections of its own. `leaders` are partitions to look at, by the broker that leads.
 
     Raises EnvironmentProblemError when no connection can be made, UsageError for settings that aiokafka can not use.
     """
-    # Its own lines would stand between ours; what went wrong is in the answers.
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    client = _Client(kafka, bootstrap_servers)
     try:
-        return asyncio.run(client.ask(transactional_ids, leaders))
+        # Its own lines would stand between ours; what went wrong is in the answers.
+        with without_aiokafka():
+            return asyncio.run(_Client(kafka).ask(transactional_ids, leaders))
     except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
         raise EnvironmentProblemError(
             f"a worker's second Kafka client, aiokafka, can not connect with these settings: {_text(error)}"
@@ -118,20 +114,14 @@ def release_of(versions: Versions) -> str:
 
 
 class _Client:
-    def __init__(self, kafka: Mapping[str, Any], bootstrap_servers: str) -> None:
-        self._security = aiokafka_auth(kafka)
-        self._servers = bootstrap_servers
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._properties = properties
         self._kafka: Any = None
 
     async def ask(
         self, transactional_ids: Sequence[str], leaders: Mapping[int, Mapping[str, Sequence[int]]]
     ) -> Answers:
-        self._kafka = AIOKafkaClient(
-            bootstrap_servers=self._servers.split(","),
-            client_id="txbridge-doctor",
-            request_timeout_ms=round(REQUEST_TIMEOUT_S * 1000),
-            **self._security,
-        )
+        self._kafka = aiokafka_client(self._properties, "doctor", REQUEST_TIMEOUT_S)
         try:
             await self._kafka.bootstrap()
             asked = await ask_versions(self._kafka)

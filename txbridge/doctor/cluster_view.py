@@ -44,6 +44,8 @@ class Questions:
     groups: tuple[str, ...] = ()
     #: Real topics whose rights are looked at, too.
     real_topics: tuple[str, ...] = ()
+    #: Whether this user is that of a front door, which also writes to real topics what has no transaction.
+    door: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,11 @@ class Patient:
     @property
     def options(self) -> PlanOptions:
         """What `txbridge topics` would compare with."""
-        return PlanOptions(transaction_max_age=self.settings.transaction_max_age, groups=self.groups)
+        return PlanOptions(
+            transaction_max_age=self.settings.transaction_max_age,
+            timer_max_delay=self.settings.timer_max_delay,
+            groups=self.groups,
+        )
 
     @property
     def apply(self) -> str:

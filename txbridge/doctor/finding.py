@@ -39,6 +39,8 @@ class Check(Enum):
     PRODUCERS = "producers"
     BACKLOG = "backlog"
     TRANSACTIONS = "transactions"
+    #: Of the front door for RocketMQ clients, when it is asked for.
+    DOOR = "door"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
         patient = meet(settings, questions or Questions(), cluster)
     except KafkaUnreachableError as error:
         return Report(subject, list(broker_checks.headless(greeting, str(error))))
-    answers = ask(settings.librdkafka, settings.bootstrap_servers, *_subjects(patient))
+    answers = ask(settings.librdkafka, *_subjects(patient))
     groups = patient.describe_groups([settings.app_id, READER_GROUP, *map(patient.names.check, patient.groups)])
     return Report(subject, list(_findings(patient, answers, groups, brokers_now(answers, now()))))
 
@@ -78,6 +78,8 @@ def _findings(patient: Patient, answers: Answers, groups: Mapping[str, Any], now
             Check.BACKLOG, f"what is open could not be read: {why}", "see the findings about topics and rights"
         )
     yield from runtime_checks.transactions(patient, answers, now)
+    if patient.questions.door:
+        yield from topic_checks.of_the_door(patient)
 
 
 def _backlog(patient: Patient, now: int) -> tuple[runtime_checks.Backlog | None, str]:

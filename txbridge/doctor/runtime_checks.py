@@ -79,6 +79,8 @@ class Backlog:
     #: When the oldest pending one of a group was born, ms.
     oldest: dict[str, int] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
+    #: Scheduled messages whose time came more than a minute ago.
+    undelivered: int = 0
     discarded: Counter[str] = field(default_factory=Counter)
     overdue: int = 0
     #: By partition, why it could not be read.
@@ -110,6 +112,9 @@ def _count(found: Backlog, view: PartitionView, now: int) -> None:
                     found.overdue += now - message.next_due > _OVERDUE_MS
             case TransactionState.HELD:
                 found.held.update(topics_of(message.real_topic))
+            case TransactionState.SCHEDULED:
+                due = message.next_due
+                found.undelivered += due is not None and message.stored is None and now - due > _OVERDUE_MS
             case _:
                 found.discarded[message.group] += 1
 
@@ -182,7 +187,13 @@ def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
             f"ago",
             "see the findings about workers and producers",
         )
-    if not (backlog.held or backlog.discarded or backlog.overdue or backlog.unread):
+    if backlog.undelivered:
+        yield warning(
+            Check.BACKLOG,
+            f"{counted(backlog.undelivered, 'scheduled message')} should have been delivered more than a minute ago",
+            "see the findings about workers",
+        )
+    if not (backlog.held or backlog.discarded or backlog.overdue or backlog.undelivered or backlog.unread):
         yield ok(Check.BACKLOG, f"{backlog.pending.total()} undecided, none overdue, none held, none discarded")
 
 

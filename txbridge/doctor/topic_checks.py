@@ -82,7 +82,8 @@ def retention(patient: Patient) -> Iterator[Finding]:
     if not isinstance(half, TopicFacts):
         # The finding about the topic says why, and what to do.
         return
-    kept, age = int(half.config[_RETENTION]), settings.transaction_max_age
+    kept, age = int(half.config[_RETENTION]), settings.longest_wait
+    option = "transaction_max_age" if age == settings.transaction_max_age else "timer_max_delay"
     budget = _budget(settings)
     fine = True
     if kept != _UNLIMITED and kept <= age:
@@ -90,8 +91,8 @@ def retention(patient: Patient) -> Iterator[Finding]:
         yield problem(
             Check.RETENTION,
             f"{names.half} keeps messages for {duration(kept)}, and they may wait for {duration(age)} "
-            f"(transaction_max_age): undecided ones would vanish",
-            f"{patient.apply} raises retention.ms; or lower transaction_max_age",
+            f"({option}): those that still wait would vanish",
+            f"{patient.apply} raises retention.ms; or lower {option}",
         )
     elif kept != _UNLIMITED and kept < age + LONGEST_OUTAGE_MS:
         fine = False
@@ -124,7 +125,9 @@ def retention(patient: Patient) -> Iterator[Finding]:
                     f"{wanted.name} keeps its records for {duration(actual)} instead of {duration(int(one.value))}",
                     f"{patient.apply} raises it",
                 )
-    late = late_resume(names, half_retention_ms=half.config[_RETENTION], transaction_max_age=age)
+    late = late_resume(
+        names, half_retention_ms=half.config[_RETENTION], transaction_max_age=settings.transaction_max_age
+    )
     if late is not None:
         yield note(Check.RETENTION, late.what, late.do)
     if fine:
@@ -225,3 +228,14 @@ def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
 
 def _list(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+
+
+def of_the_door(patient: Patient) -> Iterator[Finding]:
+    """The front door creates no real topic, and refuses what is sent to one that is not there."""
+    for name, sight in patient.real.items():
+        if sight is None:
+            yield problem(
+                Check.DOOR,
+                f"the real topic {name} does not exist: the door answers TOPIC_NOT_EXIST",
+                "create it, with as many partitions as the topic of RocketMQ had queues",
+            )

@@ -17,8 +17,9 @@ from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import ApiVersionRequest
 
+from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.aiokafka_security import aiokafka_auth
+from txbridge.kafka.aiokafka_client import aiokafka_client
 from txbridge.kafka.log import without_aiokafka
 
 #: The oldest and the newest version of each request that a broker knows, by Kafka's number of the request.
@@ -94,12 +95,11 @@ def _found(known: tuple[int, int] | None) -> str:
 
 async def ask_versions(client: AIOKafkaClient, seconds: float | None = None) -> Asked:
     """Ask each broker of the cluster, one after the other; after `seconds` no further one is asked."""
-    loop = asyncio.get_running_loop()
-    until = None if seconds is None else loop.time() + seconds
+    deadline = Deadline(seconds)
     versions: dict[int, Versions] = {}
     unreachable: dict[int, str] = {}
     for broker in client.cluster.brokers():
-        if until is not None and loop.time() > until:
+        if deadline.is_over:
             break
         try:
             answer = await client.send(broker.nodeId, ApiVersionRequest())
@@ -110,14 +110,14 @@ async def ask_versions(client: AIOKafkaClient, seconds: float | None = None) -> 
     return Asked(versions, unreachable)
 
 
-def require_features(kafka: Mapping[str, Any], bootstrap_servers: str) -> None:
+def require_features(kafka: Mapping[str, Any]) -> None:
     """Raise EnvironmentProblemError that names each broker that lacks something, and what.
 
     A broker that does not answer is no reason to refuse: the others do its work.
     """
     # In a thread of its own: the caller's may have an event loop, or be about to get one.
     with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(asyncio.run, _ask(kafka, bootstrap_servers)).result()
+        asked = thread.submit(asyncio.run, _ask(kafka)).result()
     found = [f"broker {node} lacks {what}" for node, known in sorted(asked.items()) if (what := lacking(known))]
     if found:
         raise EnvironmentProblemError(
@@ -125,13 +125,8 @@ def require_features(kafka: Mapping[str, Any], bootstrap_servers: str) -> None:
         )
 
 
-async def _ask(kafka: Mapping[str, Any], bootstrap_servers: str) -> Mapping[int, Versions]:
-    client = AIOKafkaClient(
-        bootstrap_servers=bootstrap_servers.split(","),
-        client_id="txbridge-start",
-        request_timeout_ms=round(_REQUEST_TIMEOUT_S * 1000),
-        **aiokafka_auth(kafka),
-    )
+async def _ask(kafka: Mapping[str, Any]) -> Mapping[int, Versions]:
+    client = aiokafka_client(kafka, "start", _REQUEST_TIMEOUT_S)
     try:
         # Its lines about brokers that are down say nothing that the worker's own do not.
         with without_aiokafka():

@@ -1,8 +1,4 @@
-"""Requests to one broker after the other, over connections of their own.
-
-librdkafka asks whichever broker it likes, and the one that it takes for the leader. aiokafka, which is there for Faust,
-can send a request to a broker that is named.
-"""
+"""Requests to one broker after the other, over connections of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from txbridge.kafka.aiokafka_security import aiokafka_auth
+from txbridge.kafka.aiokafka_client import aiokafka_client
 from txbridge.kafka.log import without_aiokafka
 from txbridge.kafka.proven_end import AskEachBroker, View
 from txbridge.log import get_logger
@@ -62,11 +58,7 @@ class _Connections:
     async def _connect(self) -> list[int]:
         if self._client is not None:
             return [broker.nodeId for broker in self._client.cluster.brokers()]
-        self._client = AIOKafkaClient(
-            bootstrap_servers=self._kafka["bootstrap.servers"],
-            request_timeout_ms=int(_ANSWER_S * 1000),
-            **aiokafka_auth(self._kafka),
-        )
+        self._client = aiokafka_client(self._kafka, "each-broker", _ANSWER_S)
         await self._client.bootstrap()
         return await self._connect()
 
@@ -74,22 +66,17 @@ class _Connections:
         answer = self._wait(self._send(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
         if answer is None:
             return None
-        for _, name, _, partitions in answer.topics:
-            for _, number, leader, replicas, *_ in partitions:
-                if (name, number) == (topic, partition):
-                    return View(leader, frozenset(replicas))
-        return None
+        known = {(name, number): one for _, name, _, of in answer.topics for _, number, *one in of}
+        leader, replicas, *_ = known.get((topic, partition), (-1, ()))
+        return View(leader, frozenset(replicas)) if replicas else None
 
     def end(self, node: int, topic: str, partition: int) -> int | None:
         request = OffsetRequest(_NO_REPLICA, _READ_UNCOMMITTED, [(topic, [(partition, _LATEST)])])
         answer = self._wait(self._send(node, request))
         if answer is None:
             return None
-        for name, partitions in answer.topics:
-            for number, code, _, offset, *_ in partitions:
-                if (name, number) == (topic, partition):
-                    return int(offset) if code == 0 else None
-        return None
+        [(_, [(_, code, _, offset, *_)])] = answer.topics
+        return int(offset) if code == 0 else None
 
     async def _send(self, node: int, request: Any) -> Any:
         assert self._client is not None

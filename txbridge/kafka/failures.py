@@ -37,7 +37,10 @@ class AbortedError(TxBridgeError):
 
 
 class OutdatedError(TxBridgeError):
-    """OFFSET reaches further than its end was said to be: what was read is not the last state. Nothing was written."""
+    """OFFSET reaches further than its end was said to be, or OFFSET or OP has lost records. Nothing was written.
+
+    What is in memory is not what the topics hold: they have to be read again.
+    """
 
 
 class UnnamedRecordsError(AbortedError):

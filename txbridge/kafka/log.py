@@ -24,8 +24,8 @@ def without_aiokafka() -> Iterator[None]:
 
     It holds for tasks that are begun within, and for no other thread.
     """
-    for name in ("aiokafka.client", "aiokafka.conn"):
-        # One and the same function is added once.
+    for name in ("aiokafka", "aiokafka.conn", "aiokafka.cluster"):
+        # One and the same function is added once. "aiokafka" is what aiokafka.client logs to.
         logging.getLogger(name).addFilter(_is_wanted)
     token = _is_quiet.set(True)
     try:

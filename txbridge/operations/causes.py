@@ -14,8 +14,8 @@ OVERDUE_MS = 60_000
 
 
 def is_overdue(message: OpenMessage, now: int) -> bool:
-    """Whether its check or discard should have taken place more than a minute ago."""
-    waits = message.next_step in {NextStep.CHECK, NextStep.DISCARD} and message.stored is None
+    """Whether its check, discard or first delivery should have taken place more than a minute ago."""
+    waits = message.next_step in {NextStep.CHECK, NextStep.DISCARD, NextStep.DELIVER} and message.stored is None
     return waits and message.next_due is not None and now - message.next_due > OVERDUE_MS
 
 
@@ -29,6 +29,10 @@ def cause_of(message: OpenMessage, now: int) -> str:
     match message.state:
         case TransactionState.HELD:
             return f"held for topic {message.real_topic}: {message.error or 'the reason is not known'}"
+        case TransactionState.SCHEDULED if is_overdue(message, now):
+            return f"scheduled for topic {message.real_topic}, overdue: no worker serves the partition"
+        case TransactionState.SCHEDULED:
+            return f"scheduled for topic {message.real_topic}: its time has not come"
         case TransactionState.DISCARDED:
             return f"discarded, group {group}: {message.reason or 'the reason is not known'}; can be resumed"
     if is_overdue(message, now):

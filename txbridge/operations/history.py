@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public there, but re-exported without saying so
@@ -60,7 +61,7 @@ class History:
     real_topic: str
     born: int
     size: int
-    #: pending, held, discarded, or how it ended.
+    #: pending, held, scheduled, discarded, or how it ended.
     state: str
     steps: Sequence[Step]
     #: What could not be looked at, and why.
@@ -95,6 +96,9 @@ def read_history(connection: Connection, target: str) -> History:
         state = message.state.value
         if message.state is TransactionState.HELD and message.error:
             steps.append(Step(_now(), "not delivered yet", message.error))
+        if message.state is TransactionState.SCHEDULED and message.deliver_at is not None:
+            at = datetime.fromtimestamp(message.deliver_at / 1000, UTC).isoformat(timespec="milliseconds")
+            steps.append(Step(_now(), "not delivered yet", f"to be delivered at {at}"))
     else:
         state = outcomes[-1].what if outcomes else "finished, and OP does not go back so far"
     return History(

@@ -19,6 +19,8 @@ class NextStep(Enum):
     DISCARD = "discard"
     #: Try again to deliver it.
     RETRY = "retry"
+    #: Deliver it, for its time has come.
+    DELIVER = "deliver"
     #: Forget a discarded one: then it can not be resumed any more.
     LAPSE = "lapse"
 
@@ -65,13 +67,15 @@ class OpenMessage:
     #: Why it can not be delivered (held) or not be checked (pending); of others the remark of the last "unknown", if
     #: one was found.
     error: str | None = None
-    #: Of a held one: END offset of its decision.
+    #: Of a held or scheduled one: END offset of its decision.
     decided: int | None = None
     #: Of a discarded one: MAX_CHECKS or EXPIRED, and partition and offset in the discard topic.
     reason: str | None = None
     discarded_at: tuple[int, int] | None = None
     #: When it was resumed last.
     resumed: int | None = None
+    #: When it is to be delivered, at the earliest, if the message says so.
+    deliver_at: int | None = None
     #: The first command in END that will change its state, but that no worker has applied yet.
     stored: StoredCommand | None = None
     #: The user's key; only a listing reads it, and None is also a message without one.
@@ -139,10 +143,12 @@ class Result(Enum):
     ROLLED_BACK = "rolled_back"
     #: Committed, but its real topic does not take it; the worker goes on trying.
     HELD = "held"
+    #: Committed, and its time has not come; the worker delivers it then.
+    SCHEDULED = "scheduled"
     RESUMED = "resumed"
     #: Somebody resumed it before: it is pending, and nothing was written.
     ALREADY_RESUMED = "already_resumed"
-    #: A held one was given up.
+    #: A held or scheduled one was given up.
     ABANDONED = "abandoned"
     #: Of a dry run: nothing was written.
     WOULD_COMMIT = "would_commit"

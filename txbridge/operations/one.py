@@ -67,7 +67,7 @@ def abandon(
     dry_run: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Answer:
-    """Give up one held message: it is committed, can not be delivered, and never will be. It waits for a worker.
+    """Give up one held or scheduled message: it is committed, and will not be delivered. It waits for a worker.
 
     A dry run says what would be abandoned and writes nothing. Arguments and errors are those of `resolve`.
     """
@@ -75,7 +75,9 @@ def abandon(
         return _act(connection, Action.ABANDON, target, reason, operator, id_prefix, timeout_s)
     _, message = find_target(connection, target, id_prefix)
     body = "its body is gone from the half topic" if message.gone else f"{message.size} bytes go to the discard topic"
-    detail = f"would be abandoned; {body}. It can not be delivered: {message.error}. Nothing was written"
+    is_held = message.state is TransactionState.HELD
+    why = f"It can not be delivered: {message.error}" if is_held else "Its time has not come"
+    detail = f"would be abandoned; {body}. {why}. Nothing was written"
     return refuse(Action.ABANDON, message) or Answer(message, Result.WOULD_ABANDON, detail)
 
 

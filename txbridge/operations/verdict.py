@@ -26,6 +26,10 @@ def refuse_decision(message: OpenMessage, decision: Decision) -> str | None:
         again = "The worker tries again until it can"
         remedy = again if decision is Decision.COMMIT else "That can not be undone; it can be abandoned"
         return f"{decided}. {remedy}. Nothing was written"
+    if message.state is TransactionState.SCHEDULED:
+        decided = f"it is committed already (END offset {message.decided}), and is delivered when its time comes"
+        remedy = "" if decision is Decision.COMMIT else " That can not be undone; it can be abandoned."
+        return f"{decided}.{remedy} Nothing was written"
     if message.state is TransactionState.DISCARDED:
         return (
             f"it was discarded ({message.reason}), and a decision has no effect then: resume it first, then decide. "
@@ -62,6 +66,8 @@ def judge_decision(
     elif parked is not None and parked.state is TransactionState.HELD:
         result = Result.HELD
         detail = f"committed, but it can not be delivered yet, and the worker goes on trying: {parked.error}"
+    elif parked is not None and parked.state is TransactionState.SCHEDULED:
+        result, detail = Result.SCHEDULED, "committed; it is delivered when its time comes"
     elif last is Outcome.DISCARD or (parked is not None and parked.state is TransactionState.DISCARDED):
         detail = "it was discarded before the decision came: resume it first, then decide"
     return Answer(message, result, detail, end_offset)
@@ -69,13 +75,13 @@ def judge_decision(
 
 def refuse_abandon(message: OpenMessage) -> str | None:
     """What there is to say instead of abandoning this message; None when it can be abandoned."""
-    if message.stored is not None and message.state is TransactionState.HELD:
+    if message.stored is not None and message.state.is_committed:
         return f"somebody was first: {message.stored}, which no worker has applied yet. Nothing was written"
-    if message.state is TransactionState.HELD:
+    if message.state.is_committed:
         return None
     return (
-        f"it is not held but {message.state.value}: only a committed message that can not be delivered is abandoned. "
-        f"Nothing was written"
+        f"it is not held but {message.state.value}: only a committed message that can not be delivered, or whose time "
+        f"has not come, is abandoned. Nothing was written"
     )
 
 

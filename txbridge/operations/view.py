@@ -127,6 +127,7 @@ class PartitionView:
                     checks=0,
                     next_step=NextStep.CHECK,
                     next_due=self.policy.first_check(half.born, half.immunity),
+                    deliver_at=half.deliver_at,
                 ),
                 half.born,
             )
@@ -181,6 +182,7 @@ class PartitionView:
             reason=parked.reason,
             discarded_at=parked.discarded_at,
             resumed=parked.resumed,
+            deliver_at=parked.deliver_at,
             gone=parked.offset < self.half_start,
         )
         if parked.state is TransactionState.DISCARDED:
@@ -188,6 +190,8 @@ class PartitionView:
         if parked.state is TransactionState.HELD:
             # Attempts after the first are not written down: they take place once a minute or sooner.
             return _replace(message, NextStep.RETRY, None)
+        if parked.state is TransactionState.SCHEDULED:
+            return _replace(message, NextStep.DELIVER, parked.next_due)
         return self._pending(message, parked.born if parked.resumed is None else parked.resumed)
 
     def _pending(self, message: OpenMessage, since: int) -> OpenMessage:

@@ -53,6 +53,7 @@ class PlanOptions:
     min_insync_replicas: int | None = None
     max_message_size: int = DEFAULT_MESSAGE
     transaction_max_age: int = 0
+    timer_max_delay: int = 0
     #: Producer groups whose check topics are to be there already, because their users may not create topics.
     groups: tuple[str, ...] = ()
     #: Real topics that are to be there.
@@ -166,7 +167,8 @@ def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight])
 
 def _half_retention(options: PlanOptions, half: Sight) -> str:
     """How long HALF keeps its messages: what is more than asked for stays, and the others follow it."""
-    retention = str(max(HALF_RETENTION_MS, options.transaction_max_age + LONGEST_OUTAGE_MS))
+    longest_wait = max(options.transaction_max_age, options.timer_max_delay)
+    retention = str(max(HALF_RETENTION_MS, longest_wait + LONGEST_OUTAGE_MS))
     return longer_retention(retention, half.config["retention.ms"]) if isinstance(half, TopicFacts) else retention
 
 

@@ -21,7 +21,7 @@ DEFAULT_MESSAGE = 1_000_000
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
-#: Pending messages must survive `transaction_max_age` and, before it ends, an outage as long as this.
+#: Messages must survive `transaction_max_age`, or `timer_max_delay`, and before it ends an outage as long as this.
 LONGEST_OUTAGE_MS = 4 * _DAY_MS
 HALF_RETENTION_MS = 7 * _DAY_MS
 #: Checks older than this are of no use: the next one has been sent long since.

@@ -73,13 +73,13 @@ def check_layout(
     names: Names,
     *,
     client: bool = False,
-    transaction_max_age_ms: int = 0,
+    longest_wait_ms: int = 0,
     bounds: Bounds | None = None,
 ) -> Layout:
     """Verify the internal topics of a namespace; several requests, each bounded by REQUEST_TIMEOUT_S and `bounds`.
 
     All must exist; HALF, END, OP and OFFSET with equal partitions; with the right cleanup policy, LogAppendTime, END
-    and OP kept as long as HALF and that as long as `transaction_max_age_ms`. A `client` never touches OP, OFFSET and
+    and OP kept as long as HALF and that as long as `longest_wait_ms`. A `client` never touches OP, OFFSET and
     discard: the rights to see them (DESCRIBE, DESCRIBE_CONFIGS) are not demanded of it, what it may see is checked all
     the same.
 
@@ -94,7 +94,7 @@ def check_layout(
         )
     problems = [
         f"{topic}: {problem}"
-        for topic, problem in _problems(names, seen, half, transaction_max_age_ms)
+        for topic, problem in _problems(names, seen, half, longest_wait_ms)
         if topic not in unchecked
     ]
     if problems or not isinstance(half, TopicFacts):
@@ -158,14 +158,14 @@ def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:
     )
 
 
-def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, max_age_ms: int) -> Iterator[tuple[str, str]]:
+def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait_ms: int) -> Iterator[tuple[str, str]]:
     """All that is wrong, by topic. Without HALF there is nothing to compare the others with but their own needs."""
-    retention, size = str(max_age_ms), 0
+    retention, size = str(longest_wait_ms), 0
     if isinstance(half, TopicFacts):
         retention = half.config["retention.ms"]
         size = int(half.config["max.message.bytes"]) - HALF_ROOM
     every = [
-        half_topic(names, message_size=1, retention_ms=str(max_age_ms)),
+        half_topic(names, message_size=1, retention_ms=str(longest_wait_ms)),
         *history_topics(names, half_retention_ms=retention),
         offset_topic(names),
         discard_topic(names, message_size=size),

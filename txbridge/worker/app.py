@@ -232,8 +232,8 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings)
     while True:
         try:
             admin.list_topics(timeout=_PROBE_TIMEOUT_S)
-            require_features(settings.librdkafka, settings.bootstrap_servers)
-            layout = check_layout(admin, names, transaction_max_age_ms=settings.transaction_max_age)
+            require_features(settings.librdkafka)
+            layout = check_layout(admin, names, longest_wait_ms=settings.longest_wait)
         except (KafkaException, KafkaUnreachableError) as error:
             if not told:
                 text = error.args[0].str() if isinstance(error, KafkaException) else str(error)

@@ -24,6 +24,8 @@ from txbridge.worker.partition_state import PartitionContext, PartitionState
 
 #: Waiting for work: HALF is looked at this often, and two looks bound how late a check can be noticed.
 _IDLE_S = 0.1
+#: Not so long when a delivery is due before; and no less, so that those that are due one after the other go together.
+_LEAST_IDLE_S = 0.005
 #: Beside decisions, which say themselves what of HALF they need, HALF is looked at this often.
 _READ_AHEAD_S = 0.05
 #: What one fetch brought was not all: the next one answers within milliseconds.
@@ -33,9 +35,9 @@ _NEXT_FETCH_S = 0.01
 _PARK_LIMIT = HALF_BATCH
 #: Messages that one round discards while the discard topic takes records one by one only.
 _CAREFUL_LIMIT = 50
-#: Beside decisions, held messages that are due again have this part of a Kafka transaction (1/n) at most. When they had
-#: no room in n - 1 that decisions have filled, the next one is theirs alone: so neither waits for the other for ever.
-_SHARE_OF_HELD = 4
+#: Beside decisions, held and scheduled messages that are due have this part of a Kafka transaction (1/n) at most. When
+#: they had no room in n - 1 that decisions have filled, the next one is theirs: neither waits for the other for ever.
+_SHARE_OF_DUE = 4
 #: When nothing has been written for so long, the checkpoint is brought level with the ends of the logs.
 _SETTLE_S = 60.0
 
@@ -55,7 +57,7 @@ class CommitLoop:
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
         self._half = HalfLog(state, context.outside, context.each_broker)
         self._committer = Committer(context, state, self._half, self._topics, refused_checks, self._size, self.clock)
-        # Kafka transactions, since they had one, in which held messages that are due had no room.
+        # Kafka transactions, since they had one, in which held or scheduled messages that are due had no room.
         self._left_out = 0
         # Whether what is due waits for a Kafka transaction of its own.
         self._round_waits = False
@@ -77,7 +79,11 @@ class CommitLoop:
     @property
     def idle(self) -> float:
         """Seconds that the owner may wait for END before the next turn."""
-        return 0.0 if self._more else _IDLE_S
+        if self._more:
+            return 0.0
+        now = self.clock.due()
+        due = self._state.queue.timers.next_delivery(now + int(_IDLE_S * 1000))
+        return _IDLE_S if due is None else min(_IDLE_S, max(_LEAST_IDLE_S, (due - now) / 1000))
 
     @property
     def checks_overdue(self) -> float:
@@ -100,7 +106,7 @@ class CommitLoop:
         waiting = end_log.waiting
         self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(end_log)
         self._half.look()
-        if waiting and self._left_out >= _SHARE_OF_HELD - 1 and self._retry_alone():
+        if waiting and self._left_out >= _SHARE_OF_DUE - 1 and self._deliver_due_alone():
             return
         first = first_entries(self._state.queue, waiting, self._size.limits.entries)
         ready = self._half.ready(first, end_log.position)
@@ -126,17 +132,17 @@ class CommitLoop:
             self._left_out = self._left_out + 1 if draft.left_out else 0
             end_log.drop_applied()
             # A round of checks goes on, and so does what waits.
-            if not (waiting or draft.left_out or draft.checks or self._round.is_waiting):
+            if not (waiting or draft.left_out or draft.more_due or draft.checks or self._round.is_waiting):
                 self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
 
-    def _retry_alone(self) -> bool:
-        """A Kafka transaction of held messages only. False when there was nothing to write."""
+    def _deliver_due_alone(self) -> bool:
+        """A Kafka transaction of held and scheduled messages only. False when there was nothing to write."""
         self._left_out = 0
         limits = self._size.limits
         self._look_up(set(), None)
         self._topics.begin_draft()
         draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
-        self._retry_held(draft, limits.bytes)
+        self._deliver_due(draft, limits.bytes)
         draft.park(0)
         if draft.is_empty:
             draft.abandon()
@@ -183,8 +189,9 @@ class CommitLoop:
 
         `ready`: of so many records all is known that they name; None: of those that it can hold.
         """
+        due = self.clock.due()
         if self._round_waits:
-            return Turn(self._state.queue.next_end if end_log.waiting else end_log.position)
+            return Turn(self._state.queue.next_end if end_log.waiting else end_log.position, due)
         state = self._state
         queue = state.queue
         if lacks_the_rest(queue, end_log.waiting):
@@ -193,9 +200,9 @@ class CommitLoop:
                 f"one of which {queue.next_entry} entries are applied: the log was cut, or deleted and created anew",
             )
         self._topics.begin_draft()
-        batch = Batch(queue, self._size.limits, self._topics.room)
+        batch = Batch(queue, self._size.limits, self._topics.room, due=due)
         most_aside = _CAREFUL_LIMIT if self._is_careful else ROUND_LIMIT
-        turn = Turn(end_log.position, topics=batch.topics)
+        turn = Turn(end_log.position, due, topics=batch.topics)
         for number, record in enumerate(end_log.waiting):
             if number == ready:
                 turn.end = record.offset
@@ -240,7 +247,7 @@ class CommitLoop:
 
     def _look_up(self, of_commits: AbstractSet[str], as_of: int | None) -> None:
         """Ask Kafka what the draft will want to know: real topics, groups that are to be checked."""
-        topics = of_commits | self._state.queue.timers.topics_of_due_retries(self.clock.due(), ROUND_LIMIT)
+        topics = of_commits | self._state.queue.timers.topics_of_due_deliveries(self.clock.due(), ROUND_LIMIT)
         if as_of is not None:
             topics |= self._round.check_topics(as_of)
         self._topics.look_up(topics)
@@ -248,7 +255,7 @@ class CommitLoop:
     # --- the draft --------------------------------------------------------------------------------------------------
 
     def _draft(self, turn: Turn, as_of: int | None) -> tuple[Draft, list[MalformedRecord]]:
-        draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
+        draft = Draft(self._state.queue, self.clock.now(), turn.due)
         limits = self._size.limits
         malformed: list[MalformedRecord] = []
         for part in turn.parts:
@@ -264,8 +271,8 @@ class CommitLoop:
                 draft.skip_end(part.offset + 1)
                 malformed.append(part)
         if not self._round_waits:
-            share = limits.bytes // _SHARE_OF_HELD if turn.parts else limits.bytes
-            self._retry_held(draft, min(limits.bytes, draft.bytes + share))
+            share = limits.bytes // _SHARE_OF_DUE if turn.parts else limits.bytes
+            self._deliver_due(draft, min(limits.bytes, draft.bytes + share))
         most_aside = min(_CAREFUL_LIMIT if self._is_careful else ROUND_LIMIT, limits.entries)
         # Apart from the rest, or even the smallest would hold a decision, a check and a discard, and which is too much?
         is_apart = self._size.is_shrunk and draft.bytes > 0
@@ -280,9 +287,10 @@ class CommitLoop:
             self._round.drafted(draft)
         return draft, malformed
 
-    def _retry_held(self, draft: Draft, max_bytes: int) -> None:
+    def _deliver_due(self, draft: Draft, max_bytes: int) -> None:
         limit = min(ROUND_LIMIT, self._size.limits.entries)
-        due_work.retry_held(draft, self._topics.obstacle_of_held, limit, max_bytes, self._topics.room)
+        topics = self._topics
+        due_work.deliver_due(draft, topics.obstacle, topics.obstacle_of_held, limit, max_bytes, topics.room)
 
     # --- at rest ----------------------------------------------------------------------------------------------------
 

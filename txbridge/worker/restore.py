@@ -222,6 +222,26 @@ def _bounds(context: PartitionContext, topic: str, partition: int) -> tuple[int,
         reader.close()
 
 
+def has_later_op(
+    context: PartitionContext, partition: int, checkpoint: Checkpoint, start: int, stopping: Callable[[], bool]
+) -> bool:
+    """Whether OP holds a committed record from `start` on.
+
+    An outcome is asked for when a broker has died. Then OFFSET may have a leader that lacks its last records.
+    """
+    end = _bounds(context, context.names.op, partition)[1]
+    if end <= start:
+        return False
+    reader = PartitionReader(context.kafka, context.names.op, partition, committed=True, outside=context.outside)
+    try:
+        reader.start(start)
+        return any(True for _ in read_ops(reader, checkpoint, end, stopping, lambda _offset, _error: None))
+    except NewerOpError:
+        return True
+    finally:
+        reader.close()
+
+
 class Known(NamedTuple):
     """How far HALF goes."""
 

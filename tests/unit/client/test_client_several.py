@@ -24,7 +24,7 @@ MESSAGES = [
 def test_they_become_one_half_message():
     several = together(MESSAGES, NAMES)
     assert (several.topic, several.key, several.headers, several.partition) == ("orders", b"k", (), None)
-    assert (several.timestamp, several.check_immunity_time) == (None, 90)
+    assert (several.timestamp, several.check_immunity_time, several.deliver_at) == (None, 90, None)
     first, second = parse_frames(several.value, 2)
     assert tuple(first) == ("orders", b"k", b"1", [("trace", b"00")], 3, 5)
     assert tuple(second) == ("stock", None, None, [], None, None)
@@ -72,6 +72,10 @@ def test_a_check_shows_all_of_them():
         (
             [Message("t", b"", check_immunity_time=1), Message("t", b"", check_immunity_time=2)],
             "give check_immunity_time to one of them, or the same to all",
+        ),
+        (
+            [Message("t", b"", deliver_at=1), Message("t", b"", deliver_at=2)],
+            r"give delay to one of them only \(it counts from when a Message is made\), or the same deliver_at to all",
         ),
     ],
 )

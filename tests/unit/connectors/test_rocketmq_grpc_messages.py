@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from txbridge_rocketmq.access import Access, AccessKey
 from txbridge_rocketmq.codes import RequestError, UnauthenticatedError
+from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.groups import Question
 from txbridge_rocketmq.grpc_messages import (
     Code,
@@ -26,7 +27,6 @@ from txbridge_rocketmq.grpc_messages import (
     token,
 )
 from txbridge_rocketmq.grpc_protocol import definition, service
-from txbridge_rocketmq.message import decompressed
 from txbridge_rocketmq.options import door_options
 
 from txbridge.client.message import Message, MessageExt
@@ -88,8 +88,13 @@ def test_a_fifo_message_has_its_group_as_sharding_key() -> None:
     assert not send.is_transactional
 
 
-def delayed(one: Any) -> None:
-    one.system_properties.delivery_timestamp.FromSeconds(4_000_000_000)
+@pytest.mark.parametrize("kind", [definition.DELAY, definition.TRANSACTION])
+def test_a_time_of_delivery_is_one_of_the_remoting_protocol(kind: int) -> None:
+    given = message(message_type=kind)
+    given.system_properties.delivery_timestamp.FromMilliseconds(1_700_000_000_123)
+    send, _ = send_of(given)
+    assert send.properties["TIMER_DELIVER_MS"] == "1700000000123"
+    assert send.is_transactional is (kind == definition.TRANSACTION)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,8 @@ def delayed(one: Any) -> None:
         (lambda one: setattr(one.system_properties, "tag", "a\x01b"), Code.BAD_REQUEST),
         (lambda one: setattr(one.system_properties, "message_type", definition.FIFO), Code.ILLEGAL_MESSAGE_GROUP),
         (lambda one: setattr(one.system_properties, "message_type", definition.PRIORITY), Code.UNSUPPORTED),
-        (delayed, Code.BAD_REQUEST),
+        (lambda one: setattr(one.system_properties, "body_encoding", 7), Code.BAD_REQUEST),
+        (lambda one: setattr(one.system_properties, "message_type", definition.DELAY), Code.ILLEGAL_DELIVERY_TIME),
     ],
 )
 def test_a_message_that_is_refused(change: Callable[[Any], object], code: int) -> None:
@@ -127,6 +133,9 @@ def test_a_gzipped_body_is_unpacked() -> None:
     send, body = send_of(message(body_encoding=definition.GZIP))
     assert body == b"body"
     assert decompressed(gzip.compress(b"x" * 1_000), send.sys_flag, 1_000) == b"x" * 1_000
+    with pytest.raises(RequestError) as caught:
+        decompressed(gzip.compress(b"x" * 1_001), send.sys_flag, 1_000)
+    assert status_of(caught.value).code == Code.MESSAGE_BODY_TOO_LARGE
 
 
 def ending(transaction: str, **more: Any) -> Any:
@@ -199,7 +208,7 @@ def test_a_route_has_every_queue_at_every_door_and_all_its_types() -> None:
     ]
     assert [one.broker.endpoints.scheme for one in queues[::2]] == [definition.IPv4, definition.DOMAIN_NAME]
     assert {tuple(one.accept_message_types) for one in queues} == {
-        (definition.NORMAL, definition.FIFO, definition.TRANSACTION)
+        (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION)
     }
 
 

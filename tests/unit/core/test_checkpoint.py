@@ -53,6 +53,13 @@ def test_op_records():
     assert encode_ops([0]) == [b"0"]
     assert encode_ops([]) == []
     assert op_headers(Outcome.COMMIT) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")]
+    applied = ("TXB_ENDS", b"3:0-7:12")
+    assert op_headers(Outcome.COMMIT, ((3, 0), (7, 12))) == [
+        ("TXB_V", b"1"),
+        ("TAGS", b"d"),
+        ("OUTCOME", b"commit"),
+        applied,
+    ]
     assert op_headers(Outcome.ROLLBACK) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"rollback")]
     assert op_headers(Outcome.DISCARD) == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"discard")]
 

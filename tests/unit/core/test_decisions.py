@@ -386,6 +386,16 @@ def test_p8_a_held_message_is_retried_with_back_off_and_delivered_when_it_can_be
     assert (offsets(draft.deliver), draft.tombstones, draft.ops()) == ([0], [0], [(Outcome.COMMIT, [0])])
 
 
+def test_p14_op_says_which_ends_decided_and_names_apart_what_was_held():
+    partition = Partition().prepare(0, 1, 2)
+    partition.obstacles["orders.placed"] = "no such topic"
+    partition.step(NOW, end(0, entry(0, COMMIT)))
+    partition.obstacles.clear()
+    draft = partition.draft(NOW + 60_000, end(1, entry(2, COMMIT), entry(1, ROLLBACK)))
+    assert draft.ops() == [(Outcome.COMMIT, [2]), (Outcome.COMMIT, [0]), (Outcome.ROLLBACK, [1])]
+    assert [draft.ends_of(*named) for named in draft.ops()] == [((1, 0), (2, 0)), None, None]
+
+
 def test_p6_a_held_message_is_never_checked_nor_discarded():
     partition = Partition().prepare(0)
     partition.obstacles["orders.placed"] = "no such topic"
@@ -411,8 +421,8 @@ def test_a_retry_is_limited_and_the_rest_follows():
     partition = Partition().prepare(*range(5))
     partition.obstacles["orders.placed"] = "no such topic"
     partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in range(5)]))
-    assert partition.queue.timers.topics_of_due_retries(NOW + 999, 10) == set()
-    assert partition.queue.timers.topics_of_due_retries(NOW + 1_000, 10) == {"orders.placed"}
+    assert partition.queue.timers.topics_of_due_deliveries(NOW + 999, 10) == set()
+    assert partition.queue.timers.topics_of_due_deliveries(NOW + 1_000, 10) == {"orders.placed"}
     partition.obstacles.clear()
     assert offsets(partition.step(NOW + 1_000, retries=2).deliver) == [0, 1]
     assert offsets(partition.step(NOW + 1_000, retries=2).deliver) == [2, 3]

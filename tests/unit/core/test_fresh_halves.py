@@ -62,13 +62,13 @@ def test_the_same_id_twice_is_looked_at_one_by_one():
     ],
 )
 def test_what_an_end_record_decides_is_a_run_when_nothing_stands_in_its_way(record, is_run):
-    run = Batch(queue_with(0, 1), Limits()).run_of(record)
+    run = Batch(queue_with(0, 1), Limits(), due=0).run_of(record)
     assert (run is not None) is is_run
 
 
 def test_what_a_run_has_decided_is_decided_once():
     queue = queue_with(0, 1, 2)
-    batch = Batch(queue, Limits())
+    batch = Batch(queue, Limits(), due=0)
     first, again = (batch.run_of(commit(number, 1)) for number in (0, 1))
     assert first is not None
     assert again is not None
@@ -79,7 +79,7 @@ def test_what_a_run_has_decided_is_decided_once():
     draft.park(10)
     assert (draft.delivered, draft.watermark, draft.ops()) == (1, 0, [(Outcome.COMMIT, [1])])
     draft.apply(2_000)
-    assert Batch(queue, Limits()).run_of(commit(1, 1)) is None
+    assert Batch(queue, Limits(), due=0).run_of(commit(1, 1)) is None
     assert (queue.outcome(1), queue.watermark, queue.counts()[TransactionState.PENDING]) == (Outcome.COMMIT, 0, 2)
 
 

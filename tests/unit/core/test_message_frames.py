@@ -7,7 +7,7 @@ import pytest
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
-from txbridge.core.due_work import retry_held
+from txbridge.core.due_work import deliver_due
 from txbridge.core.end_record import Decision, EndEntry, EndRecord, Source
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_entry import HalfEntry
@@ -184,7 +184,7 @@ def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, p
     queue, record = queue_of(*messages), end_of(len(messages))
     stops = []
     while queue.next_end == 0:
-        part = Batch(queue, limits).take(record)
+        part = Batch(queue, limits, due=0).take(record)
         draft = Draft(queue, 2_000)
         draft.apply_end(part, lambda _: None)
         draft.park(0)
@@ -196,7 +196,7 @@ def test_a_cut_never_divides_the_messages_of_one_transaction(messages, limits, p
 
 def test_nothing_follows_a_transaction_that_took_all_the_room():
     queue = queue_of(9, 1, 1)
-    batch = Batch(queue, Limits(entries=4))
+    batch = Batch(queue, Limits(entries=4), due=0)
     first = EndRecord(0, "g", Source.CLIENT, (EndEntry(0, ID, Decision.COMMIT),))
     others = EndRecord(1, "g", Source.CLIENT, tuple(EndEntry(offset, ID, Decision.COMMIT) for offset in (1, 2) * 4))
     assert batch.take(first).stop == 1
@@ -206,10 +206,10 @@ def test_nothing_follows_a_transaction_that_took_all_the_room():
 def test_held_transactions_are_retried_as_many_messages_at_a_time_as_may_be():
     queue, record = queue_of(4, 4, 4), end_of(3)
     draft = Draft(queue, 2_000)
-    draft.apply_end(Batch(queue, Limits()).take(record), lambda _: "no such topic")
+    draft.apply_end(Batch(queue, Limits(), due=0).take(record), lambda _: "no such topic")
     draft.park(0)
     draft.apply(2_000)
     again = Draft(queue, 60_000)
-    retry_held(again, lambda _: None, 9, 10_000)
+    deliver_due(again, lambda _: None, lambda _: None, 9, 10_000)
     assert [entry.offset for entry in again.deliver] == [0, 1]
     assert again.left_out

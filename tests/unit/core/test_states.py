@@ -11,16 +11,18 @@ from txbridge.core.states import TRANSITIONS, Event, TransactionState, event_of
 
 #: Rows are events, columns are states; "-" is a pair that can not happen.
 BY_HAND = """
-event                 pending      held            discarded        committed         rolled_back      abandoned
-commit                committed    ! repeat        ! late           ! repeat          ! contradiction  ! repeat
-commit_undeliverable  held         ! repeat        ! late           ! repeat          ! contradiction  ! repeat
-rollback              rolled_back  ! contradiction ! late           ! contradiction   ! repeat         ! contradiction
-unknown               pending      held            discarded        committed         rolled_back      abandoned
-resume                ! not_disc.  ! not_disc.     pending          ! not_disc.       ! not_disc.      ! not_disc.
-abandon               ! not_held   abandoned       ! not_held       ! not_held        ! not_held       ! not_held
-deliver               -            committed       -                -                 -                -
-check                 pending      -               -                -                 -                -
-give_up               discarded    -               -                -                 -                -
+event                pending     held            scheduled       discarded  committed       rolled_back     abandoned
+commit               committed   ! repeat        ! repeat        ! late     ! repeat        ! contradict. ! repeat
+commit_undeliverable held        ! repeat        -               ! late     ! repeat        ! contradict. ! repeat
+commit_early         scheduled   -               -               -          -               -               -
+rollback             rolled_back ! contradict. ! contradict. ! late     ! contradict. ! repeat        ! contradict.
+unknown              pending     held            scheduled       discarded  committed       rolled_back     abandoned
+resume               ! not_disc. ! not_disc.     ! not_disc.     pending    ! not_disc.     ! not_disc.     ! not_disc.
+abandon              ! not_held  abandoned       abandoned       ! not_held ! not_held      ! not_held      ! not_held
+deliver              -           committed       committed       -          -               -               -
+due_undeliverable    -           -               held            -          -               -               -
+check                pending     -               -               -          -               -               -
+give_up              discarded   -               -               -          -               -               -
 """
 
 
@@ -31,7 +33,7 @@ def cell(state: TransactionState, event: Event) -> str:
     if transition.refused is None:
         return transition.state.value
     assert transition.state is state, "a refused event changes nothing"
-    return "! " + transition.refused.value.replace("not_discarded", "not_disc.")
+    return "! " + transition.refused.value.replace("not_discarded", "not_disc.").replace("contradiction", "contradict.")
 
 
 def test_the_transition_table_is_the_one_written_by_hand(capsys):
@@ -45,7 +47,7 @@ def test_the_transition_table_is_the_one_written_by_hand(capsys):
     for event in Event:
         print(f"{event.value:<22}" + "".join(f"{table[state.value, event.value]:<17}" for state in TransactionState))
     assert table == by_hand
-    assert len(by_hand) == 6 * 9
+    assert len(by_hand) == 7 * 11
 
 
 def test_a_pair_that_can_not_happen_is_an_error():

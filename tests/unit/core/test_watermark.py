@@ -278,9 +278,10 @@ def test_p10_held_and_discarded_messages_go_on_after_a_take_over():
     assert partition.queue.counts() == {
         TransactionState.PENDING: 0,
         TransactionState.HELD: 1,
+        TransactionState.SCHEDULED: 0,
         TransactionState.DISCARDED: 2,
     }
-    assert partition.queue.timers.topics_of_due_retries(4_000, 10) == {"orders.placed"}
+    assert partition.queue.timers.topics_of_due_deliveries(4_000, 10) == {"orders.placed"}
     assert offsets(partition.step(3_000).deliver) == [5]
     assert offsets(partition.step(4_000).forgotten) == [6]
     assert offsets(partition.step(5_000, resume(0, 7)).resumed) == [7]
@@ -328,7 +329,7 @@ def test_a_decision_about_a_discarded_message_that_was_just_forgotten_is_late_ab
     partition.queue.restore_parked(ParkedEntries([forgotten]))
     partition.prepare(4, born=NOW).prepare(5)
     draft = Draft(partition.queue, NOW)
-    due_work.retry_held(draft, partition.obstacle, 10, 1_000)
+    due_work.deliver_due(draft, partition.obstacle, partition.obstacle, 10, 1_000)
     assert offsets(draft.forgotten) == [5]
     draft.apply_end(whole(end(0, entry(5, COMMIT))), partition.obstacle)
     assert reasons(draft) == ["LATE"]

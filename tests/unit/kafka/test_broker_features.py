@@ -6,7 +6,7 @@ from txbridge.kafka.broker_features import lacking
 
 #: Kafka 4.3.1 and 3.9.2, as they answered: Produce, Fetch, Metadata, InitProducerId, OffsetForLeaderEpoch,
 #: AddPartitionsToTxn, EndTxn, DescribeTransactions.
-OF_4_3 = {0: (0, 13), 1: (4, 18), 3: (0, 13), 22: (0, 6), 23: (2, 4), 24: (0, 5), 26: (0, 5), 65: (0, 0)}
+OF_4_3 = {0: (0, 13), 1: (4, 18), 3: (0, 13), 22: (0, 5), 23: (2, 4), 24: (0, 5), 26: (0, 5), 65: (0, 0)}
 OF_3_9 = {0: (0, 11), 1: (0, 17), 3: (0, 12), 22: (0, 5), 23: (0, 4), 24: (0, 5), 26: (0, 4), 65: (0, 0)}
 
 

@@ -78,7 +78,7 @@ def problems(**options):
 
 
 def test_right_layout(cluster):
-    layout = check_layout("admin", NAMES, transaction_max_age_ms=259_200_000)
+    layout = check_layout("admin", NAMES, longest_wait_ms=259_200_000)
     assert layout == Layout(
         partitions=4,
         topic_ids={topic: f"id-{topic}" for topic in (HALF, END, OP, OFFSET, DISCARD)},
@@ -143,7 +143,7 @@ def test_history_must_be_kept_as_long_as_the_half_messages(cluster):
 
 
 def test_half_messages_must_be_kept_for_their_whole_life(cluster):
-    assert problems(transaction_max_age_ms=604_800_001) == [
+    assert problems(longest_wait_ms=604_800_001) == [
         f"{HALF}: retention.ms is 604800000, must be at least 604800001: {APPLY} sets it",
     ]
 

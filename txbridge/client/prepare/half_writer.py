@@ -154,6 +154,7 @@ class HalfWriter:
             immunity_seconds=message.check_immunity_time,
             user_timestamp=message.timestamp,
             messages=len(message.messages) if isinstance(message, Several) else None,
+            deliver_at=message.deliver_at,
         )
         size = len(message.value or b"") + message.key_and_headers_size
         delivery = _Delivery(self._on_delivery, transaction_id, size, on_done, deadline)

@@ -32,7 +32,7 @@ from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.partition_state import PartitionContext, PartitionState
-from txbridge.worker.restore import read_offset_topic
+from txbridge.worker.restore import has_later_op, read_offset_topic
 
 #: Back-off after an aborted transaction.
 _FIRST_PAUSE_S = 0.1
@@ -116,7 +116,13 @@ class Committer:
             self._was_committed(receipt)
         elif self._look_again:
             self._find_offset_topic_end()
-        contents = replace(contents, offset_topic_end=state.offset_topic_end)
+        contents = replace(
+            contents,
+            offset_topic_end=state.offset_topic_end,
+            # The checkpoint is the last record of its Kafka transaction, and a marker stands behind it.
+            offset_topic_least=0 if state.checkpoint_offset < 0 else state.checkpoint_offset + 2,
+            op_least=max(state.queue.ops.end, state.checkpoint.op),
+        )
         started = self._outside.monotonic()
         receipt.appended = partial(self._clock.appended, began=started)
         # Whatever becomes of it: should it be aborted, OFFSET ends further on.
@@ -192,7 +198,7 @@ class Committer:
         state.offset_topic_end, self._look_again = receipt.offset_topic_end, False
         for _, half_offsets in draft.ops():
             state.bodies.drop(half_offsets)
-        state.bodies.yield_room(entry.offset for entry in draft.parked)
+        state.bodies.yield_room(entry.offset for entry in (*draft.parked, *draft.scheduled))
         self._half.drop_malformed(draft.malformed)
         for entry in draft.held:
             self._topics.held(entry)
@@ -220,7 +226,10 @@ class Committer:
         fault_point("commit.applied")
 
     def _was_committed(self, receipt: Receipt) -> bool:
-        """Take the fence again and ask the topics. Raises FencedError when somebody else was here meanwhile."""
+        """Take the fence again and ask the topics.
+
+        Raises FencedError when somebody else was here meanwhile, OutdatedError when OFFSET has lost what OP holds.
+        """
         state = self._state
         state.writer.fence()
         start = max(state.checkpoint_offset, 0)
@@ -231,6 +240,13 @@ class Committer:
             return True
         nothing_yet = last is None and state.checkpoint_offset < 0
         if nothing_yet or last == state.checkpoint:
+            known = max(state.queue.ops.end, state.checkpoint.op)
+            if has_later_op(self._context, state.partition, state.checkpoint, known, state.stopping):
+                # To write it again would deliver it twice.
+                raise OutdatedError(
+                    f"{self._context.names.op}[{state.partition}] holds a Kafka transaction of which "
+                    f"{self._context.names.offset} holds nothing"
+                )
             return False
         raise FencedError("another worker has written the checkpoint meanwhile")
 

@@ -31,8 +31,8 @@ from txbridge.worker.gates.topic_health import LEAST_LIMIT
 _OnStored = Callable[[Message], None]
 
 
-class OffsetTopicMovedError(Exception):
-    """OFFSET was longer than it was said to be. The Kafka transaction must be aborted."""
+class LogMovedError(Exception):
+    """OFFSET or OP does not end where it should. The Kafka transaction must be aborted."""
 
 
 class TransactionFailedError(Exception):
@@ -70,6 +70,9 @@ class Contents:
     named: bool = False
     #: OFFSET offset at which the first record has to land, because it was read up to there.
     offset_topic_end: int | None = None
+    #: OFFSET and OP offsets below which none may land: records were committed there, by this owner or before.
+    offset_topic_least: int = 0
+    op_least: int = 0
 
 
 class Transaction:
@@ -86,11 +89,13 @@ class Transaction:
         self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
         # By topic: how many of its records, and bytes, went out together since the last flush.
         self._together: dict[str, list[int]] = {}
+        # By topic, of OP and OFFSET: the lowest offset at which a record has landed.
+        self._landed: dict[str, int] = {}
 
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
 
-        Raises TransactionFailedError as soon as the transaction is beyond help, OffsetTopicMovedError, KafkaException.
+        Raises TransactionFailedError as soon as the transaction is beyond help, LogMovedError, KafkaException.
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
         done = 0
@@ -118,14 +123,29 @@ class Transaction:
         fault_point("commit.discards")
         before_checkpoint = self._write_op_and_offset(draft)
         self._flush()
-        if contents.offset_topic_end is not None:
+        landed = self._receipt.checkpoint_offset - before_checkpoint
+        if contents.offset_topic_end is not None and landed != contents.offset_topic_end:
             # A reader believes whoever takes himself for the leader. What is written with acks=all, the leader has
             # stored, at the true end.
-            landed = self._receipt.checkpoint_offset - before_checkpoint
-            if landed != contents.offset_topic_end:
-                raise OffsetTopicMovedError(
-                    f"it was read up to {contents.offset_topic_end}, the next record landed at {landed}"
+            raise LogMovedError(
+                f"{names.offset}[{partition}] was read up to {contents.offset_topic_end}, the next record landed at "
+                f"{landed}",
+            )
+        if (lost := self.lost_tail(contents)) is not None:
+            raise LogMovedError(lost)
+
+    def lost_tail(self, contents: Contents) -> str | None:
+        """That a record has landed where others were committed, in words: those are gone, whatever becomes of this one.
+
+        Who takes over would not know of them.
+        """
+        for topic, least in ((self._names.offset, contents.offset_topic_least), (self._names.op, contents.op_least)):
+            if (first := self._landed.get(topic, least)) < least:
+                return (
+                    f"{topic}[{self._partition}] had records up to offset {least - 1}, the next one landed at {first}: "
+                    f"its last records are lost"
                 )
+        return None
 
     def _deliver_each(self, contents: Contents, entries: Iterable[HalfEntry]) -> None:
         for entry in entries:
@@ -261,7 +281,7 @@ class Transaction:
         """Write OP and OFFSET, the checkpoint last; returns how many records stand before it in OFFSET."""
         names, partition, receipt = self._names, self._partition, self._receipt
         for outcome, offsets in draft.ops():
-            headers = op_headers(outcome)
+            headers = op_headers(outcome, draft.ends_of(outcome, offsets))
             for value in encode_ops(offsets):
                 half_offsets = [int(offset) for offset in value.split(b",")]
                 self._record(names.op, value, None, headers, partial(_note_op, receipt, half_offsets))
@@ -288,7 +308,16 @@ class Transaction:
         headers: Headers,
         on_stored: _OnStored | None = None,
     ) -> None:
-        self._produce(RecordKind.INTERNAL, topic, value, key, headers, partition=self._partition, on_stored=on_stored)
+        landed = partial(self._note_landed, topic, on_stored)
+        self._produce(RecordKind.INTERNAL, topic, value, key, headers, partition=self._partition, on_stored=landed)
+
+    def _note_landed(self, topic: str, on_stored: _OnStored | None, message: Message) -> None:
+        offset = message.offset()
+        # Negative when the producer was not told.
+        if offset is not None and offset >= 0:
+            self._landed[topic] = min(offset, self._landed.get(topic, offset))
+        if on_stored is not None:
+            on_stored(message)
 
     def _produce(
         self,

@@ -24,7 +24,7 @@ from txbridge.kafka.failures import (
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.worker.commit import tracing
-from txbridge.worker.commit.records import Contents, OffsetTopicMovedError, Receipt, Transaction, TransactionFailedError
+from txbridge.worker.commit.records import Contents, LogMovedError, Receipt, Transaction, TransactionFailedError
 from txbridge.worker.failpoints import fault_point
 
 #: The call came while an earlier error of this transaction stood: aborting tells what it was.
@@ -81,7 +81,7 @@ class TransactionalWriter:
             AbortedError: aborted for another reason; nothing is visible.
             FencedError: another worker owns the partition.
             IndefiniteError: the outcome can only be learnt from the topics.
-            OutdatedError: aborted, because OFFSET holds more than was read of it.
+            OutdatedError: aborted, because OFFSET holds more than was read of it, or OFFSET or OP has lost records.
 
         """
         producer = self._producer
@@ -101,14 +101,22 @@ class TransactionalWriter:
             guarded(producer.commit_transaction, self._timeout_s)
             fault_point("commit.committed")
             guarded(producer.poll, 0)
-        except OffsetTopicMovedError as error:
+        except LogMovedError as error:
             try:
                 self._abort(producer, transaction, None)
-            except AbortedError:
-                raise OutdatedError(f"{self._names.offset}[{self._partition}]: {error}") from error
+            except (AbortedError, IndefiniteError):
+                # Nobody has asked for its commit. To write it again would not do: behind these records the next one
+                # lands where it should.
+                raise OutdatedError(str(error)) from error
         except TransactionFailedError as error:
             cause = error.__cause__
-            self._abort(producer, transaction, cause if isinstance(cause, KafkaException) else None)
+            try:
+                self._abort(producer, transaction, cause if isinstance(cause, KafkaException) else None)
+            except (AbortedError, IndefiniteError, RecordsRefusedError) as outcome:
+                # As above: what was stored of it already would hide the loss.
+                if (lost := transaction.lost_tail(contents)) is not None:
+                    raise OutdatedError(lost) from outcome
+                raise
         except KafkaException as error:
             self._abort(producer, transaction, error)
         trouble = self._watch.trouble_of_commit()

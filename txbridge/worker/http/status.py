@@ -166,8 +166,8 @@ class StatusBoard:
         rows: dict[str, dict[str, Any]] = {}
 
         def row(group: str) -> dict[str, Any]:
-            empty = {"group": group, "pending": 0, "held": 0, "discarded": 0, "oldest": None, "alive": None}
-            return rows.setdefault(group, empty)
+            counts = {"pending": 0, "held": 0, "scheduled": 0, "discarded": 0}
+            return rows.setdefault(group, {"group": group, **counts, "oldest": None, "alive": None})
 
         for group in self._listed[:_MOST_GROUPS]:
             row(group)
@@ -180,7 +180,7 @@ class StatusBoard:
                 age = max(0, now - (min(slots) + 1) * SLOT_MS) / 1000
                 found["oldest"] = max(found["oldest"] or 0.0, age)
             for (group, state), number in one.open.others.items():
-                row(group)["held" if state is TransactionState.HELD else "discarded"] += number
+                row(group)[state.value] += number
         if worker is not None:
             for group, found in rows.items():
                 members = self._members.get(worker.check_group(group))
@@ -214,6 +214,7 @@ def _partition(one: PartitionFacts, error: str | None) -> dict[str, Any]:
         "end_lag": one.end_lag,
         "pending": states.get(TransactionState.PENDING),
         "held": states.get(TransactionState.HELD),
+        "scheduled": states.get(TransactionState.SCHEDULED),
         "discarded": states.get(TransactionState.DISCARDED),
     }
 

@@ -159,6 +159,8 @@ class HalfLog:
             first = queue.note_id(half)
             if first is not None:
                 self._take_in_malformed(message, f"a copy of the half message at offset {first}: the same id", first)
+            elif (why := queue.why_not_read(half)) is not None:
+                self._take_in_malformed(message, why)
             elif queue.read(half):
                 state.bodies.put(half)
 

@@ -102,10 +102,16 @@ class WorkerMetrics:
         self._decisions = counter("decisions_total", "END entries that were applied", "outcome", "source")
         self._delivered = counter("messages_delivered_total", "Messages that became visible in their real topics")
         self._held = counter("messages_held_total", "Commits whose real topic did not take the message at once")
+        self._scheduled = counter("messages_scheduled_total", "Commits that came before the time of their message")
+        self._late = BulkHistogram(
+            "txbridge_scheduled_lateness_seconds",
+            "From the time that a scheduled message names until it is visible",
+            _VISIBLE_SECONDS,
+        )
         self._refused = counter("end_refused_total", "END entries without effect", "reason", "source")
         self._checks = counter("checks_sent_total", "Check requests to producer groups", "group")
         self._discards = counter("discards_total", "Undecided messages that were given up", "reason")
-        self._abandoned = counter("messages_abandoned_total", "Held messages that an operator has given up")
+        self._abandoned = counter("messages_abandoned_total", "Committed messages that an operator has given up")
         self._malformed = counter("malformed_records_total", "Records of HALF and END set aside that are not ours")
         self._copies = counter("copies_total", "Half messages set aside that were stored twice")
         self._errors = counter("errors_total", "What went wrong, by the name of its log event", "cause")
@@ -139,7 +145,7 @@ class WorkerMetrics:
             "txbridge_build_info", "What runs here; always 1", ["version", "python", "librdkafka"], registry=registry
         )
         build.labels(version("txbridge"), platform.python_version(), confluent_kafka.libversion()[0]).set(1)
-        for collector in (self._visible, self._finish):
+        for collector in (self._visible, self._finish, self._late):
             registry.register(collector)
         ProcessCollector(registry=registry)
         self._begin_at_zero()
@@ -181,6 +187,10 @@ class WorkerMetrics:
             [now - born for born in draft.births] + [now - entry.born for entry in draft.deliver]
         )
         self._held.inc(len(draft.held))
+        self._scheduled.inc(len(draft.scheduled))
+        self._late.observe_milliseconds(
+            [now - entry.next_due for entry in draft.deliver if entry.state is TransactionState.SCHEDULED]
+        )
         for (reason, by), number in Counter((one.reason.value, one.source.value) for one in draft.refused).items():
             self._refused.labels(reason, by).inc(number)
         for group, number in Counter(entry.group for entry in draft.checks).items():

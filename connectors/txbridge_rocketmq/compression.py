@@ -1,0 +1,75 @@
+"""Bodies that a client has compressed. They arrive in Kafka as its application has sent them."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Protocol
+
+import lz4.frame
+
+from txbridge_rocketmq.codes import BodyTooLargeError, RequestError, Response
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+COMPRESSED = 1
+#: Where the system flag names the compression.
+_KIND_SHIFT, _KIND_MASK = 8, 7
+
+
+class _Stream(Protocol):
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes | None: ...
+
+
+def _zlib() -> _Stream:
+    # By its header it is zlib's format, which remoting clients send, or gzip's, which gRPC clients may.
+    return zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+
+#: By the kind in the system flag; 0 is of clients that know ZLIB alone. All of them make no more output than they are
+#: asked for. The window of ZSTD is bounded by its library (128 MiB), which touches only what output has filled.
+_STREAMS: dict[int, Callable[[], _Stream]] = {
+    0: _zlib,
+    1: lz4.frame.LZ4FrameDecompressor,
+    2: zstd.ZstdDecompressor,
+    3: _zlib,
+}
+#: LZ4's library has no class of its own for what it can not read.
+_UNREADABLE = (zlib.error, zstd.ZstdError, RuntimeError)
+
+
+def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
+    """The body as the application sent it. Raises RequestError; never makes more than `limit` bytes of it."""
+    if not sys_flag & COMPRESSED:
+        if len(body) > limit:
+            raise BodyTooLargeError(limit)
+        return body
+    kind = sys_flag >> _KIND_SHIFT & _KIND_MASK
+    make = _STREAMS.get(kind)
+    if make is None:
+        raise RequestError(
+            Response.MESSAGE_ILLEGAL,
+            f"the body has a compression of kind {kind}, and the txbridge door reads LZ4 (1), ZSTD (2) and ZLIB (3)",
+        )
+    stream = make()
+    try:
+        text = stream.decompress(body, limit + 1)
+    except _UNREADABLE as error:
+        raise RequestError(Response.MESSAGE_ILLEGAL, f"the compressed body can not be read: {error}") from None
+    if len(text) > limit:
+        raise BodyTooLargeError(limit)
+    if not stream.eof:
+        raise RequestError(Response.MESSAGE_ILLEGAL, "the compressed body is cut off")
+    if stream.unused_data:
+        raise RequestError(Response.MESSAGE_ILLEGAL, "something follows the compressed body")
+    return text

@@ -1,0 +1,152 @@
+"""What `txbridge doctor --door` finds: the files of a door, and whether the doors answer where clients are sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import stat
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from txbridge.doctor.finding import Check, Finding, note, ok, problem, warning
+from txbridge.errors import UsageError
+from txbridge_rocketmq.access import ACCESS_KEY, SIGNATURE, AccessKey, signature
+from txbridge_rocketmq.codes import Request, Response
+from txbridge_rocketmq.command import Command, FrameError, decode, length_of, request
+from txbridge_rocketmq.options import DoorOptions, door_options
+from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
+
+#: A door answers in milliseconds; a client gives up after three seconds.
+_ANSWER_S = 3.0
+#: HTTP/2: what a client begins with, and the first frame of each side.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS = 4
+_FRAME = struct.Struct(">HBBBI")
+
+
+def examine_door(
+    given: Mapping[str, Any], real_topics: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
+    """The findings about the door that these options make."""
+    try:
+        options = door_options(**given, environ=environ)
+    except UsageError as error:
+        yield problem(Check.DOOR, str(error), "mend it: a door does not start with it")
+        return
+    yield ok(Check.DOOR, f"the secret has {len(options.secret)} characters")
+    yield from _protection(options, given["access_keys"], given["tls_key"])
+    for topic in real_topics:
+        if "." in topic:
+            yield warning(
+                Check.DOOR,
+                f"the real topic {topic} has a dot in its name, which clients of RocketMQ refuse",
+                "use letters, digits, - and _ for topics that they send to",
+            )
+    key = options.access.any_key
+    for address in options.addresses or (f"{options.host}:{options.port}",):
+        yield _remoting(address, options.addresses, key)
+    if options.grpc is not None:
+        for address in options.grpc_addresses or (f"{options.grpc[0]}:{options.grpc[1]}",):
+            yield _grpc(address, options.tls is not None)
+
+
+def _protection(options: DoorOptions, keys: Path | None, tls_key: Path | None) -> Iterator[Finding]:
+    for file in (keys, tls_key):
+        if file is not None and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            yield warning(Check.DOOR, f"every user of this machine can read or write {file}", f"chmod 640 {file}")
+    if not options.access.is_demanded:
+        yield note(
+            Check.DOOR, "no AccessKey is asked for: the door serves everybody who reaches it", "give --access-keys FILE"
+        )
+    elif options.tls is None:
+        yield warning(
+            Check.DOOR,
+            "keys are asked for without TLS: who reads a request can send it once more, and make others of gRPC",
+            "give --tls-certificate and --tls-key",
+        )
+    else:
+        yield ok(Check.DOOR, "keys are asked for, and the certificate and its key fit each other")
+
+
+def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) -> Finding:
+    fields = {"topic": DEFAULT_TOPIC}
+    if key is not None:
+        fields[ACCESS_KEY] = key.name
+        fields[SIGNATURE] = signature(key.secret, fields, b"")
+    try:
+        with _connected(address) as wire:
+            wire.sendall(request(Request.GET_ROUTEINFO_BY_TOPIC, 1, fields))
+            answer = decode(_exactly(wire, length_of(_exactly(wire, 4))))
+    except (OSError, FrameError) as error:
+        return _silent(address, error)
+    if answer.code == Response.NO_PERMISSION:
+        return problem(Check.DOOR, f"{address} refuses the AccessKey: {answer.remark}", "give all doors the same keys")
+    told = _addresses(answer)
+    if told is None:
+        return problem(Check.DOOR, f"{address} is no door of txbridge", "see which process listens there")
+    if advertised and set(told) != set(advertised):
+        return warning(
+            Check.DOOR,
+            f"{address} sends its clients to {', '.join(told)}, not to {', '.join(advertised)}",
+            "give all doors the same list, --advertised",
+        )
+    return ok(Check.DOOR, f"{address} answers, and sends clients to {', '.join(told)}")
+
+
+def _addresses(answer: Command) -> list[str] | None:
+    """Of a route; None when it is no door's."""
+    try:
+        brokers = json.loads(answer.body)["brokerDatas"]
+        if answer.code == Response.SUCCESS and all(one["cluster"] == CLUSTER for one in brokers):
+            return [one["brokerAddrs"]["0"] for one in brokers]
+    except (ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _grpc(address: str, tls: bool) -> Finding:
+    try:
+        with _connected(address) as plain:
+            wire = _encrypted(plain) if tls else plain
+            wire.sendall(_PREFACE + _FRAME.pack(0, 0, _SETTINGS, 0, 0))
+            (_, _, kind, _, _) = _FRAME.unpack(_exactly(wire, _FRAME.size))
+    except OSError as error:
+        return _silent(address, error)
+    if kind != _SETTINGS:
+        return problem(Check.DOOR, f"{address} does not speak gRPC", "see which process listens there")
+    return ok(Check.DOOR, f"{address} speaks gRPC{' and TLS' if tls else ''}")
+
+
+def _silent(address: str, error: Exception) -> Finding:
+    return problem(
+        Check.DOOR,
+        f"{address} does not answer as a door does: {error or type(error).__name__}",
+        "start the door, or see why it can not be reached from here",
+    )
+
+
+def _connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host.strip("[]") or "localhost", int(port)), _ANSWER_S)
+
+
+def _encrypted(plain: socket.socket) -> ssl.SSLSocket:
+    # Whether clients trust the certificate is their affair: they have the authority's, and this machine may not.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    return context.wrap_socket(plain)
+
+
+def _exactly(wire: socket.socket, length: int) -> bytes:
+    found = b""
+    while len(found) < length:
+        part = wire.recv(length - len(found))
+        if not part:
+            raise ConnectionError("it closes the connection")
+        found += part
+    return found

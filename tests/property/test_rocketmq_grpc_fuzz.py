@@ -1,0 +1,267 @@
+"""What clients of gRPC may send that is wrong: that call alone fails, by name, and everybody else is served."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from txbridge_rocketmq import grpc_service
+from txbridge_rocketmq.access import read_keys
+from txbridge_rocketmq.grpc_protocol import SERVICE, definition, service
+from txbridge_rocketmq.grpc_streams import _MAX_EARLY
+
+from tests.support.grpc_door import MOST, TOPIC, GrpcDoor, path_of, sending, settings
+from tests.support.harness import eventually
+
+Code = definition.Code
+CLIENT = (("x-mq-client-id", "fuzz"),)
+UNARY = ("QueryRoute", "Heartbeat", "SendMessage", "EndTransaction", "NotifyClientTermination")
+REFUSED = tuple(one.name for one in SERVICE.methods if one.name not in {*UNARY, "Telemetry"})
+REAL: dict[str, bytes] = {
+    "QueryRoute": service.QueryRouteRequest(topic=definition.Resource(name=TOPIC)).SerializeToString(),
+    "Heartbeat": service.HeartbeatRequest(client_type=definition.PRODUCER).SerializeToString(),
+    "SendMessage": sending().SerializeToString(),
+    "EndTransaction": service.EndTransactionRequest(
+        topic=definition.Resource(name=TOPIC), message_id="01AB", transaction_id="0" * 52, resolution=definition.COMMIT
+    ).SerializeToString(),
+    "NotifyClientTermination": service.NotifyClientTerminationRequest().SerializeToString(),
+    "Telemetry": settings(TOPIC, "another").SerializeToString(),
+}
+#: With what a call may end. UNKNOWN and INTERNAL would be a defect of the door.
+STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.CANCELLED,
+}
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[GrpcDoor]:
+    with GrpcDoor() as made:
+        yield made
+
+
+@st.composite
+def damaged(draw: st.DrawFn, real: bytes) -> bytes:
+    """Other bytes here and there, and an end anywhere."""
+    content = bytearray(real)
+    for at, value in draw(st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), max_size=4)):
+        if content:
+            content[at % len(content)] = value
+    return bytes(content[: draw(st.integers(0, len(content)))] + draw(st.binary(max_size=20)))
+
+
+def status_of(method: str, answer: bytes) -> int:
+    response = getattr(service, next(one for one in SERVICE.methods if one.name == method).output_type.name)
+    return int(response.FromString(answer).status.code)
+
+
+@given(st.data())
+def test_any_bytes_are_answered_by_name(door: GrpcDoor, data: st.DataObject) -> None:
+    method = data.draw(st.sampled_from(UNARY))
+    other = data.draw(st.sampled_from(sorted(REAL)))
+    content = data.draw(st.one_of(st.binary(max_size=300), damaged(REAL[method]), damaged(REAL[other])))
+    code = status_of(method, door.call(method, content, CLIENT))
+    assert code in Code.values()
+    assert code not in {Code.CODE_UNSPECIFIED, Code.INTERNAL_ERROR, Code.INTERNAL_SERVER_ERROR}
+    assert door.serves()
+    assert door.door.memory.used == 0
+
+
+@given(st.sampled_from(REFUSED), st.binary(max_size=100))
+def test_calls_that_are_refused_are_refused_whatever_they_say(door: GrpcDoor, method: str, content: bytes) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(door.channel.unary_stream(path_of(method))(content, timeout=60))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=300)
+NAMES = st.sampled_from(
+    ["x-mq-client-id", "authorization", "x-mq-date-time", "x-mq-namespace", "x-mq-protocol", "x-of-mine"]
+)
+SIGNED = st.builds(
+    "MQv2-HMAC-SHA1 Credential={}/x, SignedHeaders=x-mq-date-time, Signature={}".format,
+    st.sampled_from(["ak", "nobody", ""]),
+    st.text("0123456789abcdefABCDEF", max_size=60),
+)
+
+
+@given(
+    st.sampled_from(UNARY),
+    st.lists(st.one_of(st.tuples(NAMES, VALUES), st.tuples(st.just("authorization"), SIGNED)), max_size=6),
+    st.binary(max_size=50),
+)
+def test_any_headers_prove_nothing(
+    door_with_keys: GrpcDoor, method: str, headers: list[tuple[str, str]], more: bytes
+) -> None:
+    content = door_with_keys.call(method, REAL[method], (*headers, ("x-any-bin", more)))
+    assert status_of(method, content) == Code.UNAUTHORIZED
+
+
+@pytest.fixture(scope="module")
+def door_with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcDoor]:
+    keys: Path = tmp_path_factory.mktemp("keys") / "keys.toml"
+    keys.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\n')
+    with GrpcDoor(read_keys(keys)) as made:
+        yield made
+
+
+@given(st.data())
+def test_a_stream_may_say_anything_and_end_anywhere(door: GrpcDoor, data: st.DataObject) -> None:
+    """Settings twice, out of order, of a consumer, damaged; and the client goes in the midst of it."""
+    real = st.sampled_from(
+        [
+            REAL["Telemetry"],
+            settings().SerializeToString(),
+            settings("a b", "", TOPIC).SerializeToString(),
+            settings(client_type=definition.PUSH_CONSUMER).SerializeToString(),
+            service.TelemetryCommand().SerializeToString(),
+            service.TelemetryCommand(thread_stack_trace=definition_of_a_trace()).SerializeToString(),
+        ]
+    )
+    said = data.draw(st.lists(st.one_of(real, real.flatmap(damaged), st.binary(max_size=50)), max_size=5))
+    leaves = data.draw(st.booleans())
+    call = door.channel.stream_stream(path_of("Telemetry"))(iter(said), metadata=CLIENT, timeout=60)
+    try:
+        if leaves:
+            call.cancel()
+        for answer in call:
+            service.TelemetryCommand.FromString(answer)
+    except grpc.RpcError as error:
+        assert error.code() in STATUSES, error  # noqa: PT017
+    assert door.serves()
+
+
+def definition_of_a_trace() -> Any:
+    return service.ThreadStackTrace(nonce="n", thread_stack_trace="t")
+
+
+def test_streams_that_have_ended_are_forgotten(door: GrpcDoor) -> None:
+    for _ in range(20):
+        door.channel.stream_stream(path_of("Telemetry"))(iter([REAL["Telemetry"]]), metadata=CLIENT).cancel()
+    eventually(lambda: door.door.metrics.streams._value.get() == 0, 60)
+    eventually(lambda: not door.door.groups._groups, 60)
+
+
+# --- bytes of HTTP/2 --------------------------------------------------------------------------------------------------
+
+
+def http2(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+
+
+def headers(*pairs: tuple[str, str]) -> bytes:
+    """As HPACK without its tables."""
+    return b"".join(b"\x00" + b"".join(bytes([len(text)]) + text.encode() for text in pair) for pair in pairs)
+
+
+def begun(stream: int, method: str = "SendMessage") -> bytes:
+    """The headers of a call."""
+    pairs = [(":method", "POST"), (":scheme", "http"), (":path", path_of(method)), (":authority", "door")]
+    return http2(1, 4, stream, headers(*pairs, ("content-type", "application/grpc"), ("te", "trailers")))
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2(4, 0, 0, b"")
+MESSAGE = b"\0" + struct.pack(">I", len(REAL["SendMessage"])) + REAL["SendMessage"]
+CALLED = PREFACE + begun(1) + http2(0, 1, 1, MESSAGE)
+OVERSIZED = PREFACE + begun(1) + http2(0, 0, 1, b"\0\x7f\xff\xff\xff" + b"x" * 10)
+
+
+@given(st.one_of(damaged(CALLED), damaged(OVERSIZED), damaged(PREFACE), st.binary(max_size=200)), st.booleans())
+def test_any_bytes_of_http_end_their_connection_alone(door: GrpcDoor, content: bytes, waits: bool) -> None:
+    with socket.create_connection(("127.0.0.1", door.port), 60) as wire:
+        wire.sendall(content)
+        if waits:
+            wire.settimeout(0.02)
+            with contextlib.suppress(OSError):
+                wire.recv(1_000)
+    # Not at once: see below.
+    eventually(lambda: recovers(door), 60)
+
+
+def recovers(door: GrpcDoor) -> bool:
+    """Whether a client is served that connects again when it was cut off."""
+    try:
+        return door.serves()
+    except grpc.RpcError as error:
+        assert error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}  # noqa: PT017
+        return False
+
+
+def test_a_path_that_is_no_utf_8_ends_the_server_of_grpcio_and_a_new_one_begins(door: GrpcDoor) -> None:
+    """A defect of grpcio: its server ends, and says so to nobody."""
+    for _ in range(2):
+        with socket.create_connection(("127.0.0.1", door.port), 60) as wire:
+            wire.sendall(CALLED.replace(b"MessagingService", b"Messagin\xfeService"))
+            # Its server has read it by now, or reads it when it is served next.
+            wire.recv(1_000)
+        eventually(lambda: recovers(door), 60)
+    assert door.door.memory.used == 0
+
+
+def test_a_request_that_is_too_large_is_refused(door: GrpcDoor) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        door.call("SendMessage", sending(body=b"x" * 5_000_000).SerializeToString())
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for changed in (
+        {"body": b"x" * (MOST + 1)},
+        {"body": gzip.compress(b"\0" * 50_000_000), "body_encoding": definition.GZIP},
+    ):
+        answer = door.call("SendMessage", sending(**changed).SerializeToString())
+        assert status_of("SendMessage", answer) == Code.MESSAGE_BODY_TOO_LARGE
+    assert door.serves()
+    assert door.door.memory.used == 0
+
+
+def test_a_call_whose_request_does_not_come_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all calls at a time a door takes so many, and these would take the place of others'."""
+    monkeypatch.setattr(grpc_service, "_REQUEST_S", 1.0)
+    with GrpcDoor() as door, socket.create_connection(("127.0.0.1", door.port), 60) as wire:
+        wire.sendall(PREFACE + b"".join(begun(2 * number + 1) for number in range(100)))
+        assert door.serves()
+        found = door.door.metrics.requests.labels("SendMessage", "REQUEST_TIMEOUT")
+        eventually(lambda: found._value.get() == 100, 60)
+        assert door.serves()
+
+
+def test_names_that_clients_invent_take_bounded_memory() -> None:
+    """Topics of transactions are kept until their client's stream comes."""
+    with GrpcDoor() as door:
+        streams = grpc_service.Streams(door.door, 10)
+        for number in range(3 * _MAX_EARLY):
+            streams.prepares("one" if number % 2 else f"client-{number}", f"topic-{number}")
+        assert sum(map(len, streams._early.values())) <= _MAX_EARLY
+        assert streams._early_topics == sum(map(len, streams._early.values()))
+        # A client whose name is longer than any is not known by it.
+        telemetry = door.channel.stream_stream(path_of("Telemetry"))
+        with pytest.raises(grpc.RpcError) as caught:
+            list(telemetry(iter([]), metadata=(("x-mq-client-id", "x" * 256),), timeout=60))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.long
+def test_a_thousand_connections_that_do_nothing_cost_nobody_else_anything() -> None:
+    """Silent ones, halves of a preface, calls that are begun, and streams without settings."""
+    with GrpcDoor() as door:
+        wires = [socket.create_connection(("127.0.0.1", door.port), 60) for _ in range(1_000)]
+        try:
+            for number, wire in enumerate(wires):
+                wire.sendall(
+                    [b"", PREFACE[:10], PREFACE, PREFACE + begun(1), PREFACE + begun(1, "Telemetry")][number % 5]
+                )
+            assert all(door.serves() for _ in range(100))
+        finally:
+            for wire in wires:
+                wire.close()
+        assert door.serves()

@@ -1,0 +1,135 @@
+"""The gRPC side of a front door in this process, without Kafka: every record is acknowledged in the next turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import grpc
+from confluent_kafka import KafkaError
+from txbridge_rocketmq.access import Access
+from txbridge_rocketmq.door import Door
+from txbridge_rocketmq.ends import Ends
+from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.grpc_service import Listener, Service
+from txbridge_rocketmq.metrics import Metrics
+from txbridge_rocketmq.setting import Setting
+from txbridge_rocketmq.topics import Topics
+
+from txbridge.client.message import Limits
+from txbridge.core.names import Names
+
+#: The only topic there is.
+TOPIC = "orders"
+#: Bytes of a body.
+MOST = 100_000
+MEMORY = 32 * 1024 * 1024
+_PATIENCE_S = 60
+
+
+class _Outlet:
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send(self, topic: str, value: Any, key: Any, headers: Any, done: Callable[..., None], **_: Any) -> bool:
+        self.sent += 1
+        asyncio.get_running_loop().call_soon(done, None, 0, self.sent)
+        return True
+
+
+def _look(topic: str) -> int | KafkaError:
+    return 4 if topic == TOPIC else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+class GrpcDoor:
+    """It runs in a thread of its own."""
+
+    def __init__(self, access: Access | None = None) -> None:
+        self._access = access or Access()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    async def _start(self) -> None:
+        outlet, topics, metrics = _Outlet(), Topics(_look), Metrics()
+        setting = Setting(
+            names=Names(),
+            partitions=4,
+            limits=Limits(MOST, 3_600),
+            secret=b"the secret of all doors of a test",
+            addresses=("127.0.0.1:9876",),
+            grpc_addresses=("127.0.0.1:8081",),
+            access=self._access,
+            obstacle=lambda: "",
+        )
+        ends = Ends(outlet, "END", "door")  # type: ignore[arg-type]
+        self.door = Door(
+            setting,
+            outlet,  # type: ignore[arg-type]
+            ends,
+            topics,
+            lambda _group, _take: SimpleNamespace(close=lambda: None),
+            metrics,
+            memory=MEMORY,
+            max_groups=50,
+        )
+        self._listener = Listener(5_000, MOST)
+        self.port = self._listener.listen("127.0.0.1", 0, None)
+        await self._listener.start(Service(self.door, max_streams=2_000))
+
+    async def _stop(self) -> None:
+        await self._listener.close(5)
+        await self.door.drain(5)
+        self.door.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(_PATIENCE_S)
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.channel.close()
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_PATIENCE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE_S)
+        self._loop.close()
+
+    def call(self, method: str, content: bytes, metadata: tuple[tuple[str, str | bytes], ...] = ()) -> bytes:
+        """A call with any bytes as its request; the bytes of its response. Raises grpc.RpcError."""
+        call = self.channel.unary_unary(path_of(method))
+        answer: bytes = call(content, timeout=_PATIENCE_S, metadata=metadata)
+        return answer
+
+    def serves(self) -> bool:
+        """Whether a client that does nothing wrong is served."""
+        told = service.SendMessageResponse.FromString(self.call("SendMessage", sending().SerializeToString()))
+        return bool(told.status.code == definition.Code.OK)
+
+
+def path_of(method: str) -> str:
+    return f"/apache.rocketmq.v2.MessagingService/{method}"
+
+
+def sending(**changed: Any) -> Any:
+    """A request that is right."""
+    system = definition.SystemProperties(message_id="01AB", message_type=definition.TRANSACTION, tag="a", keys=["k"])
+    message = definition.Message(
+        topic=definition.Resource(name=TOPIC),
+        user_properties={"p": "v"},
+        system_properties=system,
+        body=b"body",
+    )
+    for name, value in changed.items():
+        setattr(message if name == "body" else message.system_properties, name, value)
+    return service.SendMessageRequest(messages=[message])
+
+
+def settings(*topics: str, client_type: int = definition.PRODUCER) -> Any:
+    """What a producer begins its stream with."""
+    publishing = definition.Publishing(topics=[definition.Resource(name=one) for one in topics])
+    return service.TelemetryCommand(settings=definition.Settings(client_type=client_type, publishing=publishing))

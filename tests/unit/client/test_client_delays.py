@@ -1,0 +1,247 @@
+"""Messages that are to be delivered later: what names a time, what is refused, and what stands in the half message."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from tests.support.client_fakes import FakeRecord, FakeRuntime, working_kafka
+from txbridge import (
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+    UsageError,
+)
+from txbridge.client import message as message_module
+from txbridge.client.checks.request import parse_check
+from txbridge.client.message import Limits, check_limits, check_message
+from txbridge.client.several import together, with_headers
+from txbridge.core.half_message import check_headers, half_headers, parse_half
+from txbridge.core.names import Names
+
+SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(message_module, "now_ms", lambda: NOW)
+
+
+class Listener(TransactionListener):
+    """Commits, and notes what it was asked to run."""
+
+    def __init__(self):
+        self.executed = []
+
+    def execute_local_transaction(self, message, arg):
+        self.executed.append(message)
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("time", "milliseconds"),
+    [
+        ({"deliver_at": datetime(2023, 11, 14, 23, 13, 20, tzinfo=UTC)}, NOW + HOUR),
+        ({"deliver_at": datetime(2023, 11, 15, 1, 13, 20, tzinfo=timezone(timedelta(hours=2)))}, NOW + HOUR),
+        # Never earlier than it says.
+        ({"deliver_at": datetime(2023, 11, 14, 23, 13, 20, 1, tzinfo=UTC)}, NOW + HOUR + 1),
+        ({"deliver_at": NOW + 5}, NOW + 5),
+        ({"deliver_at": 0}, 0),
+        ({"delay": timedelta(hours=1)}, NOW + HOUR),
+        ({"delay": 90}, NOW + 90_000),
+        ({"delay": 0.0005}, NOW + 1),
+        ({"delay": 0}, NOW),
+        ({}, None),
+    ],
+)
+def test_a_message_names_a_time(time, milliseconds):
+    message = Message("orders", b"", **time)
+    assert message.deliver_at == milliseconds
+    check_message(message, Names())
+    check_limits(message, Limits(1_000, 1_000))
+
+
+@pytest.mark.parametrize(
+    ("time", "complaint"),
+    [
+        ({"deliver_at": datetime(2023, 11, 14)}, "deliver_at has no time zone: give one, as in"),  # noqa: DTZ001
+        ({"deliver_at": 1.5}, "deliver_at must be a whole number or None, not float"),
+        ({"deliver_at": "tomorrow"}, "deliver_at must be a whole number or None, not str"),
+        ({"delay": -1}, "delay must be a time from now on, 0 or more, not -1"),
+        ({"delay": timedelta(seconds=-1)}, "delay must be a time from now on"),
+        ({"delay": float("nan")}, "delay must be a time from now on"),
+        ({"delay": float("inf")}, "delay must be a time from now on"),
+        ({"delay": True}, "delay must be a timedelta or seconds, not bool"),
+        ({"delay": "1h"}, "delay must be a timedelta or seconds, not str"),
+        ({"delay": 1, "deliver_at": NOW}, "deliver_at and delay say the same: give one of them"),
+    ],
+)
+def test_what_is_no_time_is_refused(time, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        Message("orders", b"", **time)
+
+
+def test_a_time_before_1970_is_refused_when_it_is_sent():
+    with pytest.raises(UsageError, match="deliver_at must be between 0 and"):
+        check_message(Message("orders", b"", deliver_at=-1), Names())
+
+
+def test_a_delay_beyond_the_longest_is_refused():
+    limits = Limits(1_000, 1_000)
+    check_limits(Message("orders", b"", delay=timedelta(hours=72)), limits)
+    with pytest.raises(UsageError, match=r"delivered in 3d.*longest delay is 3d.*timer_max_delay"):
+        check_limits(Message("orders", b"", deliver_at=NOW + 72 * HOUR + 1), limits)
+    check_limits(Message("orders", b"", delay=timedelta(days=7)), Limits(1_000, 1_000, 7 * 24 * HOUR))
+
+
+def test_tracing_keeps_the_time():
+    message = Message("orders", b"", b"k", timestamp=7, partition=1, check_immunity_time=5, delay=1)
+    assert with_headers(message, [("traceparent", b"x")]) == Message(
+        "orders", b"", b"k", [("traceparent", b"x")], 7, 1, 5, NOW + 1_000
+    )
+
+
+def half_headers_of(kafka):
+    [(_, _, _, headers, _)] = [record for wire in kafka.half_wires() for record in wire.records]
+    return dict(headers)
+
+
+def test_send_later_prepares_and_commits_without_a_local_transaction(monkeypatch):
+    kafka, listener = working_kafka(monkeypatch), Listener()
+    with TransactionProducer("orders", listener, SETTINGS) as producer:
+        result = producer.send_later(Message("orders", b"v", delay=60), timeout=60)
+        assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
+        assert result.end.done()
+    assert listener.executed == []
+    assert half_headers_of(kafka)["TXB_DELIVER_AT"] == b"%d" % (NOW + 60_000)
+    ends = [record for wire in kafka.wires if not wire.is_half for record in wire.records]
+    assert [value for _, value, *_ in ends] == [f"0,{result.transaction_id},8".encode()]
+
+
+def test_a_message_in_a_transaction_carries_its_time_and_its_listener_sees_it(monkeypatch):
+    kafka, listener = working_kafka(monkeypatch), Listener()
+    with TransactionProducer("orders", listener, SETTINGS) as producer:
+        producer.send_message_in_transaction(Message("orders", b"v", deliver_at=NOW + 7))
+    assert half_headers_of(kafka)["TXB_DELIVER_AT"] == b"1700000000007"
+    assert [message.deliver_at for message in listener.executed] == [NOW + 7]
+
+
+#: Of several messages one names the time of all, or each names the same.
+SEVERAL = [
+    [Message("orders", b"1", b"k"), Message("stock", b"2", deliver_at=NOW + 7)],
+    [Message("orders", b"1", b"k", deliver_at=NOW + 7), Message("stock", b"2", deliver_at=NOW + 7)],
+]
+
+
+def of_several(kafka, listener):
+    """What one transaction of several messages sent, and what its listener was shown."""
+    [record] = [record for wire in kafka.half_wires() for record in wire.records]
+    headers = dict(record[3])
+    [shown] = listener.executed
+    return headers["TXB_MESSAGES"], headers["TXB_DELIVER_AT"], shown.deliver_at, [one.topic for one in shown.messages]
+
+
+@pytest.mark.parametrize("messages", SEVERAL)
+def test_several_messages_have_one_time(monkeypatch, messages):
+    kafka, listener = working_kafka(monkeypatch), Listener()
+    with TransactionProducer("orders", listener, SETTINGS) as producer:
+        producer.send_messages_in_transaction(messages)
+    assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
+
+
+@pytest.mark.parametrize("messages", SEVERAL)
+def test_several_messages_that_are_submitted_have_one_time(monkeypatch, messages):
+    kafka, listener = working_kafka(monkeypatch), Listener()
+    with TransactionProducer("orders", listener, SETTINGS) as producer:
+        producer.submit_messages_in_transaction(messages).result(60)
+    assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
+
+
+@pytest.mark.parametrize("messages", SEVERAL)
+def test_several_messages_on_a_loop_have_one_time(monkeypatch, messages):
+    kafka, listener = working_kafka(monkeypatch), Listener()
+
+    async def main():
+        async with AsyncTransactionProducer("orders", listener, SETTINGS) as producer:
+            await producer.send_messages_in_transaction(messages)
+
+    asyncio.run(main())
+    assert of_several(kafka, listener) == (b"2", b"1700000000007", NOW + 7, ["orders", "stock"])
+
+
+def test_a_check_of_several_messages_shows_their_time():
+    several, given = together(SEVERAL[0], Names()), "0123456789ABCDEF0123456789ABCDEF"
+    ours = half_headers(
+        [], transaction_id=given, group="g", real_topic="orders", messages=2, deliver_at=several.deliver_at
+    )
+    half = parse_half(7, 1_000, several.key, several.value, ours, Names())
+    record = FakeRecord(0, 3, 9_000, several.key, several.value, check_headers(half, 0, 2, 40))
+    message = parse_check(record, "g", Names(), 4).message
+    assert (message.deliver_at, [one.value for one in message.messages]) == (NOW + 7, [b"1", b"2"])
+
+
+def test_several_messages_may_not_wait_longer_than_one():
+    several = together([Message("orders", b"1"), Message("stock", b"2", deliver_at=NOW + 72 * HOUR + 1)], Names())
+    with pytest.raises(UsageError, match="timer_max_delay"):
+        check_limits(several, Limits(1_000, 1_000))
+
+
+def test_one_without_a_time_has_no_header(monkeypatch):
+    kafka = working_kafka(monkeypatch)
+    with TransactionProducer("orders", Listener(), SETTINGS) as producer:
+        producer.send_message_in_transaction(Message("orders", b"v"))
+    assert "TXB_DELIVER_AT" not in half_headers_of(kafka)
+
+
+def test_send_later_needs_a_time():
+    producer = TransactionProducer("orders", Listener(), SETTINGS)
+    with pytest.raises(UsageError, match="the message names no time: give it deliver_at or delay"):
+        producer.send_later(Message("orders", b"v"))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+@pytest.mark.parametrize("face", [TransactionProducer, AsyncTransactionProducer])
+def test_the_option_is_checked(face, seconds):
+    with pytest.raises(UsageError, match="timer_max_delay must be seconds, more than 0"):
+        face("orders", Listener(), SETTINGS, timer_max_delay=seconds)
+
+
+def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):
+    working_kafka(monkeypatch)
+    with TransactionProducer("orders", Listener(), SETTINGS, timer_max_delay=1e8) as producer:
+        producer.send_later(Message("orders", b"v", delay=timedelta(days=7)), timeout=60)
+        with pytest.raises(UsageError, match="longest delay is 7d"):
+            producer.send_later(Message("orders", b"v", delay=timedelta(days=7, seconds=1)))
+
+
+def test_send_later_on_a_loop(monkeypatch):
+    runtime = FakeRuntime()
+    monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
+
+    async def main():
+        async with AsyncTransactionProducer("orders", Listener(), SETTINGS) as producer:
+            with pytest.raises(UsageError, match="names no time"):
+                await producer.send_later(Message("orders", b"v"))
+            task = asyncio.ensure_future(producer.send_later(Message("orders", b"v", delay=60)))
+            async with asyncio.timeout(60):
+                while not runtime.written:  # noqa: ASYNC110 - set by threads
+                    await asyncio.sleep(0.001)
+                assert runtime.written[0][0].deliver_at == NOW + 60_000
+                runtime.acknowledge()
+                while not runtime.ends:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                assert not task.done(), "not before its commit is acknowledged"
+                runtime.ends[0][2].settle()
+                result = await task
+        assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
+
+    asyncio.run(main())

@@ -1,0 +1,231 @@
+"""A message with a delay through the door: when it is due, and what goes to Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+from txbridge_rocketmq import identity, mapping, sends
+from txbridge_rocketmq.access import Access
+from txbridge_rocketmq.codes import RequestError, Response
+from txbridge_rocketmq.delays import refuse_in_batch, time_of_delivery
+from txbridge_rocketmq.ends import Ends
+from txbridge_rocketmq.groups import Question
+from txbridge_rocketmq.grpc_messages import orphan_of
+from txbridge_rocketmq.metrics import Metrics
+from txbridge_rocketmq.requests import Send
+from txbridge_rocketmq.sends import Sends, Stored
+from txbridge_rocketmq.setting import Setting
+
+from txbridge.client.message import Limits, Message, MessageExt
+from txbridge.core.names import Names
+
+NOW, HOUR = 1_700_000_000_000, 3_600_000
+SECRET = b"x" * 32
+
+
+@pytest.mark.parametrize(
+    ("properties", "due"),
+    [
+        ({}, None),
+        ({"DELAY": "0"}, None),
+        ({"DELAY": "1"}, NOW + 1_000),
+        ({"DELAY": "3"}, NOW + 10_000),
+        ({"DELAY": "5"}, NOW + 60_000),
+        ({"DELAY": "14"}, NOW + 600_000),
+        ({"DELAY": "15"}, NOW + 1_200_000),
+        ({"DELAY": "18"}, NOW + 2 * HOUR),
+        # As for RocketMQ: the highest.
+        ({"DELAY": "99"}, NOW + 2 * HOUR),
+        ({"TIMER_DELAY_SEC": "5"}, NOW + 5_000),
+        ({"TIMER_DELAY_MS": "5"}, NOW + 5),
+        ({"TIMER_DELIVER_MS": "5"}, 5),
+        ({"TIMER_DELIVER_MS": str(NOW + 7)}, NOW + 7),
+        # The first that RocketMQ looks at counts.
+        ({"TIMER_DELIVER_MS": "7", "TIMER_DELAY_MS": "6", "TIMER_DELAY_SEC": "5"}, NOW + 5_000),
+        ({"TIMER_DELIVER_MS": "7", "DELAY": "1"}, NOW + 1_000),
+        ({"TIMER_DELIVER_MS": "7", "DELAY": "0"}, 7),
+    ],
+)
+def test_when_it_is_due(properties: dict[str, str], due: int | None) -> None:
+    assert time_of_delivery(properties, NOW) == due
+
+
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("text", ["soon", "-1", "1.5", "9" * 19, "\u0663"])
+def test_what_is_no_delay_is_refused(name: str, text: str) -> None:
+    with pytest.raises(RequestError, match=f"{name} is no delay") as refused:
+        time_of_delivery({name: text}, NOW)
+    assert refused.value.code is Response.MESSAGE_ILLEGAL
+
+
+def test_a_message_of_a_batch_has_no_delay() -> None:
+    refuse_in_batch({"DELAY": "0", "p": "v"})
+    with pytest.raises(RequestError, match="send that with TIMER_DELAY_MS by itself"):
+        refuse_in_batch({"TIMER_DELAY_MS": "1"})
+
+
+class Kafka:
+    """An outlet whose records the test acknowledges."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, Any, Mapping[str, Any], Callable[..., None], int]] = []
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        _key: Any,
+        headers: Any,
+        done: Callable[..., None],
+        *,
+        partition: int = -1,
+        timestamp: int | None = None,
+    ) -> bool:
+        self.records.append((topic, value, dict(headers), done, partition))
+        return True
+
+
+class Topics:
+    def known(self, _topic: str) -> int:
+        return 4
+
+
+class Way:
+    """Sends of a door, and what they gave to Kafka and to their client."""
+
+    def __init__(self) -> None:
+        setting = Setting(
+            names=Names(),
+            partitions=2,
+            limits=Limits(1_000, 1_000),
+            secret=SECRET,
+            addresses=(),
+            grpc_addresses=(),
+            access=Access(),
+            obstacle=lambda: "",
+        )
+        self.messages, self.ends, self.groups, self.told = Kafka(), Kafka(), [], []
+        self.sends = Sends(
+            setting,
+            self.messages,  # type: ignore[arg-type]
+            Ends(self.ends, setting.names.end, "door"),  # type: ignore[arg-type]
+            Topics(),  # type: ignore[arg-type]
+            Metrics(),
+            self.groups.append,
+            lambda _: None,
+        )
+
+    def submit(self, **properties: str) -> None:
+        given = {"UNIQ_KEY": "01AB", **properties}
+        self.sends.submit(Send("plain", "orders", 3, 0, 1, 0, given, is_batch=False), b"body", "1.2.3.4:5", self.done)
+
+    def done(self, outcome: list[Stored] | RequestError) -> None:
+        self.told.append(outcome)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sends.time, "time", lambda: NOW / 1000)
+    monkeypatch.setattr("txbridge.client.message.now_ms", lambda: NOW)
+
+
+def test_one_without_a_transaction_is_prepared_and_committed_and_answered_when_kafka_has_both() -> None:
+    async def main() -> None:
+        way = Way()
+        way.submit(TIMER_DELAY_SEC="60", p="v")
+        [(topic, value, headers, done, partition)] = way.messages.records
+        transaction = identity.transaction_id(SECRET, "plain", "01AB")
+        assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, 2))
+        assert (headers["TXB_DELIVER_AT"], headers["REAL_TOPIC"], headers["REAL_QID"]) == (
+            b"%d" % (NOW + 60_000),
+            b"orders",
+            b"3",
+        )
+        assert (headers["PGROUP"], headers["UNIQ_KEY"], headers["p"]) == (b"plain", transaction.encode(), b"v")
+        assert not {"TIMER_DELAY_SEC", "ROCKETMQ_TIMER_DELAY_SEC"} & headers.keys()
+        assert way.groups == [], "there is nobody who could be asked"
+        done(None, 1, 7)
+        await asyncio.sleep(0)
+        assert way.told == [], "its commit is on its way"
+        [(topic, value, headers, done, partition)] = way.ends.records
+        assert (topic, value, partition) == (Names().end, f"7,{transaction},8".encode(), 1)
+        assert (headers["PGROUP"], headers["SOURCE"]) == (b"plain", b"client")
+        done(None, 1, 0)
+        assert way.told == [[Stored("01AB", "", 3, 1, 7)]]
+
+    asyncio.run(main())
+
+
+def test_a_client_whose_commit_kafka_has_not_taken_is_told_so_and_sends_the_same_transaction_again() -> None:
+    async def main() -> None:
+        way = Way()
+        for _ in range(2):
+            way.submit(TIMER_DELIVER_MS=str(NOW + HOUR))
+            way.messages.records[-1][3](None, 1, 7)
+            await asyncio.sleep(0)
+            way.ends.records[-1][3](KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
+        assert [one.code for one in way.told] == [Response.SERVICE_NOT_AVAILABLE] * 2
+        assert "the commit of the delayed message" in way.told[0].remark
+        first, second = way.messages.records
+        assert first[2]["UNIQ_KEY"] == second[2]["UNIQ_KEY"]
+
+    asyncio.run(main())
+
+
+def test_one_that_kafka_has_not_taken_is_not_committed() -> None:
+    async def main() -> None:
+        way = Way()
+        way.submit(DELAY="3")
+        way.messages.records[0][3](KafkaError(KafkaError._MSG_TIMED_OUT), 1, -1)
+        await asyncio.sleep(0)
+        assert way.ends.records == []
+        assert [one.code for one in way.told] == [Response.SERVICE_NOT_AVAILABLE]
+
+    asyncio.run(main())
+
+
+def test_a_time_that_has_passed_is_none() -> None:
+    async def main() -> None:
+        way = Way()
+        way.submit(TIMER_DELIVER_MS=str(NOW))
+        assert [record[0] for record in way.messages.records] == ["orders"]
+
+    asyncio.run(main())
+
+
+def test_a_transaction_waits_for_its_decision_and_its_time() -> None:
+    async def main() -> None:
+        way = Way()
+        way.submit(TIMER_DELAY_MS="5", TRAN_MSG="true", PGROUP="plain")
+        assert way.messages.records[0][2]["TXB_DELIVER_AT"] == b"%d" % (NOW + 5)
+        assert way.groups == ["plain"]
+        way.messages.records[0][3](None, 1, 7)
+        await asyncio.sleep(0)
+        assert way.ends.records == []
+        assert [one.transaction != "" for one in way.told[0]] == [True]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("more", [{}, {"TRAN_MSG": "true", "PGROUP": "plain"}])
+def test_a_longer_delay_than_the_worker_allows_is_refused(more: dict[str, str]) -> None:
+    async def main() -> None:
+        with pytest.raises(RequestError, match="longest delay is 3d") as refused:
+            Way().submit(TIMER_DELIVER_MS=str(NOW + 72 * HOUR + 1), **more)
+        assert refused.value.code is Response.MESSAGE_ILLEGAL
+
+    asyncio.run(main())
+
+
+def test_a_check_says_when_it_is_to_be_delivered() -> None:
+    message = Message("orders", b"body", headers={"ROCKETMQ_UNIQ_KEY": "01AB"}, deliver_at=NOW + 5)
+    asked = MessageExt.prepared(message, "0" * 32, 1, 7, 1_000)
+    stored = mapping.checked(asked, "plain", (IPv4Address("1.2.3.4"), 5))
+    assert stored.properties["TIMER_DELIVER_MS"] == str(NOW + 5)
+    orphan = orphan_of(Question("plain", "01AB", asked), "0" * 32).recover_orphaned_transaction_command
+    assert orphan.message.system_properties.delivery_timestamp.ToMilliseconds() == NOW + 5

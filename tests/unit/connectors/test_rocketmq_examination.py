@@ -1,0 +1,118 @@
+"""`txbridge doctor --door`, of doors that are not as they should be. An integration test has one that is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from txbridge_rocketmq.command import Command, response
+from txbridge_rocketmq.examination import examine_door
+from txbridge_rocketmq.options import SECRET_VARIABLE
+
+from txbridge.cli.rocketmq import DoorPlace
+from txbridge.doctor.finding import Finding
+from txbridge.embedded.ports import free_port
+
+SECRET = {SECRET_VARIABLE: "x" * 32}
+
+
+def found(environ: Mapping[str, str] = SECRET, topics: tuple[str, ...] = (), **given: Any) -> list[Finding]:
+    given.setdefault("listen", f"127.0.0.1:{free_port()}")
+    return list(examine_door(DoorPlace(**given).as_given(), topics, environ))
+
+
+@contextlib.contextmanager
+def listener(answer: bytes) -> Iterator[str]:
+    """Something that listens, answers the first bytes so, and closes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                accepted, _ = server.accept()
+                with accepted:
+                    accepted.recv(10_000)
+                    accepted.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join(60)
+
+
+def route(cluster: str, *addresses: str) -> bytes:
+    brokers = [{"cluster": cluster, "brokerAddrs": {"0": address}} for address in addresses]
+    return response(Command(105, 1), 0, body=json.dumps({"brokerDatas": brokers}).encode())
+
+
+def test_a_door_that_could_not_start() -> None:
+    [one] = found({SECRET_VARIABLE: "short"})
+    assert one.level.value == "problem"
+    assert "has 5 characters, and 32 are needed" in one.text
+
+
+def test_a_door_that_is_not_reached() -> None:
+    secret, keys, silent = found()
+    assert (secret.text, secret.level.value) == ("the secret has 32 characters", "ok")
+    assert (keys.level.value, silent.level.value) == ("note", "problem")
+    assert "serves everybody who reaches it" in keys.text
+    assert "does not answer as a door does" in silent.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "problem", "does not answer as a door does"),
+        (b"", "problem", "it closes the connection"),
+        (route("DefaultCluster", "a:1"), "problem", "is no door of txbridge"),
+        (response(Command(105, 1), 17, "no route"), "problem", "is no door of txbridge"),
+        (response(Command(105, 1), 16, "wrong key"), "problem", "refuses the AccessKey: wrong key"),
+        (route("txbridge", "other:9876"), "warning", "sends its clients to other:9876, not to 127.0.0.1:"),
+    ],
+)
+def test_something_else_listens_there(answer: bytes, level: str, text: str) -> None:
+    with listener(answer) as address:
+        last = found(advertised=address)[-1]
+    assert last.level.value == level
+    assert text in last.text
+    assert last.do
+
+
+def test_a_door_that_answers() -> None:
+    with listener(route("txbridge", "127.0.0.1:1", "127.0.0.1:2")) as address:
+        last = found(listen=address)[-1]
+    assert last.level.value == "ok"
+    assert last.text == f"{address} answers, and sends clients to 127.0.0.1:1, 127.0.0.1:2"
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "text"),
+    [
+        (b"\0\0\0\4\0\0\0\0\0", "ok", "speaks gRPC"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "problem", "does not speak gRPC"),
+        (b"\0\0", "problem", "does not answer as a door does"),
+    ],
+)
+def test_the_address_of_grpc(answer: bytes, level: str, text: str) -> None:
+    with listener(answer) as address:
+        last = found(grpc_listen=address)[-1]
+    assert last.level.value == level
+    assert text in last.text
+
+
+def test_files_and_topics(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\n')
+    keys.chmod(0o644)
+    lines = [one.text for one in found(access_keys=keys, topics=("orders", "orders.v2"))]
+    assert f"every user of this machine can read or write {keys}" in lines
+    assert any("keys are asked for without TLS" in one for one in lines)
+    assert sum("has a dot in its name" in one for one in lines) == 1
+    keys.chmod(0o640)
+    assert not any("every user of this machine" in one.text for one in found(access_keys=keys))
+    assert not any("the secret key" in one for one in lines)

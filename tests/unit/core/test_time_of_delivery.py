@@ -1,0 +1,255 @@
+"""P13: a message that names a time of delivery waits for it when it is committed; delivered once, and never early."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.partition_builder import (
+    COMMIT,
+    POLICY,
+    ROLLBACK,
+    UNKNOWN,
+    Partition,
+    end,
+    entry,
+    half,
+    id_of,
+    offsets,
+    reasons,
+    resume,
+    whole,
+)
+from txbridge.core.draft import Draft
+from txbridge.core.end_record import Source
+from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_message import HalfMessage, delivered_headers, half_headers, parse_half
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.names import Names
+from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.states import Outcome, TransactionState
+
+NOW = 2_000
+DUE = 90_000
+SCHEDULED = TransactionState.SCHEDULED
+
+
+def abandon(offset: int, half_offset: int):
+    return end(offset, entry(half_offset, UNKNOWN), source=Source.ABANDON)
+
+
+def taken_over(before: Partition) -> Partition:
+    """Another owner, that knows what OFFSET tells of all that is open."""
+    parked = ParkedEntries(one for one in before.queue.open_entries() if one.parked)
+    after = Partition(watermark=before.queue.watermark, next_end=before.queue.next_end)
+    after.queue.restore_parked(parked)
+    return after
+
+
+def test_p13_a_commit_before_the_time_schedules_and_the_time_delivers_once():
+    partition = Partition().prepare(0, deliver_at=DUE)
+    draft = partition.step(NOW, end(4, entry(0, COMMIT)))
+    assert (draft.deliver, draft.ops(), offsets(draft.scheduled)) == ([], [], [0])
+    assert [(one.state, one.next_due, one.decided) for one in draft.changed] == [(SCHEDULED, DUE, 4)]
+    assert partition.queue.watermark == 1, "it holds nobody up"
+    assert partition.step(DUE - 1).deliver == []
+    draft = partition.step(DUE)
+    assert (offsets(draft.deliver), draft.tombstones, draft.ops()) == ([0], [0], [(Outcome.COMMIT, [0])])
+    assert partition.step(DUE + 100_000).is_empty
+
+
+@pytest.mark.parametrize("deliver_at", [0, NOW - 1, NOW])
+def test_p13_a_time_that_has_passed_is_none(deliver_at):
+    partition = Partition().prepare(0, deliver_at=deliver_at)
+    assert offsets(partition.step(NOW, end(0, entry(0, COMMIT))).deliver) == [0]
+
+
+def test_p13_a_rollback_needs_no_time():
+    partition = Partition().prepare(0, deliver_at=DUE)
+    assert offsets(partition.step(NOW, end(0, entry(0, ROLLBACK))).rolled_back) == [0]
+    assert partition.step(DUE).deliver == []
+
+
+def test_p13_a_commit_is_counted_whether_it_is_early_or_not():
+    partition = Partition().prepare(0, deliver_at=DUE).prepare(1)
+    draft = partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
+    assert (draft.decisions[Source.CLIENT].commits, draft.decisions[Source.CLIENT].entries) == (2, 2)
+
+
+def test_p5_the_decision_of_a_scheduled_message_stands():
+    partition = Partition().prepare(0, deliver_at=DUE)
+    record = end(0, entry(0, COMMIT), entry(0, ROLLBACK), entry(0, COMMIT), entry(0, UNKNOWN))
+    assert reasons(partition.step(NOW, record)) == ["CONTRADICTION", "REPEAT"]
+    assert reasons(partition.step(NOW, end(1, entry(0, ROLLBACK)), resume(2, 0))) == ["CONTRADICTION", "NOT_DISCARDED"]
+    assert offsets(partition.step(DUE).deliver) == [0]
+
+
+def test_p6_a_scheduled_message_is_neither_checked_nor_discarded():
+    partition = Partition().prepare(0, deliver_at=400_000_000)
+    partition.step(NOW, end(0, entry(0, COMMIT)))
+    for now in range(7_000, 400_000_000, 10_000_000):
+        draft = partition.step(now)
+        assert (draft.checks, draft.discards, draft.deliver) == ([], [], [])
+
+
+def test_p6_an_undecided_one_is_checked_as_any_whatever_its_time():
+    partition = Partition().prepare(0, deliver_at=DUE)
+    assert offsets(partition.step(7_000).checks) == [0]
+    draft = partition.step(8_000, end(0, entry(0, COMMIT)))
+    assert (offsets(draft.scheduled), draft.scheduled[0].checks) == ([0], 1)
+    assert partition.step(37_000).checks == []
+    assert offsets(partition.step(DUE).deliver) == [0]
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_p13_a_take_over_knows_the_time(is_decided):
+    partition = Partition().prepare(0, 1, deliver_at=DUE)
+    partition.step(40_000, *([end(0, entry(0, COMMIT), entry(1, COMMIT))] if is_decided else []))
+    after = taken_over(partition)
+    assert after.queue.watermark == 2
+    if not is_decided:
+        assert offsets(after.step(50_000, end(0, entry(0, COMMIT), entry(1, COMMIT))).scheduled) == [0, 1]
+        after = taken_over(after)
+    assert after.queue.counts()[SCHEDULED] == 2
+    assert after.step(DUE - 1).deliver == []
+    assert offsets(after.step(DUE).deliver) == [0, 1]
+    assert after.queue.counts()[SCHEDULED] == 0
+
+
+def test_p13_a_transaction_that_was_not_committed_delivers_it_the_next_time():
+    partition = Partition().prepare(0, deliver_at=DUE)
+    partition.draft(NOW, end(0, entry(0, COMMIT))).abandon()
+    assert partition.queue.entry(0).state is TransactionState.PENDING
+    partition.step(NOW, end(0, entry(0, COMMIT)))
+    partition.draft(DUE).abandon()
+    assert offsets(partition.step(DUE).deliver) == [0]
+
+
+def test_p13_one_whose_topic_takes_nothing_when_it_is_due_is_held():
+    partition = Partition().prepare(0, deliver_at=DUE)
+    partition.obstacles["orders.placed"] = "no such topic"
+    assert offsets(partition.step(NOW, end(4, entry(0, COMMIT))).scheduled) == [0], "asked when it is due"
+    draft = partition.step(DUE)
+    held = draft.held[0]
+    assert (held.state, held.error, held.decided) == (TransactionState.HELD, "no such topic", 4)
+    assert draft.changed == [held]
+    partition.obstacles.clear()
+    assert offsets(partition.step(DUE + 1_000).deliver) == [0]
+
+
+def test_one_that_has_no_room_stays_scheduled_and_goes_before_later_ones():
+    partition = Partition()
+    partition.prepare(0, deliver_at=DUE, size=300).prepare(1, deliver_at=DUE + 1, size=300)
+    partition.max_bytes = 350
+    partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
+    draft = partition.step(DUE + 1)
+    assert (offsets(draft.deliver), draft.left_out, draft.changed) == ([0], True, [])
+    assert offsets(partition.step(DUE + 1).deliver) == [1]
+
+
+def test_as_many_as_are_looked_at_may_leave_more():
+    partition = Partition().prepare(0, 1, 2, deliver_at=DUE)
+    partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in range(3)]))
+    first, second = partition.step(DUE, retries=2), partition.step(DUE, retries=2)
+    assert (offsets(first.deliver), first.more_due) == ([0, 1], True)
+    assert (offsets(second.deliver), second.more_due) == ([2], False)
+
+
+def test_a_person_cancels_a_scheduled_message():
+    partition = Partition().prepare(0, 1, deliver_at=DUE)
+    partition.step(NOW, end(0, entry(0, COMMIT)))
+    draft = partition.step(NOW, abandon(1, 0), abandon(2, 1))
+    assert [one.entry.offset for one in draft.abandoned] == [0]
+    assert (reasons(draft), draft.tombstones, draft.ops()) == (["NOT_HELD"], [0], [(Outcome.ABANDON, [0])])
+    assert partition.step(DUE).deliver == []
+
+
+def test_a_discarded_one_that_is_resumed_keeps_its_time():
+    partition = Partition().prepare(0, deliver_at=400_000)
+    for now in (7_000, 37_000, 67_000, 97_000):
+        draft = partition.draft(now)
+        for one in draft.discards:
+            draft.note_discarded(one.offset, 0, 12)
+        partition.commit(draft)
+    assert partition.queue.entry(0).state is TransactionState.DISCARDED
+    partition.step(100_000, resume(0, 0))
+    partition.step(101_000, end(1, entry(0, COMMIT)))
+    after = taken_over(partition)
+    assert after.step(399_999).deliver == []
+    assert offsets(after.step(400_000).deliver) == [0]
+
+
+def test_p13_it_is_due_by_the_earlier_of_two_clocks():
+    # `due` is what the brokers' clock and the worker's agree about; `now` may be later.
+    partition = Partition().prepare(0, deliver_at=DUE)
+    draft = Draft(partition.queue, DUE + 70_000, DUE - 1)
+    draft.apply_end(whole(end(0, entry(0, COMMIT))), partition.obstacle)
+    assert (draft.deliver, offsets(draft.scheduled)) == ([], [0])
+
+
+# --- what is too far away ------------------------------------------------------------------------------------------
+
+
+def test_a_time_beyond_the_longest_delay_is_refused_with_a_minute_of_leeway():
+    partition = Partition()
+    longest = 1_000 + POLICY.timer_max_delay + 60_000
+    assert partition.queue.why_not_read(half(0, deliver_at=longest)) is None
+    why = partition.queue.why_not_read(half(0, deliver_at=longest + 1))
+    assert why == ("it is to be delivered 259260001 ms after its birth, and timer_max_delay is 259200000 ms")
+    assert partition.queue.why_not_read(half(0)) is None
+
+
+def test_what_was_taken_in_when_more_was_allowed_stays():
+    partition = Partition().prepare(0, deliver_at=10**12)
+    assert partition.queue.why_not_read(half(0, deliver_at=10**12)) is None
+
+
+# --- records -------------------------------------------------------------------------------------------------------
+
+
+def record_of(*more: tuple[str, bytes | None], deliver_at: int | None = DUE) -> HalfMessage:
+    headers = half_headers((("colour", b"red"),), transaction_id=id_of(5), group="orders", real_topic="orders.placed")
+    if deliver_at is not None:
+        headers.append(("TXB_DELIVER_AT", b"%d" % deliver_at))
+    return parse_half(5, 1_000, b"key", b"value", [*headers, *more], Names())
+
+
+def test_the_header_is_read_and_not_delivered():
+    message = record_of()
+    assert message.deliver_at == DUE
+    assert delivered_headers(message, 2) == [
+        ("colour", b"red"),
+        ("UNIQ_KEY", id_of(5).encode()),
+        ("TXB_HALF", b"2:5"),
+    ]
+    assert record_of(("TXB_DELIVER_AT", None), deliver_at=None).deliver_at is None
+
+
+@pytest.mark.parametrize("text", [b"", b"soon", b"-1", b"1.5", b"9" * 20])
+def test_a_time_that_is_no_number_is_malformed(text):
+    with pytest.raises(MalformedRecordError, match="TXB_DELIVER_AT"):
+        record_of(("TXB_DELIVER_AT", text), deliver_at=None)
+
+
+def test_the_header_written_is_the_header_read():
+    headers = half_headers((), transaction_id=id_of(5), group="orders", real_topic="orders.placed", deliver_at=DUE)
+    assert headers[-1] == ("TXB_DELIVER_AT", b"90000")
+
+
+SCHEDULED_ENTRY = (
+    b'{"state":"scheduled","id":"%s","group":"orders","topic":"orders.placed","born":1000,"size":100,"checks":0,'
+    b'"next":90000,"end":5,"deliver":90000,"decision":8,"decided":4}' % id_of(0).encode()
+)
+
+
+def test_a_parked_entry_tells_the_time():
+    partition = Partition().prepare(0, deliver_at=DUE)
+    draft = partition.step(NOW, end(4, entry(0, COMMIT)))
+    assert draft.changed[0].encode(5).replace(b": ", b":").replace(b", ", b",") == SCHEDULED_ENTRY
+    assert HalfEntry.decode(0, SCHEDULED_ENTRY) == draft.changed[0]
+    assert HalfEntry.decode(0, SCHEDULED_ENTRY).is_plain
+
+
+@pytest.mark.parametrize("name", [b'"deliver":90000,', b',"decided":4'])
+def test_a_scheduled_entry_without_its_time_or_decision_is_malformed(name):
+    with pytest.raises(MalformedRecordError):
+        HalfEntry.decode(0, SCHEDULED_ENTRY.replace(name, b""))
