@@ -25,7 +25,8 @@ from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection
 from txbridge_audit.read.spark_session import Progress, elections, spark_session
-from txbridge_audit.report import overview, parquet
+from txbridge_audit.report import delta, formats, overview, parquet
+from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 
 #: Half messages at most for which our own Spark starts quickly rather than runs fast. Offsets are good enough to choose
@@ -50,6 +51,7 @@ def run_audit(
     limits: Limits | None = None,
     ledger_path: str | None = None,
     continued: bool = False,
+    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     with_overview: bool = False,
     progress: Progress = lambda _: None,
 ) -> AuditReport:
@@ -60,7 +62,7 @@ def run_audit(
     a local one is started and stopped. `selection` says which transactions, if not all. `settle_timeout` is how many
     seconds each cut waits for open Kafka transactions; what they may hide after that is not judged, and a finding.
     `limits` are the workers' settings that say what is overdue. `ledger_path` is a new folder, or a URI that Spark can
-    write to, for the ledger as Parquet. With `continued` the folder may hold the ledger of an audit that was
+    write to, for the ledger in `ledger_format`. With `continued` the folder may hold the ledger of an audit that was
     `continued`, too: only what came since is read, and the report is that of all together. With `with_overview` the
     report has the summaries that the page shows. `progress` is told, in words, what is going on.
 
@@ -72,23 +74,26 @@ def run_audit(
         int(started * 1000), limits or Limits(), selection or Selection(), frozenset(real_topics), settle_timeout
     )
     if continued:
-        refuse_to_continue(plan.selection, ledger_path, with_overview=with_overview)
+        refuse_to_continue(plan.selection, ledger_path, ledger_format, with_overview=with_overview)
     names = named(namespace)
     if ledger_path is not None and not continued:
-        parquet.refuse_existing_locally(ledger_path)
+        formats.refuse_existing_locally(ledger_path)
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster = Cluster(settings)
     topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
-    with spark_session(spark, progress, small=is_small(cluster, topics[names.half])) as session:
+    small, in_delta = is_small(cluster, topics[names.half]), ledger_format is LedgerFormat.DELTA
+    with spark_session(spark, progress, small=small, with_delta=in_delta) as session:
         source = Source(session, cluster, settings, names, topics, progress)
         if continued and ledger_path is not None:
-            increments = Increments.open(source, ledger_path)
+            increments = Increments.open(source, ledger_path, ledger_format)
             report = until_leaders_stay(session, progress, lambda: increments.step(plan)).report
         else:
             if ledger_path is not None:
                 parquet.refuse_existing(session, ledger_path)
             report = until_leaders_stay(
-                session, progress, lambda: _audit(source, plan, ledger_path, with_overview=with_overview)
+                session,
+                progress,
+                lambda: _audit(source, plan, ledger_path, ledger_format, with_overview=with_overview),
             )
         report = replace(
             report,
@@ -132,11 +137,18 @@ def until_leaders_stay(spark: SparkSession, say: Progress, audit: Callable[[], _
         attempt += 1
 
 
-def refuse_to_continue(selection: Selection, ledger_path: str | None, *, with_overview: bool) -> None:
+def refuse_to_continue(
+    selection: Selection,
+    ledger_path: str | None,
+    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
+    *,
+    with_overview: bool,
+) -> None:
     """Raise CouldNotAuditError for what a continued audit can not give."""
     if ledger_path is None:
         raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
     refuse_without_rename(scheme_of(ledger_path))
+    formats.refuse_other_format_locally(ledger_path, ledger_format)
     if selection != Selection():
         raise CouldNotAuditError(
             "a continued audit is about all transactions: leave --since, --until and --only-topic out",
@@ -147,7 +159,9 @@ def refuse_to_continue(selection: Selection, ledger_path: str | None, *, with_ov
         )
 
 
-def _audit(source: Source, plan: Plan, ledger_path: str | None, *, with_overview: bool) -> AuditReport:
+def _audit(
+    source: Source, plan: Plan, ledger_path: str | None, ledger_format: LedgerFormat, *, with_overview: bool
+) -> AuditReport:
     """Everything that the topics hold, at once."""
     with FrameCache(source.spark) as cache:
         gathered = gather(source, cache, plan)
@@ -166,7 +180,8 @@ def _audit(source: Source, plan: Plan, ledger_path: str | None, *, with_overview
         if ledger_path is not None:
             source.say("writing the ledger")
             # There was none when we began; what is there now is of an attempt during which a leader changed.
-            parquet.write(source.names, chosen, frames, judgement.stray_entries, ledger_path)
+            table = parquet.ledger_rows(source.names, chosen, frames, judgement.stray_entries)
+            (delta if ledger_format is LedgerFormat.DELTA else parquet).write(table, ledger_path)
         if plain is not None:
             judgement = replace(judgement, counted=judgement.counted + plain.counted)
         return replace(judgement.report(source.names, gathered, plan.selection), overview=told)

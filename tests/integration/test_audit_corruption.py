@@ -35,7 +35,8 @@ pytestmark = [
 ]
 
 VIOLATIONS = {"ALTERED", "CHECKED_AFTER_DECISION", "DUPLICATED", "EXPIRED", "LEAKED", "LOST", "PHANTOM"}
-VIOLATIONS |= {"MISPLACED", "PARTIAL", "PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
+VIOLATIONS |= {"BEFORE_DECISION", "EARLY", "MISPLACED", "OUT_OF_ORDER", "OVERDUE", "OVERTAKEN", "PARTIAL"}
+VIOLATIONS |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
 #: Kafka transactions after which the writer lets retention remove a beginning. Who had read it would know more.
 RETENTION = 6
 
@@ -161,6 +162,7 @@ class KilledError(Exception):
     """In place of kill -9."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -77,6 +77,7 @@ def bring_back(servers, second, *topics):
         eventually(lambda topic=topic: leader(servers, topic).leader == SECOND, 30)
 
 
+@pytest.mark.long
 def test_ends_are_told_after_the_leader_died_and_after_it_came_back(brokers):
     """librdkafka goes on asking the leader that it knows: one that is gone, then one of an older epoch."""
     first, second = brokers

@@ -145,6 +145,7 @@ def test_spark_submit_on_a_standalone_master_with_two_workers(
     assert (form["violations"]["by_kind"], form["transactions"]) == (VIOLATIONS, len(transactions()))
 
 
+@pytest.mark.long
 def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SPARK_FOLDER / "job.py"), "--bootstrap-servers", "127.0.0.1:9", *arguments]

@@ -198,9 +198,10 @@ class Log(ABC):
         } | changed
         return Record(self.names.check("billing"), 0, b"key", b"\xff\x00 the user's bytes", headers(**ours))
 
-    def op(self, outcome: str, *halves: Half) -> Record:
+    def op(self, outcome: str, *halves: Half, ends: str | None = None) -> Record:
+        """`ends`: from and up to which entry of END its Kafka transaction has applied it."""
         value = ",".join(str(half.offset) for half in halves).encode()
-        ours = headers(TXB_V="1", TAGS="d", OUTCOME=outcome)
+        ours = headers(TXB_V="1", TAGS="d", OUTCOME=outcome) + ([] if ends is None else headers(TXB_ENDS=ends))
         return Record(self.names.op, halves[0].partition, None, value, ours)
 
     def parked(self, half: Half, state: str | None, **more: object) -> Record:
@@ -384,6 +385,95 @@ def held(log: Log) -> Half:
     half = log.half(topic=ABSENT)
     end = log.end(half, COMMIT)
     log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
+    return half
+
+
+def schedule(log: Log, half: Half, due: int) -> int:
+    end = log.end(half, COMMIT)
+    log.transaction(log.parked(half, "scheduled", decision=COMMIT, decided=end, deliver=due, next=due))
+    return end
+
+
+#: Times in ms: long ago, and long after any test.
+LONG_AGO, FAR_AWAY = 1_000_000_000_000, 5_000_000_000_000
+
+
+@case("pending", state="scheduled")
+def scheduled(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
+    schedule(log, half, FAR_AWAY)
+    return half
+
+
+@case("pending", state="scheduled")
+def scheduled_and_passed_by_the_watermark(log: Log) -> Half:
+    half = log.half(partition=PASSED, TXB_DELIVER_AT=str(FAR_AWAY))
+    schedule(log, half, FAR_AWAY)
+    return half
+
+
+@case("delivered")
+def scheduled_and_delivered(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
+    schedule(log, half, LONG_AGO)
+    log.deliver(half, log.parked(half, None))
+    return half
+
+
+@case("delivered")
+def delivered_at_once_because_its_time_had_passed(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("delivered", "CONTRADICTION", "REPEAT")
+def scheduled_and_decided_again(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
+    schedule(log, half, LONG_AGO)
+    log.end(half, COMMIT)
+    log.end(half, ROLLBACK)
+    log.deliver(half, log.parked(half, None))
+    return half
+
+
+@case("abandoned")
+def scheduled_and_cancelled(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
+    schedule(log, half, FAR_AWAY)
+    log.end(half, UNKNOWN, source="abandon", rest=",,the%20customer%20called")
+    abandon(log, half)
+    return half
+
+
+@case("pending", state="undecided")
+def delayed_and_undecided(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
+    log.transaction(log.parked(half, "pending", deliver=FAR_AWAY))
+    return half
+
+
+@case("delivered", "EARLY")
+def delivered_before_its_time(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
+    schedule(log, half, FAR_AWAY)
+    log.deliver(half, log.parked(half, None))
+    return half
+
+
+@case("delivered", "EARLY")
+def delivered_as_if_it_named_no_time(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(FAR_AWAY))
+    log.end(half, COMMIT)
+    log.deliver(half)
+    return half
+
+
+@case("pending", "OVERDUE", state="scheduled")
+def scheduled_and_forgotten(log: Log) -> Half:
+    half = log.half(TXB_DELIVER_AT=str(LONG_AGO))
+    schedule(log, half, LONG_AGO)
     return half
 
 
@@ -1033,6 +1123,97 @@ def altered_timestamp(log: Log) -> Half:
     return altered(log, lambda copy: replace(copy, dated=log.recently))
 
 
+# In the order of decisions
+
+
+Entry = tuple[int, int]
+
+
+def in_turn(log: Log, since: Entry, until: Entry, line: int = 0) -> Half:
+    """Committed, and delivered by a Kafka transaction that says which entries of END it has applied.
+
+    An entry is the record, from that of the decision on, and the index there. The decision stands in `line`.
+    """
+    half = log.half()
+    lines = [half.entry(UNKNOWN)] * line + [half.entry(COMMIT)]
+    at = log.end_record("\n".join(lines).encode())
+    first, behind = (f"{at + record}:{index}" for record, index in (since, until))
+    log.transaction(log.copy(half), log.op("commit", half, ends=f"{first}-{behind}"))
+    return half
+
+
+@case("delivered")
+def delivered_in_turn(log: Log) -> Half:
+    return in_turn(log, (-1, 0), (1, 0))
+
+
+@case("delivered")
+def delivered_by_the_second_of_two_transactions_of_a_record(log: Log) -> Half:
+    return in_turn(log, (0, 1), (1, 0), line=1)
+
+
+@case("delivered", "REPEAT")
+def delivered_in_turn_and_decided_again(log: Log) -> Half:
+    half = in_turn(log, (0, 0), (1, 0))
+    log.end(half, COMMIT, source="check")
+    return half
+
+
+@case("delivered", "BEFORE_DECISION")
+def delivered_before_its_decision(log: Log) -> Half:
+    return in_turn(log, (-1, 0), (0, 0))
+
+
+@case("delivered", "BEFORE_DECISION")
+def delivered_before_its_decision_in_a_record(log: Log) -> Half:
+    return in_turn(log, (0, 0), (0, 1), line=1)
+
+
+@case("delivered", "OVERTAKEN")
+def overtaken_by_what_was_decided_later(log: Log) -> Half:
+    return in_turn(log, (1, 0), (2, 0))
+
+
+@case("delivered", "OVERTAKEN")
+def overtaken_by_the_rest_of_its_record(log: Log) -> Half:
+    return in_turn(log, (0, 1), (1, 0))
+
+
+@case("delivered")
+def held_and_delivered_when_it_could_be(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.parked(half, "held", error="no such topic"))
+    log.deliver(half, log.parked(half, None))
+    return half
+
+
+@case("delivered")
+def ends_that_can_not_be_read_say_nothing(log: Log) -> Half:
+    half = log.half()
+    log.end(half, COMMIT)
+    log.transaction(log.copy(half), log.op("commit", half, ends="0:0"))
+    return half
+
+
+@case("delivered", "OUT_OF_ORDER")
+def messages_of_one_transaction_that_changed_places(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED, ORDERS)
+    log.end(half, COMMIT)
+    first, second, third = log.copies(half, ORDERS, FORWARDED, ORDERS)
+    log.transaction(third, second, first, log.op("commit", half))
+    return half
+
+
+@case("delivered")
+def messages_of_several_topics_have_no_order(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED, ORDERS)
+    log.end(half, COMMIT)
+    first, second, third = log.copies(half, ORDERS, FORWARDED, ORDERS)
+    log.transaction(second, first, third, log.op("commit", half))
+    return half
+
+
 # Several messages in one transaction
 
 
@@ -1066,6 +1247,37 @@ def several_held(log: Log) -> Half:
     half = log.several(ORDERS, ABSENT)
     end = log.end(half, COMMIT)
     log.transaction(log.parked(half, "held", decision=COMMIT, decided=end, error="no such topic"))
+    return half
+
+
+@case("pending", state="scheduled")
+def several_scheduled(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED, TXB_DELIVER_AT=str(FAR_AWAY))
+    schedule(log, half, FAR_AWAY)
+    return half
+
+
+@case("delivered")
+def several_scheduled_and_delivered(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED, TXB_DELIVER_AT=str(LONG_AGO))
+    schedule(log, half, LONG_AGO)
+    log.transaction(*log.copies(half, ORDERS, FORWARDED), log.parked(half, None), log.op("commit", half))
+    return half
+
+
+@case("delivered", "EARLY")
+def several_delivered_before_their_time(log: Log) -> Half:
+    half = log.several(ORDERS, FORWARDED, TXB_DELIVER_AT=str(FAR_AWAY))
+    schedule(log, half, FAR_AWAY)
+    log.transaction(*log.copies(half, ORDERS, FORWARDED), log.parked(half, None), log.op("commit", half))
+    return half
+
+
+@case("PARTIAL")
+def one_of_several_scheduled_lost(log: Log) -> Half:
+    half = log.several(FORWARDED, ORDERS, TXB_DELIVER_AT=str(LONG_AGO))
+    schedule(log, half, LONG_AGO)
+    log.transaction(log.copies(half, FORWARDED, ORDERS)[0], log.parked(half, None), log.op("commit", half))
     return half
 
 
@@ -1386,5 +1598,5 @@ def plant(log: Log) -> dict[str, Half | None]:
     """Plant every case, with progress records of a worker that has read everything but the tail."""
     planted = {name: case.plant(log) for name, case in CASES.items()}
     log.transaction(log.progress(PLAIN, half=0))
-    log.transaction(log.progress(PASSED, half=2))
+    log.transaction(log.progress(PASSED, half=3))
     return planted | {name: case.plant(log) for name, case in TAIL.items()}

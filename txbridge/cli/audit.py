@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,13 @@ from txbridge.cli.interrupts import watch
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.extras import needs
 from txbridge.subject import about
+
+
+class LedgerForm(StrEnum):
+    """The audit's formats of a ledger (txbridge_audit/report/formats.py), without its import."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +34,11 @@ class Options:
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the JSON report here as well.")] = None
     ledger: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Write one row per transaction here, as Parquet; a new folder or URI."),
+        typer.Option(metavar="FOLDER", help="Write one row per transaction here; a new folder or URI."),
     ] = None
+    ledger_format: Annotated[LedgerForm, typer.Option(help="Of --ledger: Parquet files, or a table of Delta Lake.")] = (
+        LedgerForm.PARQUET
+    )
     continued: Annotated[
         bool,
         typer.Option("--continue", help="Go on from where the audit of --ledger stopped, or begin one to go on from."),

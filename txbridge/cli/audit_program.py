@@ -17,6 +17,7 @@ from txbridge_audit.incremental.steps import Step
 from txbridge_audit.incremental.violations_topic import default_topic
 from txbridge_audit.read.given import kafka_options, limits_of
 from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
@@ -46,6 +47,9 @@ def _run(options: Options, settings: WorkerSettings) -> int:
             raise CouldNotAuditError(f"the folder of --{name} {path} does not exist")
     if options.violations_topic is not None and not options.follow:
         raise CouldNotAuditError("--violations-topic belongs to --follow: else the report has them all")
+    form = LedgerFormat(options.ledger_format.value)
+    if form is not LedgerFormat.PARQUET and options.ledger is None:
+        raise CouldNotAuditError("--ledger-format says how the ledger is stored: say where with --ledger")
     notes = _console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ
@@ -60,7 +64,7 @@ def _run(options: Options, settings: WorkerSettings) -> int:
                 notes.print(text, highlight=False)
 
         if options.follow:
-            report = _follow(options, settings, selection, progress, None if quiet else notes)
+            report = _follow(options, settings, selection, form, progress, None if quiet else notes)
         else:
             report = run_audit(
                 settings.bootstrap_servers,
@@ -71,6 +75,7 @@ def _run(options: Options, settings: WorkerSettings) -> int:
                 limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
                 ledger_path=options.ledger,
                 continued=options.continued,
+                ledger_format=form,
                 with_overview=options.html is not None,
                 progress=progress,
             )
@@ -91,11 +96,12 @@ def _follow(
     options: Options,
     settings: WorkerSettings,
     selection: Selection,
+    form: LedgerFormat,
     progress: Callable[[str], None],
     notes: Console | None,
 ) -> AuditReport:
     """Audit what comes until SIGINT or SIGTERM; each new violation is a line on stderr, the files follow each step."""
-    refuse_to_continue(selection, options.ledger, with_overview=options.html is not None)
+    refuse_to_continue(selection, options.ledger, form, with_overview=options.html is not None)
     stop = threading.Event()
 
     def on_ready() -> None:
@@ -122,6 +128,7 @@ def _follow(
         kafka_options=kafka_options(settings),
         real_topics=options.real_topic or (),
         limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
+        ledger_format=form,
         # What a step does is worth telling once, not every few seconds.
         progress=_once(progress),
         on_ready=on_ready,

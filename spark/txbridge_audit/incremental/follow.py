@@ -32,10 +32,13 @@ from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection
 from txbridge_audit.read.spark_session import Progress, spark_session
+from txbridge_audit.report.formats import LedgerFormat, refuse_other_format_locally
 from txbridge_audit.report.model import AuditReport
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise.
 INTERVAL = 2.0
+#: While nothing is written it looks for what is new this often, seconds: that costs milliseconds of a processor.
+LOOK = 0.25
 #: How long a cut waits for open Kafka transactions, seconds: a worker's take milliseconds. What is open longer is
 #: judged by a later step, and must not hold up the others.
 SETTLE_TIMEOUT = 2.0
@@ -58,6 +61,7 @@ def follow(
     real_topics: Collection[str] = (),
     spark: SparkSession | None = None,
     limits: Limits | None = None,
+    ledger_format: LedgerFormat = LedgerFormat.PARQUET,
     progress: Progress = lambda _: None,
     on_ready: Callable[[], None] = lambda: None,
     on_step: Callable[[Step], None] = lambda _: None,
@@ -72,13 +76,15 @@ def follow(
     Raises CouldNotAuditError; started again it goes on from the last step that came to its end.
     """
     refuse_without_rename(scheme_of(ledger_path))
+    refuse_other_format_locally(ledger_path, ledger_format)
     settings = kafka_settings(bootstrap_servers, kafka_options)
     cluster, names = Cluster(settings), Names(namespace)
     topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
     if violations_topic is not None:
         existing(cluster, violations_topic)
-    with spark_session(spark, progress) as session:
-        increments = Increments.open(Source(session, cluster, settings, names, topics, progress), ledger_path)
+    with spark_session(spark, progress, with_delta=ledger_format is LedgerFormat.DELTA) as session:
+        source = Source(session, cluster, settings, names, topics, progress)
+        increments = Increments.open(source, ledger_path, ledger_format)
         alarms = None
         if violations_topic is not None:
             alarms = Alarms(settings, cluster, violations_topic, increments.state.audit)
@@ -89,7 +95,7 @@ def follow(
             last, now = stop.is_set(), time.time()
             closing = last or carried > CARRIED or now - increments.state.ledger_at / 1000 > LEDGER_EVERY
             if not closing and now - began < QUIET and not increments.has_news():
-                stop.wait(interval)
+                stop.wait(min(LOOK, interval))
                 continue
             began = now
             plan = Plan(int(now * 1000), limits or Limits(), Selection(), frozenset(real_topics), SETTLE_TIMEOUT)

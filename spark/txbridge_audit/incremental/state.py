@@ -20,7 +20,7 @@ from txbridge_audit.read.gather import Edges, Seen
 from txbridge_audit.report.model import Entry, Place
 
 #: Version of the form: raised when an older audit could misread it.
-FORMAT = 3
+FORMAT = 4
 #: Anchors kept of one half partition in one partition of a real topic. Retention of the real topic removes the oldest;
 #: one of 64 that are spread over its whole length is soon left behind, and costs 100 bytes.
 ANCHORS = 64

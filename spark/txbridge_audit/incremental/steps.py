@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+from pyspark.sql.types import StructType
 
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental import working_set
@@ -33,10 +34,11 @@ from txbridge_audit.judge.summary import COUNTED, VIOLATIONS, Counts, Key, Liste
 from txbridge_audit.read.context import check_partitions
 from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frame_cache import FrameCache
-from txbridge_audit.read.frames import Frames, pack, unpack
+from txbridge_audit.read.frames import TABLE, TABLES, Frames, pack, unpack
 from txbridge_audit.read.gather import Gathered, Plan, edges_of, gather
 from txbridge_audit.read.kafka_source import Source
-from txbridge_audit.report import parquet
+from txbridge_audit.report import delta, parquet
+from txbridge_audit.report.formats import LedgerFormat, refuse_other_format
 from txbridge_audit.report.model import AuditReport, Entry
 
 
@@ -78,14 +80,19 @@ class _Reopened:
 class Increments:
     """The steps of one ledger."""
 
-    def __init__(self, source: Source, path: str, store: Store, state: State) -> None:
-        self._source, self._path, self._store = source, path, store
+    def __init__(
+        self, source: Source, path: str, store: Store, state: State, form: LedgerFormat = LedgerFormat.PARQUET
+    ) -> None:
+        self._source, self._path, self._store, self._format = source, path, store, form
         self.state = state
+        #: Of the rows that the last step has carried on, if it was one of this process.
+        self._carried: StructType | None = None
 
     @classmethod
-    def open(cls, source: Source, path: str) -> Increments:
+    def open(cls, source: Source, path: str, form: LedgerFormat = LedgerFormat.PARQUET) -> Increments:
         """Continue the ledger, or begin it. Raises CouldNotAuditError when it is not one that can be continued."""
         store, namespace = Store(source.spark, path), source.names.namespace
+        refuse_other_format(path, form, store.beside())
         state = store.last()
         if state is None:
             parquet.refuse_existing(source.spark, path)
@@ -96,7 +103,7 @@ class Increments:
                 f"the ledger in {path} is about the namespace {state.namespace!r}, not {namespace!r}: "
                 "check --namespace, or give --ledger another folder",
             )
-        return cls(source, path, store, state)
+        return cls(source, path, store, state, form)
 
     def has_news(self) -> bool:
         """Whether anything was written, or a topic came or went, since the last step. Asks for ends, reads nothing."""
@@ -127,6 +134,10 @@ class Increments:
         judged = with_closed(evaluate.with_verdicts(source.spark, gathered, rows, anchors))
         judged = self._stored(judged, self._store.verdicts(number))
         judgement = evaluate.sum_up(source, cache, gathered, frames, rows, judged)
+        gathered.refuse_moved(source.cluster)
+        alarms = self._alarms(state, judgement)
+        # Before anything is written, which takes seconds. A step that is made again raises none twice.
+        raised_to = state.alarms if alarm is None else alarm(number, alarms)
         packed = working_set.carried(
             source.spark,
             source.names,
@@ -136,11 +147,15 @@ class Increments:
             with_strays=bool(judgement.counted.strays),
         )
         packed = cache.keep(packed)
-        new = self._next(state, gathered, judgement, reopened, number)
+        new = dataclasses.replace(self._next(state, gathered, judgement, reopened, number), alarms=raised_to)
         source.say("writing the state")
         if closing:
             # A step that is made again, because it did not come to its end, writes to where it has written before.
-            parquet.write(source.names, judged, frames, new.stray_entries, self._store.ledger(number))
+            table = parquet.ledger_rows(source.names, judged, frames, new.stray_entries)
+            if self._format is LedgerFormat.DELTA:
+                delta.merge(table, self._path, number)
+            else:
+                parquet.write(table, self._store.ledger(number))
             archive = self._archive(number, judged.where("closed"), packed.where("closed"))
             new = dataclasses.replace(
                 new,
@@ -151,14 +166,11 @@ class Increments:
                 listed=tuple(summary.in_order([*new.listed, *(one for one in judgement.listed if one.closed)])),
             )
             packed = packed.where(~F.col("closed"))
-        self._few(packed.drop("closed")).write.mode("overwrite").parquet(self._store.rows(number))
+        packed = packed.drop("closed")
+        self._few(packed).write.mode("overwrite").parquet(self._store.rows(number))
         report = self._report(state, gathered, judgement, reopened, plan)
-        gathered.refuse_moved(source.cluster)
-        alarms = self._alarms(state, judgement)
-        if alarm is not None:
-            new = dataclasses.replace(new, alarms=alarm(number, alarms))
         self._store.commit(new)
-        self.state = new
+        self.state, self._carried = new, packed.schema
         self._store.tidy(new)
         return Step(report, alarms, judgement.counted.transactions)
 
@@ -185,20 +197,20 @@ class Increments:
         self, cache: FrameCache, state: State, gathered: Gathered, number: int
     ) -> tuple[Frames, DataFrame, _Reopened | None]:
         """Old and new rows, and the ledger of them."""
-        read = self._source.spark.read.parquet
         rows = self._stored(pack(gathered.frames), self._store.new(number))
         if state.step:
-            rows = read(self._store.rows(state.step)).unionByName(rows)
-        frames = self._frames(gathered, rows)
+            rows = rows.unionByName(self._reader(self._carried).parquet(self._store.rows(state.step)))
+        there = {row[TABLE] for row in rows.select(TABLE).distinct().collect()}
+        frames = self._frames(gathered, rows, there)
         known = self._facts(gathered, frames, self._store.facts(number))
         reopened = self._reopened(cache, state, known)
         if reopened is None:
             return frames, known, None
-        frames = self._frames(gathered, rows.unionByName(reopened.rows))
+        frames = self._frames(gathered, rows.unionByName(reopened.rows), TABLES)
         return frames, self._facts(gathered, frames, self._store.again(number)), reopened
 
-    def _frames(self, gathered: Gathered, rows: DataFrame) -> Frames:
-        frames = unpack(rows, gathered.frames)
+    def _frames(self, gathered: Gathered, rows: DataFrame, there: Collection[str]) -> Frames:
+        frames = unpack(rows, gathered.frames, there)
         return working_set.unexpired(frames, self._source.names, gathered.starts)
 
     def _facts(self, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
@@ -207,7 +219,12 @@ class Increments:
 
     def _stored(self, rows: DataFrame, path: str) -> DataFrame:
         rows.write.mode("overwrite").parquet(path)
-        return self._source.spark.read.parquet(path)
+        return self._reader(rows.schema).parquet(path)
+
+    def _reader(self, schema: StructType | None) -> DataFrameReader:
+        """Told the schema, Spark need not look for it in the files, which is a job of its own."""
+        reader = self._source.spark.read
+        return reader if schema is None else reader.schema(schema)
 
     def _reopened(self, cache: FrameCache, state: State, rows: DataFrame) -> _Reopened | None:
         """The closed transactions whose coordinates something new names. Most steps have none and read no archive."""

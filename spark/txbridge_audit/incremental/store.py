@@ -80,6 +80,13 @@ class Store:
         """The rows of the ledger that a step writes; readers of Parquet see the number as a column."""
         return f"{self._ledger}/step={step}"
 
+    def beside(self) -> list[str]:
+        """Names of what the ledger's folder holds."""
+        root = self._path(self._ledger)
+        if not self._files.exists(root):
+            return []
+        return [status.getPath().getName() for status in self._files.listStatus(root)]
+
     def last(self) -> State | None:
         """The state after the last step; None before the first. Raises CouldNotAuditError when it can not be read."""
         numbers = self._steps()

@@ -77,7 +77,7 @@ def sum_up(
         found, stray_entries = summary.strays(names, cache.keep(_labelled(source, gathered, unmatched)))
     others: dict[str, int] = {}
     entries: list[Entry] = []
-    if counted.malformed or frames.discards.where("malformed").limit(1).count():
+    if counted.malformed or not frames.discards.where("malformed").isEmpty():
         odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
         others, entries = summary.malformed(names, cache.keep(odd))
     if counted.bad_ops:

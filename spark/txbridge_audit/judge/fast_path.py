@@ -26,7 +26,7 @@ from txbridge_audit.judge import fates, loss_evidence, mentions, reach
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import Counts
 from txbridge_audit.read.context import Facts
-from txbridge_audit.read.decode import COMMIT, ROLLBACK
+from txbridge_audit.read.decode import COMMIT, ROLLBACK, position_of
 from txbridge_audit.read.frame_cache import FrameCache
 from txbridge_audit.read.frames import Frames, pack, unpack
 from txbridge_audit.read.literals import frame
@@ -46,6 +46,8 @@ _DELIVERED = _HALF | _COMMIT | _OP_COMMIT | _COPY
 _ROLLED_BACK = _HALF | _ROLLBACK | _OP_ROLLBACK
 #: In place of coordinates that a record does not name; offsets are never negative.
 _NOWHERE = -1
+#: Where the decision stands in END, and which part of END the Kafka transaction that delivered it has applied.
+_TURN = ("decided", "since", "until")
 #: Coordinates of others that are sent to every task. When there are more, all go through the rules: leaving out the
 #: plain ones saves little then.
 _MANY = 500_000
@@ -127,6 +129,7 @@ def _reach(rows: Sequence[Row]) -> dict[str, int]:
             stuck=False,
             several=False,
             incomplete=False,
+            timed=False,
             lacking=row.story >> _LACKING,
         )
         told.update(reach.tell(alike, row.n))
@@ -145,8 +148,8 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
     odd = F.lit(_ODD)
     here, asked = reach.lacking_of_birth(facts), reach.lacking_of_decision(facts, F.col("group"), F.col("stamp"))
     discards = frames.discards.withColumnRenamed("source_offset", "half")
-    # Several messages have several copies: the rules look at each.
-    is_plain = F.col("fault").isNull() & F.col("parts").isNull()
+    # Several messages have several copies, each to be looked at; and one that names a time may have come before it.
+    is_plain = F.col("fault").isNull() & F.col("parts").isNull() & F.col("deliver_at").isNull()
     tables = (
         _row(
             frames.halves,
@@ -160,8 +163,15 @@ def _told(names: Names, frames: Frames, facts: Facts, selection: Selection) -> D
             mentions.decisions(names, frames),
             _with_lacking(decided.otherwise(_ODD).bitwiseOR(by_check), asked),
             end=F.xxhash64("id", "group"),
+            decided=position_of(F.col("end_at"), F.col("line")),
         ),
-        _row(frames.outcomes, F.when(F.col("half").isNotNull(), recorded).otherwise(_ODD), op_at=F.col("op_at")),
+        _row(
+            frames.outcomes,
+            F.when(F.col("half").isNotNull(), recorded).otherwise(_ODD),
+            op_at=F.col("op_at"),
+            since=F.col("since"),
+            until=F.col("until"),
+        ),
         _row(
             frames.copies,
             F.when(F.col("id").isNotNull() & F.col("half").isNotNull(), _COPY).otherwise(_ODD),
@@ -194,7 +204,7 @@ def _row(rows: DataFrame, bits: Column, **given: Column) -> DataFrame:
     return rows.select(
         *_coordinates(),
         F.coalesce(bits, F.lit(_ODD)).cast("bigint").alias("bits"),
-        *(number(name) for name in ("end", "delivered", "op_at", "copy_at", "topic", "dated")),
+        *(number(name) for name in ("end", "delivered", "op_at", "copy_at", "topic", "dated", *_TURN)),
         *(number(name, "int") for name in ("place", "by_key")),
     )
 
@@ -218,7 +228,7 @@ def _summed(told: DataFrame) -> DataFrame:
             F.bit_or("bits").alias("bits"),
             # Of two hashes 0, if they are the same.
             *(F.bit_xor(name).alias(name) for name in ("end", "delivered")),
-            *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place")),
+            *(F.max(name).alias(name) for name in ("op_at", "copy_at", "topic", "place", *_TURN)),
             # The one that the half message asks for, if it does, and that of the copy.
             F.min("place").alias("least_place"),
             F.count("place").alias("places"),
@@ -233,6 +243,8 @@ def _summed(told: DataFrame) -> DataFrame:
     delivered = (story == _DELIVERED) & (F.col("n") == _DELIVERED.bit_count()) & (F.col("delivered") == 0)
     delivered &= (F.col("place") == F.col("least_place")) & (F.col("by_key").isNull() | (F.col("places") > 1))
     delivered &= F.col("dated") == F.col("least_dated")
+    # Delivered when it was its turn, or OP does not say so.
+    delivered &= F.col("since").isNull() | F.col("decided").between(F.col("since"), F.col("until") - 1)
     rolled_back = (story == _ROLLED_BACK) & (F.col("n") == _ROLLED_BACK.bit_count())
     plain = (F.col("end") == 0) & (delivered | rolled_back)
     return summed.select(

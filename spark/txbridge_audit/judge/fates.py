@@ -25,8 +25,9 @@ FATES = (DELIVERED, ROLLED_BACK, PENDING, DISCARDED, ABANDONED, UNVERIFIABLE, *W
 
 #: States of a pending transaction, in the order in which they are tested.
 HELD, IN_COMMIT, MOVING, UNREAD = "held", "in_commit", "moving", "decision_unread"
+SCHEDULED = "scheduled"
 RESUMED, UNDECIDED = "resumed", "undecided"
-PENDING_STATES = (HELD, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED)
+PENDING_STATES = (HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ def _provable() -> Column:
 
 def _is_held() -> Column:
     return _col("parked").eqNullSafe("held")
+
+
+def _is_scheduled() -> Column:
+    return _col("parked").eqNullSafe("scheduled")
 
 
 def _given_up() -> Column:
@@ -149,17 +154,18 @@ RULES: tuple[Rule, ...] = (
         lambda: (_col("copies") == 0) & _named("commit") & _col("settled") & _provable(),
     ),
     # Sound because the checkpoint (OFFSET) is cut before OP and OP is settled: the Kafka transaction that moved it past
-    # this END also named the outcome in OP or parked the message as held, and both are below our cuts. So all three
-    # must be whole.
+    # this END also named the outcome in OP, or parked the message as held or scheduled, and both are below our cuts. So
+    # all three must be whole.
     Rule(
         LOST,
-        "decided to commit and applied, but neither delivered nor held",
+        "decided to commit and applied, but neither delivered, held nor scheduled",
         lambda: (
             (_col("copies") == 0)
             & ~_named("commit")
             & _decided(COMMIT)
             & _col("applied")
             & ~_is_held()
+            & ~_is_scheduled()
             & _col("op_settled")
             & _col("history_known")
             & _col("parked_known")
@@ -231,6 +237,7 @@ def assign(ledger: DataFrame) -> DataFrame:
 def _pending_state() -> Column:
     return (
         F.when(_is_held(), HELD)
+        .when(_is_scheduled(), SCHEDULED)
         .when(_named("commit"), IN_COMMIT)
         .when(_col("copies") > 0, MOVING)
         .when(~_undecided(), UNREAD)

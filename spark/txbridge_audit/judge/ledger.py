@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names
 from txbridge_audit.judge import reach
 from txbridge_audit.judge.mentions import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, all_mentions
+from txbridge_audit.read import decode
 from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
@@ -24,6 +25,9 @@ from txbridge_audit.read.literals import frame
 #: A held message is tried again every minute at most, and a topic that comes back is written within that. Hours later
 #: something else is wrong.
 HELD_LONG_MS = 2 * 3_600_000
+#: A worker goes by the clock of the broker that leads OFFSET, and OP has the append times of another one. Brokers whose
+#: clocks differ by more are wrong.
+EARLY_MARGIN_MS = 60_000
 
 
 def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
@@ -37,6 +41,7 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
         F.col("dated").alias("own_dated"),
         F.col("fixed_partition").alias("own_fixed_partition"),
         F.col("parts").alias("own_parts"),
+        F.col("deliver_at").alias("own_deliver_at"),
         "discard_checks",
         *("discards", "discard_ends", "discarded_at"),
     )
@@ -115,7 +120,7 @@ def _sum(mentions: DataFrame) -> DataFrame:
     home = right_id & (F.col("name") == topic)
     own = (
         *("born", "own_id", "own_group", "own_real_topic", "own_content", "own_dated", "own_fixed_partition"),
-        *("well_formed", "own_parts"),
+        *("well_formed", "own_parts", "own_deliver_at"),
         *("discards", "discard_ends", "discarded_at", "discard_checks"),
     )
     copied = F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset"))
@@ -130,6 +135,8 @@ def _sum(mentions: DataFrame) -> DataFrame:
     asked = F.struct(
         F.col("number").alias("end_position"), F.col("name").alias("topic"), place, F.col("at").alias("offset")
     )
+    ends_applied = F.struct("at", F.col("number").alias("since"), F.col("checks").alias("until"))
+    delivered_part = F.struct(F.col("name").alias("topic"), place, F.col("at").alias("offset"), "part")
     parked = F.struct(
         F.col("name").alias("state"),
         "id",
@@ -172,6 +179,8 @@ def _sum(mentions: DataFrame) -> DataFrame:
         F.max(F.when(of(CHECK, right_id), asked)).alias("checked"),
         F.max(F.when(of(CHECK, right_id) | of(PARKED) | of(END, ours), F.col("checks"))).alias("checks_known"),
         F.min(F.when(of(OP, F.col("name") == "commit"), F.col("stamp"))).alias("committed_at"),
+        F.min(F.when(of(OP, F.col("name") == "commit"), ends_applied)).alias("ends_applied"),
+        F.collect_list(F.when(of(COPY, home & several), delivered_part)).alias("delivered_parts"),
         F.max_by(F.when(of(PARKED), parked), F.when(of(PARKED), F.col("at"))).alias("last_parked"),
         count(of(BAD_END), "bad_ends"),
         count(of(BAD_OP), "bad_ops"),
@@ -231,8 +240,12 @@ def _resolve(summed: DataFrame) -> DataFrame:
         F.coalesce("discards", F.lit(0)).alias("discards"),
         *("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
         *("altered", "altered_at", "misplaced_at", "checked", "committed_at"),
+        F.col("ends_applied.since").alias("applied_since"),
+        F.col("ends_applied.until").alias("applied_until"),
+        F.when(_sets() == 1, _out_of_order()).alias("out_of_order_at"),
         F.col("last_parked.state").alias("parked"),
         F.col("own_fixed_partition").alias("fixed_partition"),
+        F.col("own_deliver_at").alias("deliver_at"),
         F.coalesce(F.greatest("checks_known", "discard_checks"), F.lit(0)).alias("checks_sent"),
     )
     both = F.col("first_commit").isNotNull() & F.col("first_rollback").isNotNull()
@@ -248,6 +261,19 @@ def _sets() -> Column:
     """How many copies are visible: of several messages 1 if no one of them is there twice, even if some are missing."""
     doubled = F.when(F.col("copies") > F.size("visible_parts"), 2).otherwise(1)
     return F.when(F.col("own_parts").isNull() | (F.col("copies") == 0), F.col("copies")).otherwise(doubled)
+
+
+def _out_of_order() -> Column:
+    """Of several messages the first copy behind that of a later one in its partition of a real topic; null: none is."""
+    parts = F.array_sort("delivered_parts")
+    pairs = F.transform(parts, lambda part, index: F.struct(part.alias("one"), F.get(parts, index + 1).alias("next")))
+
+    def behind_a_later_one(pair: Column) -> Column:
+        one, following = pair["one"], pair["next"]
+        together = (following["topic"] == one["topic"]) & (following["partition"] == one["partition"])
+        return F.coalesce(together & (following["part"] < one["part"]), F.lit(False))
+
+    return F.get(F.filter(pairs, behind_a_later_one), F.lit(0))["next"]
 
 
 def _missing_topics() -> Column:
@@ -287,6 +313,7 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
         (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
     )
     known = known.withColumns({"lacking": _lacking(facts), "several": F.col("parts").isNotNull()})
+    position = decode.position_of(decided_at, line)
     there = [fact for fact in facts.topics if not fact.compacted]
     of_all = F.forall("parts", lambda part: part["topic"].isin([fact.topic for fact in facts.topics]))
     exists = F.coalesce("topic_exists", F.lit(False))
@@ -308,10 +335,18 @@ def _derive(known: DataFrame, facts: Facts) -> DataFrame:
             "history_known": nothing_of(reach.END, reach.COPY, reach.OP, reach.DISCARD),
             # The worker's checkpoint is past the END entry that decided. Unread ENDs make nothing wrong.
             "applied": F.coalesce(applied, F.lit(False)),
+            # What the Kafka transaction that delivered it says of END: it had not come to the decision, or an earlier
+            # one had passed it.
+            "not_yet_decided": F.coalesce(position >= F.col("applied_until"), F.lit(False)),
+            "passed_before": F.coalesce(position < F.col("applied_since"), F.lit(False)),
             # Resumed after its last discard, and the worker has applied the resume.
             "reopened": F.coalesce(resume_seen, F.lit(False)),
             # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
             "overdue": F.coalesce(expires < now, F.lit(False)) | F.coalesce(checked_out, F.lit(False)),
+            # OP names it as delivered, and its time had not come.
+            "early": F.coalesce(F.col("committed_at") < F.col("deliver_at") - EARLY_MARGIN_MS, F.lit(False)),
+            # The parked entry says when it should have been delivered.
+            "undelivered": F.coalesce(F.col("last_parked.due") < now, F.lit(False)),
             # Decided hours ago, and its real topic is there.
             "held_long": F.coalesce(F.col("topic_exists") & (F.col("winner.stamp") < now - HELD_LONG_MS), F.lit(False)),
             "op_settled": F.coalesce("op_settled", F.lit(True)),

@@ -36,9 +36,10 @@ _MENTION = (
     "id: string, group: string, "
     # COPY: below the earlier cut.
     "before: boolean, "
-    # END, CHECK, PARKED: number of the check that it answers, of the check, of checks sent.
+    # END, CHECK, PARKED: number of the check that it answers, of the check, of checks sent. OP: until where in END the
+    # Kafka transaction has applied it (decode.position_of).
     "checks: bigint, "
-    # COPY: hash of what was delivered. CHECK: its END position. PARKED: when the next check is due, ms.
+    # COPY: hash of what was delivered. CHECK: its END position. PARKED: when the next check is due, ms. OP: from where.
     "number: bigint, "
     # COPY: of several messages which one, and of how many.
     "part: int, parts: int, "
@@ -81,7 +82,15 @@ def all_mentions(
             stamp="stamp",
         ),
         _as_mentions(frames.bad_ends, BAD_END, half=None, at="end_at"),
-        _as_mentions(frames.outcomes.where(F.col("fault").isNull()), OP, at="op_at", name="outcome", stamp="stamp"),
+        _as_mentions(
+            frames.outcomes.where(F.col("fault").isNull()),
+            OP,
+            at="op_at",
+            name="outcome",
+            number="since",
+            checks="until",
+            stamp="stamp",
+        ),
         _as_mentions(faulty_outcomes, BAD_OP, half=None, at="op_at"),
         _as_mentions(
             copies,

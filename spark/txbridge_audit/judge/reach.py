@@ -82,13 +82,15 @@ class Group:
     #: It has several messages; of a visible one, some are not visible.
     several: bool
     incomplete: bool
+    #: It names a time of delivery.
+    timed: bool
     lacking: int
 
 
 #: Names of the columns, in the order of Group's fields.
 ALIKE = (
     *("fate", "pending_state", "visible", "committed", "recorded", "decided", "commit"),
-    *("given_up", "is_parked", "stuck", "several", "incomplete", "lacking"),
+    *("given_up", "is_parked", "stuck", "several", "incomplete", "timed", "lacking"),
 )
 
 
@@ -101,8 +103,9 @@ def group_columns() -> dict[str, Column]:
         "decided": F.col("winner").isNotNull(),
         "commit": F.col("winner.decision").eqNullSafe(COMMIT),
         "given_up": F.col("abandoned_at").isNotNull(),
-        "is_parked": F.coalesce(F.col("parked").isin("pending", "held", "discarded"), F.lit(False)),
+        "is_parked": F.coalesce(F.col("parked").isin("pending", "held", "scheduled", "discarded"), F.lit(False)),
         "stuck": F.array_contains("breaches", violations.STUCK),
+        "timed": F.col("deliver_at").isNotNull(),
     }
 
 
@@ -117,7 +120,7 @@ def _lost(one: Group) -> int | str | None:
     if one.pending_state == fates.IN_COMMIT:
         return REASONS[OPEN]
     # Without a commit nothing can be lost, and a held one is waiting.
-    if one.pending_state == fates.HELD:
+    if one.pending_state in {fates.HELD, fates.SCHEDULED}:
         return 0
     return _WINNER | ((OP | PARKED | CHECKPOINT | OPEN) if one.commit else 0)
 
@@ -146,6 +149,12 @@ def _wrong_winner(one: Group) -> int | None:
     return _WINNER | (OP if one.decided and not one.recorded else 0)
 
 
+def _in_turn(one: Group) -> int | None:
+    if not (one.visible and (one.commit or one.committed)):
+        return None
+    return _WINNER | (0 if one.committed else OP | OPEN)
+
+
 def _stuck(one: Group) -> int | None:
     if one.stuck:
         return 0
@@ -154,6 +163,20 @@ def _stuck(one: Group) -> int | None:
     if not (waits or gone):
         return None
     return PARKED if one.parked else _DECISIONS | OP | PARKED
+
+
+def _early(one: Group) -> int | None:
+    """By the time of the record in OP."""
+    if not (one.timed and one.visible):
+        return None
+    return 0 if one.committed else OP | OPEN
+
+
+def _overdue(one: Group) -> int | None:
+    """By the parked entry that says scheduled."""
+    if not (one.timed and one.commit) or one.visible or one.recorded:
+        return None
+    return OPEN if one.parked else PARKED | OPEN
 
 
 def _checked(one: Group) -> int | None:
@@ -171,7 +194,11 @@ _NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
     fates.PARTIAL: _partial,
     fates.LEAKED: _leaked,
     fates.WRONG_WINNER: _wrong_winner,
+    violations.BEFORE_DECISION: _in_turn,
+    violations.OVERTAKEN: _in_turn,
     violations.STUCK: _stuck,
+    violations.EARLY: _early,
+    violations.OVERDUE: _overdue,
     violations.CHECKED_AFTER_DECISION: _checked,
     violations.PROGRESS_AHEAD: _ahead,
 }

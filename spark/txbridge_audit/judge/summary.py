@@ -30,7 +30,7 @@ Key = tuple[int, int | None]
 COUNTED = (
     *("fate", "pending_state", "valid", "present", "copies", "winner", "lacking", "parked", "abandoned_at"),
     *("op_commit", "op_rollback", "op_discard", "op_abandon"),
-    *("strays", "bad_ends", "bad_ops", "breaches", "findings", "several", "incomplete"),
+    *("strays", "bad_ends", "bad_ops", "breaches", "findings", "several", "incomplete", "deliver_at"),
 )
 
 #: Kinds that a row of the ledger may have beside its fate, violations and findings, in the order of their rules.
@@ -267,7 +267,7 @@ def _evidence(names: Names, row: Row) -> Iterable[Place]:
     outcomes = (at for at in (row.op_commit, row.op_rollback, row.op_discard, row.op_abandon) if at is not None)
     yield from (Place("op", names.op, row.partition, at) for at in sorted(outcomes))
     yield from _places("discard", names.discard, row.discarded_at or [])
-    if row.kind in {violations.STUCK, violations.EXPIRED} and row.last_parked is not None:
+    if row.kind in {violations.STUCK, violations.EXPIRED, violations.OVERDUE} and row.last_parked is not None:
         yield Place("parked", names.offset, row.partition, row.last_parked["at"])
     if row.kind == violations.CHECKED_AFTER_DECISION:
         yield Place("check", row.checked.topic, row.checked.partition, row.checked.offset)
@@ -276,6 +276,8 @@ def _evidence(names: Names, row: Row) -> Iterable[Place]:
         copies.add((row.altered_at.topic, row.altered_at.partition, row.altered_at.offset))
     if row.kind == violations.MISPLACED:
         copies.add((row.misplaced_at.topic, row.misplaced_at.partition, row.misplaced_at.offset))
+    if row.kind == violations.OUT_OF_ORDER:
+        copies.add((row.out_of_order_at.topic, row.out_of_order_at.partition, row.out_of_order_at.offset))
     yield from (Place("copy", *place) for place in sorted(copies))
 
 

@@ -12,8 +12,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates
+from txbridge_audit.read.decode import COMMIT
 
 ALTERED, MISPLACED, STUCK, EXPIRED = "ALTERED", "MISPLACED", "STUCK", "EXPIRED"
+EARLY, OVERDUE = "EARLY", "OVERDUE"
+BEFORE_DECISION, OVERTAKEN, OUT_OF_ORDER = "BEFORE_DECISION", "OVERTAKEN", "OUT_OF_ORDER"
 CHECKED_AFTER_DECISION, PROGRESS_AHEAD = "CHECKED_AFTER_DECISION", "PROGRESS_AHEAD"
 
 
@@ -43,6 +46,12 @@ def progress_ahead() -> Column:
     return _col("valid") & whole & untold & finished
 
 
+def _delivered_by_decision() -> Column:
+    """It is visible, and the decision that won is a commit; nothing is gone that could say that another one won."""
+    known = _col("ends_known") & _col("discards_known")
+    return _col("valid") & known & (_col("copies") > 0) & _col("winner.decision").eqNullSafe(COMMIT)
+
+
 RULES: tuple[Rule, ...] = (
     # Sound at any cut: what is compared are two records that are there, and equal contents have equal hashes.
     Rule(
@@ -56,6 +65,27 @@ RULES: tuple[Rule, ...] = (
         MISPLACED,
         "a visible copy is in another partition than REAL_QID says, or without it the key",
         lambda: _col("valid") & _col("misplaced_at").isNotNull(),
+    ),
+    # Sound at any cut: the Kafka transaction that delivered it says up to where it had applied END, and the first valid
+    # decision stands behind that. It never changes. No clock is compared.
+    Rule(
+        BEFORE_DECISION,
+        "delivered by a Kafka transaction that had not come to its decision in END",
+        lambda: _delivered_by_decision() & _col("not_yet_decided"),
+    ),
+    # Sound at any cut for the same reason. What was held, and so comes late by right, stands in OP records that say
+    # nothing of END.
+    Rule(
+        OVERTAKEN,
+        "delivered by a later Kafka transaction than the one that applied its decision, and it was not held",
+        lambda: _delivered_by_decision() & _col("passed_before"),
+    ),
+    # Sound at any cut: offsets say in which order the messages of one transaction were written. Where one of them is
+    # there twice, nobody knows which one was first.
+    Rule(
+        OUT_OF_ORDER,
+        "the messages of one transaction have changed places in a partition of their real topic",
+        lambda: _col("valid") & _col("out_of_order_at").isNotNull(),
     ),
     # Sound because clocks may differ by an hour without making anything overdue, and because END, OP and discard are
     # cut after OFFSET: what ended the wait by then is known, and such a transaction is not pending undecided.
@@ -77,10 +107,24 @@ RULES: tuple[Rule, ...] = (
         lambda: (
             ~_col("present")
             & (_col("half") < _col("log_start"))
-            & _col("parked").isin("pending", "held")
+            & _col("parked").isin("pending", "held", "scheduled")
             & _col("op_settled")
             & ~recorded()
         ),
+    ),
+    # Sound at any cut: the half message names the time, and OP names the message in the Kafka transaction that delivers
+    # it. Clocks of brokers may differ by a minute.
+    Rule(
+        EARLY,
+        "delivered before the time that the half message names",
+        lambda: _col("valid") & _col("op_commit").isNotNull() & _col("early"),
+    ),
+    # Sound because clocks may differ by an hour without making anything overdue, and because OP, which would name its
+    # end, is cut after OFFSET, where the entry still stands.
+    Rule(
+        OVERDUE,
+        "scheduled, and not delivered though its time has come",
+        lambda: (_col("pending_state") == fates.SCHEDULED) & _col("undelivered") & _col("op_settled") & ~recorded(),
     ),
     # Sound because every END below the position that a check states was applied when the check was decided, and the
     # first valid decision never changes. Check topics are cut before discard, so that a discard which makes the

@@ -31,11 +31,15 @@ _COMMAND_ENTRY = r"\A[0-9]+,[0-9A-F]{32},0(,[0-9]*(,.*)?)?\z"
 _EXACT_ENTRY = r"\A[^,]*,[^,]*,[^,]*(,[^,]*(,[^,]{0,2048})?)?\z"
 _COORDINATES = r"\A([0-9]{1,9}):([0-9]{1,18})\z"
 _NUMBER = r"\A([1-9][0-9]{0,3})/([1-9][0-9]{0,3})\z"
+#: Of an OP record, and the bits that the index of an entry takes in a position there.
+_ENDS = r"\A([0-9]{1,15}):([0-9]{1,4})-([0-9]{1,15}):([0-9]{1,4})\z"
+_INDEX_BITS = 10
 _SOURCE = r"\A([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})\z"
 
 
 def halves(raw: DataFrame) -> DataFrame:
-    """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, content, dated, parts, fault.
+    """HALF: partition, half (offset), born (ms), id, group, real_topic, fixed_partition, deliver_at, content, dated,
+    parts, fault.
 
     `fault` is null when the half message is well formed; `content` is a hash of the user's key, value and headers;
     `dated` is the timestamp of what is delivered (ms). `parts` are the messages of one that holds several
@@ -44,6 +48,7 @@ def halves(raw: DataFrame) -> DataFrame:
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
     own |= {"messages": headers.MESSAGES}
+    own |= {"time": headers.DELIVER_AT}
     born = F.unix_millis("timestamp").alias("born")
     texts = (_text(own[name]).alias(name) for name in own)
     reserved = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
@@ -51,7 +56,7 @@ def halves(raw: DataFrame) -> DataFrame:
     several = _text(headers.MESSAGES).try_cast("int")
     parts = F.when(several.isNotNull(), message_frames.parts(F.col("value"), several, _content_of_part)).alias("parts")
     named = raw.select("partition", F.col("offset").alias("half"), born, _content(users, F.lit(0)), parts, *texts)
-    version, tran_msg, identity, group, topic, fixed, stamp, messages = (F.col(column) for column in own)
+    version, tran_msg, identity, group, topic, fixed, stamp, messages, time = (F.col(column) for column in own)
     first = F.get("parts", F.lit(0))
     fault = _first_fault(
         (version == "1", "TXB_V is not 1"),
@@ -66,6 +71,7 @@ def halves(raw: DataFrame) -> DataFrame:
         (messages.isNull() | (first["topic"] == topic), "REAL_TOPIC is not that of the first message"),
         (messages.isNull() | _may_all_be(F.col("parts")), "a message has no topic that it may go to"),
         (messages.isNull() | (fixed.isNull() & stamp.isNull()), "a header that each of several messages has itself"),
+        (time.isNull() | time.rlike(_DIGITS), "TXB_DELIVER_AT is not a time"),
     )
     return named.select(
         "partition",
@@ -75,6 +81,7 @@ def halves(raw: DataFrame) -> DataFrame:
         "group",
         "real_topic",
         fixed.try_cast("int").alias("fixed_partition"),
+        time.try_cast("bigint").alias("deliver_at"),
         "content",
         F.coalesce(F.nullif(stamp.try_cast("bigint"), F.lit(0)), "born").alias("dated"),
         "parts",
@@ -177,9 +184,11 @@ def entries(records: DataFrame) -> DataFrame:
 
 
 def op_records(raw: DataFrame) -> DataFrame:
-    """OP, a row per record: partition, op_at (offset), stamp, outcome, value, fault.
+    """OP, a row per record: partition, op_at (offset), stamp, outcome, since, until, value, fault.
 
-    `stamp` is the append time (ms), `fault` null when it can be read.
+    `stamp` is the append time (ms), `fault` null when it can be read. `since` and `until` are positions in END
+    (`position_of`): what a record of commits names was decided from the one on, and before the other. They are null
+    where it does not say so.
     """
     named = raw.select(
         "partition",
@@ -188,7 +197,12 @@ def op_records(raw: DataFrame) -> DataFrame:
         _text(headers.VERSION).alias("version"),
         _text(headers.TAGS).alias("tags"),
         _text(headers.OUTCOME).alias("outcome"),
+        _text(headers.ENDS_APPLIED).alias("ends"),
         F.col("value").cast("string").alias("value"),
+    )
+    since, until = (
+        F.when(F.col("outcome") == "commit", position_of(_number_of("ends", at), _number_of("ends", at + 1)))
+        for at in (1, 3)
     )
     fault = _first_fault(
         (F.col("version") == "1", "TXB_V is not 1"),
@@ -196,17 +210,32 @@ def op_records(raw: DataFrame) -> DataFrame:
         (F.col("outcome").isin("commit", "rollback", "discard", "abandon"), "OUTCOME is unknown"),
         (F.forall(F.split("value", ","), lambda half: half.rlike(r"\A[0-9]{1,18}\z")), "not a list of half offsets"),
     )
-    return named.select("partition", "op_at", "stamp", "outcome", "value", fault.alias("fault"))
+    return named.select(
+        *("partition", "op_at", "stamp", "outcome"),
+        since.alias("since"),
+        until.alias("until"),
+        "value",
+        fault.alias("fault"),
+    )
+
+
+def _number_of(name: str, group: int) -> Column:
+    return F.regexp_extract(name, _ENDS, group).try_cast("bigint")
+
+
+def position_of(offset: Column, index: Column) -> Column:
+    """An entry of END as one number, in the order of END: by offset of its record and index there."""
+    return F.shiftleft(offset, _INDEX_BITS) + index
 
 
 def outcomes(records: DataFrame) -> DataFrame:
-    """A row per half message that OP names: partition, op_at, stamp, outcome, half, fault (then half is null)."""
+    """A row per half message that OP names: partition, op_at, stamp, outcome, since, until, half, fault (then half is
+    null).
+    """
     named_halves = F.explode_outer(F.when(F.col("fault").isNull(), F.split("value", ","))).alias("half")
-    return records.select("partition", "op_at", "stamp", "outcome", "fault", named_halves).select(
-        "partition",
-        "op_at",
-        "stamp",
-        "outcome",
+    told = ("partition", "op_at", "stamp", "outcome", "since", "until")
+    return records.select(*told, "fault", named_halves).select(
+        *told,
         F.col("half").try_cast("bigint").alias("half"),
         "fault",
     )
@@ -263,7 +292,7 @@ def parked(raw: DataFrame, names: Names) -> DataFrame:
         *("partition", "half", "at", "stamp", state.alias("state"), F.col("value").isNull().alias("is_tombstone")),
         *(column.alias("due" if name == "next" else name) for name, column in fields.items()),
     )
-    is_one = F.col("state").isin("pending", "held", "discarded")
+    is_one = F.col("state").isin("pending", "held", "scheduled", "discarded")
     return rows.where(F.col("is_tombstone") | is_one).drop("is_tombstone")
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.read.literals import without_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,14 @@ def together(tables: Mapping[str, DataFrame]) -> DataFrame:
     )
 
 
-def unpack(rows: DataFrame, like: Frames) -> Frames:
-    """The tables that were put together; their columns are those of other frames."""
+def unpack(rows: DataFrame, like: Frames, there: Collection[str] = TABLES) -> Frames:
+    """The tables that were put together; their columns are those of other frames.
+
+    Tables that are not `there` have no row: it is cheaper to know that than to find nothing in each query.
+    """
 
     def table(name: str) -> DataFrame:
-        return rows.where(F.col(TABLE) == name).select(*getattr(like, name).columns)
+        found = rows.where(F.col(TABLE) == name).select(*getattr(like, name).columns)
+        return found if name in there else without_rows(found)
 
     return Frames(*(table(name) for name in TABLES))

@@ -120,7 +120,12 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     watermarks = cluster.high_watermarks(internal)
     suit(spark, _size(first, watermarks))
     first_look = {key: watermarks[key] for key in half_keys}
-    halves = cache.keep(decode.halves(source.read(first, first_look, READ_UNCOMMITTED)))
+
+    def keep(frame: DataFrame, begin: Ends, end: Ends) -> DataFrame:
+        """In memory, if there is anything: Spark leaves out of its plans what it knows to be empty."""
+        return cache.keep(frame) if _some(begin, end) else frame
+
+    halves = keep(decode.halves(source.read(first, first_look, READ_UNCOMMITTED)), first, first_look)
     named = _named_in(halves) | plan.real_topics | (frozenset() if seen is None else seen.named)
     real = _existing(cluster, named, plan.selection)
 
@@ -130,7 +135,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 3: OFFSET.
     source.say("reading checkpoints")
     offset, offset_records = _read_offset(source, cache, first)
-    parked = cache.keep(decode.parked(offset_records, names))
+    parked = keep(decode.parked(offset_records, names), first, offset)
     ours = F.col("key").cast("string").startswith(f"{names.half}@")
     context.refuse_unknown_versions(offset_records.where(ours))
     checkpoints = dict(() if seen is None else seen.checkpoints) | context.checkpoints(offset_records, names, cluster)
@@ -154,7 +159,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 9: the real topics again, those named meanwhile included.
     if half != first_look:
         suit(spark, _size(first_look, half))
-        added = cache.keep(decode.halves(source.read(first_look, half, READ_UNCOMMITTED)))
+        added = keep(decode.halves(source.read(first_look, half, READ_UNCOMMITTED)), first_look, half)
         named |= _named_in(added)
         halves = halves.unionByName(added)
     real = _existing(cluster, named, plan.selection)
@@ -167,15 +172,18 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 10: everything is fixed; read the rest.
     source.say("reading decisions, outcomes and real topics")
     suit(spark, _size(first, discard.ends))
-    discards = cache.keep(decode.discards(source.read(first, discard.ends, READ_COMMITTED)))
-    # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle.
-    discards.count()
+    discards = keep(decode.discards(source.read(first, discard.ends, READ_COMMITTED)), first, discard.ends)
+    if seen is None and _some(first, discard.ends):
+        # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle. A step writes
+        # what it has read to files, which say so, too.
+        discards.count()
     suit(spark, _size(first, watermarks))
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
     raw_op = source.read(first, op.ends, READ_COMMITTED)
     # Kept: each is looked at more than once, and every record names many half messages.
-    end_records = cache.keep(decode.end_records(source.read(first, end.ends, READ_COMMITTED), exactly=discards_cut))
-    op_records = cache.keep(decode.op_records(raw_op))
+    read_ends = decode.end_records(source.read(first, end.ends, READ_COMMITTED), exactly=discards_cut)
+    end_records = keep(read_ends, first, end.ends)
+    op_records = keep(decode.op_records(raw_op), first, op.ends)
     known = context.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
     return Gathered(
         frames=Frames(
@@ -231,8 +239,10 @@ def _read_offset(source: Source, cache: FrameCache, first: Ends) -> tuple[dict[T
     keys = source.partitions[source.names.offset]
     cut = source.cluster.stable_offsets(keys)
     suit(source.spark, _size(first, cut))
-    records = cache.keep(source.read(first, cut, READ_COMMITTED))
-    records.count()
+    records = source.read(first, cut, READ_COMMITTED)
+    if _some(first, cut):
+        records = cache.keep(records)
+        records.count()
     later = source.cluster.stable_offsets(keys)
     if later != cut:
         records = cache.keep(records.unionByName(source.read(cut, later, READ_COMMITTED)))
@@ -297,6 +307,11 @@ def _checks_since(source: Source, starts: Ends, seen: Seen | None) -> dict[str, 
 def _hidden(*cuts: Cut) -> dict[TopicPartition, tuple[int, int]]:
     """See Gathered.hidden."""
     return {key: (cut.ends[key], target) for cut in cuts for key, target in cut.unsettled.items()}
+
+
+def _some(starts: Ends, ends: Ends) -> bool:
+    """Whether there may be any record from one to the other."""
+    return any(end > starts[key] for key, end in ends.items())
 
 
 def _size(starts: Ends, ends: Ends) -> int:

@@ -15,6 +15,13 @@ def frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], fields: str) -
 
     Unlike createDataFrame it starts no Python worker on the executors (they need no Python at all then).
     """
-    text = json.dumps(list(rows))
+    given = list(rows)
+    text = json.dumps(given)
     parsed = F.from_json(F.lit(text), f"array<struct<{fields}>>")
-    return spark.range(0, 1, 1, 1).select(F.inline(parsed))
+    table = spark.range(0, 1, 1, 1).select(F.inline(parsed))
+    return table if given else without_rows(table)
+
+
+def without_rows(table: DataFrame) -> DataFrame:
+    """The table with no row, which Spark's optimiser sees: it leaves out what the table would be joined with."""
+    return table.where(F.lit(False))

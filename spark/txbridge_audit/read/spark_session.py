@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
+from txbridge_audit.read import delta_lake
 
 Progress = Callable[[str], None]
 
@@ -48,6 +49,11 @@ _SEMANTICS = {
     "spark.sql.execution.useObjectHashAggregateExec": "false",
     # Planning again after every stage cost more than the stages of 300,000 transactions. `suit` knows the sizes.
     "spark.sql.adaptive.enabled": "false",
+    # Nobody looks at these plans, and each is written out for Spark's page.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.debug.maxToStringFields": "1",
+    # For those who change Spark's optimiser: it looks at every plan again after each of a hundred rules.
+    "spark.sql.lightweightPlanChangeValidation": "false",
 }
 #: Rows of one task of a shuffle: more do not fit beside each other into a small memory, fewer are not worth a task.
 _ROWS_AT_MOST, _ROWS_AT_LEAST = 250_000, 10_000
@@ -76,19 +82,21 @@ def spark_session(
     *,
     connector: bool = True,
     small: bool = False,
+    with_delta: bool = False,
 ) -> Iterator[SparkSession]:
     """A session for one audit. Raises CouldNotAuditError when Spark can not start or fails.
 
     Given a session, or inside spark-submit or a program that has one: that one, with a configuration of our own
     (`newSession`). Otherwise a local one that is stopped with its JVM at the end; all that Ivy and Spark print goes to
-    a file, which is kept when something fails. `small` says that it ends before optimising its code would pay.
+    a file, which is kept when something fails. `small` says that it ends before optimising its code would pay;
+    `with_delta` that a ledger is written as a table of Delta Lake.
     """
     active = spark or SparkSession.getActiveSession()
     if active is None and (SparkContext._active_spark_context or "PYSPARK_GATEWAY_PORT" in os.environ):  # noqa: SLF001
         active = SparkSession.builder.appName("txbridge audit").getOrCreate()
     if active is not None:
         with _explained("see Spark's log"):
-            yield _configured(active, progress, connector=connector)
+            yield _configured(active, progress, connector=connector, with_delta=with_delta)
         return
     workdir = Path(tempfile.mkdtemp(prefix="txbridge-audit-"))
     log = workdir / "spark.log"
@@ -96,11 +104,12 @@ def spark_session(
     try:
         with _hearing_interrupts() as hear:
             with _explained(f"see {log}"):
-                own = _start(workdir, log, progress, hear, connector=connector, small=small)
+                packages = [CONNECTOR] * connector + [delta_lake.PACKAGE] * with_delta
+                own = _start(workdir, log, progress, hear, packages, small=small)
             try:
                 # Explained before it is stopped: the texts of Java's errors are asked for in the JVM.
                 with _explained(f"see {log}"):
-                    yield _configured(own, progress, connector=connector)
+                    yield _configured(own, progress, connector=connector, with_delta=with_delta)
             finally:
                 _stop(own)
         keep_log = False
@@ -232,12 +241,14 @@ def _reason(error: Exception) -> str:
     return f"Spark failed: {cause[-1].strip()}"
 
 
-def _configured(spark: SparkSession, progress: Progress, *, connector: bool) -> SparkSession:
+def _configured(spark: SparkSession, progress: Progress, *, connector: bool, with_delta: bool) -> SparkSession:
     # Spark Connect has no such thing. The cuts are taken by the driver, the state goes through its JVM's file systems.
     if not hasattr(spark, "sparkContext"):
         raise CouldNotAuditError(
             "the audit can not run over Spark Connect: use spark-submit, or let it start a Spark of its own",
         )
+    if with_delta:
+        delta_lake.refuse_without(spark)
     session = spark.newSession()
     for name, value in _SEMANTICS.items():
         session.conf.set(name, value)
@@ -269,11 +280,13 @@ def suit(session: SparkSession, rows: int) -> None:
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
     compiled = rows > _INTERPRETED
     session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
+    # What follows from a filter for other columns: with hundreds of columns that takes longer than to filter few rows.
+    session.conf.set("spark.sql.constraintPropagation.enabled", str(compiled).lower())
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
 
 
 def _start(
-    workdir: Path, log: Path, progress: Progress, hear: Callable[[], None], *, connector: bool, small: bool
+    workdir: Path, log: Path, progress: Progress, hear: Callable[[], None], packages: Sequence[str], *, small: bool
 ) -> SparkSession:
     _check_java()
     cores = os.cpu_count() or 2
@@ -286,6 +299,11 @@ def _start(
             ("spark.driver.bindAddress", "127.0.0.1"),
             ("spark.driver.memory", "2g"),
             ("spark.ui.enabled", "false"),
+            # For a page that there is not. A step has some twenty queries with large plans, and steps go on for days.
+            ("spark.sql.ui.retainedExecutions", "5"),
+            ("spark.ui.retainedJobs", "50"),
+            ("spark.ui.retainedStages", "50"),
+            ("spark.ui.retainedTasks", "500"),
             ("spark.ui.showConsoleProgress", "false"),
             ("spark.sql.shuffle.partitions", str(max(4, cores))),
             ("spark.sql.catalogImplementation", "in-memory"),
@@ -297,10 +315,12 @@ def _start(
         ],
     )
     conf.set("spark.driver.extraJavaOptions", _QUICK_START if small else _LATER_OPTIMISED)
-    if connector:
-        conf.set("spark.jars.packages", CONNECTOR)
-        if not _fetched():
+    if packages:
+        conf.set("spark.jars.packages", ",".join(packages))
+        if not all(_fetched(package) for package in packages):
             progress("fetching Spark's Kafka connector once (~25 s)")
+    if delta_lake.PACKAGE in packages:
+        conf.setAll([*delta_lake.SESSION.items()])
     progress("starting Spark")
     gateway = None
     try:
@@ -325,8 +345,8 @@ def _start(
         raise
 
 
-def _fetched() -> bool:
-    group, name, version = CONNECTOR.split(":")
+def _fetched(package: str) -> bool:
+    group, name, version = package.split(":")
     return any(Path.home().glob(f".ivy2*/jars/{group}_{name}-{version}.jar"))
 
 
@@ -350,8 +370,8 @@ def _diagnosis(log: Path) -> str:
     text = log.read_text(errors="replace") if log.exists() else ""
     if "unresolved dependency" in text or "UNRESOLVED DEPENDENCIES" in text or "download failed" in text:
         return (
-            f"Spark's Kafka connector ({CONNECTOR}) could not be fetched: check that a Maven repository can be "
-            f"reached, or name one with spark.jars.ivySettings in spark-defaults.conf; see {log}"
+            f"Spark's Kafka connector ({CONNECTOR}), or Delta Lake, could not be fetched: check that a Maven "
+            f"repository can be reached, or name one with spark.jars.ivySettings in spark-defaults.conf; see {log}"
         )
     return f"Spark did not start; see {log}"
 

@@ -26,8 +26,13 @@ MEANING = {
     fates.PHANTOM: "visible without a half message (records)",
     violations.ALTERED: "a visible copy differs from its half message",
     violations.MISPLACED: "a visible copy is in another partition than asked for",
+    violations.BEFORE_DECISION: "delivered before its decision",
+    violations.OVERTAKEN: "delivered behind what was decided later",
+    violations.OUT_OF_ORDER: "messages of one transaction have changed places",
     violations.STUCK: "undecided for too long",
     violations.EXPIRED: "open, and its half message is gone",
+    violations.EARLY: "delivered before its time",
+    violations.OVERDUE: "scheduled, and not delivered when its time had come",
     violations.CHECKED_AFTER_DECISION: "checked although decided",
     violations.PROGRESS_AHEAD: "passed by the checkpoint without a trace",
 }

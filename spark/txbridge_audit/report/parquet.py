@@ -8,23 +8,19 @@ is what logs show, and `id_sha256` finds the row for somebody who knows the id.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
-from pathlib import Path
-from urllib.parse import urlsplit
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
-from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.incremental.filesystems import scheme_of
 from txbridge_audit.judge import fates, violations
 from txbridge_audit.judge.mentions import KEY, decisions
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
+from txbridge_audit.report.formats import existing
 from txbridge_audit.report.model import Entry
 
 #: Decisions and copies kept of one transaction, the first ones: a client that repeats itself a million times must not
@@ -36,23 +32,6 @@ _LAST = 253_402_300_799_999
 SUMMARY = "_audit"
 
 
-def refuse_existing_locally(path: str) -> None:
-    """As below, before Spark is started: where the path is surely one of this machine."""
-    scheme = scheme_of(path)
-    if scheme == "file":
-        folder = Path(urlsplit(path).path)
-    elif scheme is None and not {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
-        folder = Path(path)
-    else:
-        return
-    if next(folder.rglob("*.parquet"), None) is not None:
-        raise _existing(path)
-
-
-def _existing(path: str) -> CouldNotAuditError:
-    return CouldNotAuditError(f"there is a ledger in {path} already: give --ledger a new folder")
-
-
 def refuse_existing(spark: SparkSession, path: str) -> None:
     """Raise CouldNotAuditError when there is a ledger at the path already: it is not overwritten."""
     try:
@@ -61,11 +40,16 @@ def refuse_existing(spark: SparkSession, path: str) -> None:
         if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
             return
         raise
-    raise _existing(path)
+    raise existing(path)
 
 
-def write(names: Names, judged: DataFrame, frames: Frames, entries: Collection[Entry], path: str) -> None:
-    """Write the transactions of the judged ledger, partitioned by the day of birth (UTC) and the real topic.
+def write(rows: DataFrame, path: str) -> None:
+    """Write the rows, partitioned by the day of birth (UTC) and the real topic. What is there is written over."""
+    rows.write.mode("overwrite").partitionBy("day", "real_topic").parquet(path)
+
+
+def ledger_rows(names: Names, judged: DataFrame, frames: Frames, entries: Collection[Entry]) -> DataFrame:
+    """The rows of the ledger: the transactions of the judged ledger.
 
     Beside them the violations that have no half message: those of EXPIRED among the rows, of PHANTOM in `entries`.
     """
@@ -75,7 +59,7 @@ def write(names: Names, judged: DataFrame, frames: Frames, entries: Collection[E
     rows = rows.select(*_columns())
     for beside in (_expired(judged, frames), _phantoms(judged.sparkSession, entries)):
         rows = rows.unionByName(beside, allowMissingColumns=True)
-    rows.write.mode("overwrite").partitionBy("day", "real_topic").parquet(path)
+    return rows
 
 
 def write_summary(spark: SparkSession, text: str, path: str) -> None:

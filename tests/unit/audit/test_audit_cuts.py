@@ -26,7 +26,7 @@ from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge import findings
 from txbridge_audit.judge.loss_evidence import Anchor
 from txbridge_audit.judge.summary import VIOLATIONS, Counts, Listed
-from txbridge_audit.read import kafka_admin
+from txbridge_audit.read import delta_lake, kafka_admin
 from txbridge_audit.read.context import Checkpoint
 from txbridge_audit.read.cuts import Range, TopicPartition, ranges, settle
 from txbridge_audit.read.differences import differing
@@ -34,6 +34,7 @@ from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import kafka_settings
 from txbridge_audit.read.kafka_source import Source
 from txbridge_audit.read.selection import Selection, selection_of
+from txbridge_audit.report.formats import LedgerFormat
 from txbridge_audit.report.meaning import rule_of, says
 from txbridge_audit.report.model import AuditReport, Entry, Place, Tally
 from txbridge_audit.report.terminal import print_report
@@ -288,6 +289,37 @@ def test_a_file_system_that_is_not_known_holds_no_state() -> None:
         run_audit("127.0.0.1:1", ledger_path="myfs:/ledger", continued=True)
 
 
+def test_a_ledger_of_the_other_format_is_refused_before_kafka_is_asked(tmp_path: Path) -> None:
+    """There is no Kafka here."""
+    (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "parquet" / "step=1").mkdir(parents=True)
+    table, files = str(tmp_path / "delta"), f"file://{tmp_path}/parquet"
+    with pytest.raises(CouldNotAuditError, match=r"is a Delta Lake table: continue it with --ledger-format delta"):
+        run_audit("127.0.0.1:1", ledger_path=table, continued=True)
+    with pytest.raises(CouldNotAuditError, match=r"is a Delta Lake table: continue it with --ledger-format delta"):
+        follow("127.0.0.1:1", table, stop=threading.Event())
+    with pytest.raises(CouldNotAuditError, match=r"stored as Parquet: continue it without --ledger-format delta"):
+        run_audit("127.0.0.1:1", ledger_path=files, continued=True, ledger_format=LedgerFormat.DELTA)
+    with pytest.raises(CouldNotAuditError, match=r"stored as Parquet: continue it without --ledger-format delta"):
+        follow("127.0.0.1:1", files, stop=threading.Event(), ledger_format=LedgerFormat.DELTA)
+
+
+@pytest.mark.parametrize("form", LedgerFormat)
+@pytest.mark.parametrize("holds", ["_state", "_audit"])
+def test_a_ledger_without_a_row_may_become_either(tmp_path: Path, form: LedgerFormat, holds: str) -> None:
+    (tmp_path / holds).mkdir()
+    refuse_to_continue(Selection(), str(tmp_path), form, with_overview=False)
+
+
+def test_a_session_without_delta_lake_is_told_how_to_start_it() -> None:
+    spark = MagicMock()
+    spark.conf.get.return_value = ""
+    with pytest.raises(
+        CouldNotAuditError, match=r"start it with --packages io.delta:.* --conf spark.sql.extensions=io"
+    ):
+        delta_lake.refuse_without(spark)
+
+
 @pytest.mark.parametrize(
     "path", ["file:///data/l", "hdfs://nn:8020/l", "viewfs://c/l", "webhdfs://nn/l", "/data/s3a:/l", "l", "./gs:x"]
 )
@@ -318,8 +350,8 @@ def test_state_is_what_was_written() -> None:
         ledger_at=99,
     )
     assert State.from_json(state.to_json()) == state
-    newer = state.to_json().replace('"format": 3', '"format": 4')
-    with pytest.raises(CouldNotAuditError, match="has the form 4, which this audit does not know"):
+    newer = state.to_json().replace('"format": 4', '"format": 5')
+    with pytest.raises(CouldNotAuditError, match="has the form 5, which this audit does not know"):
         State.from_json(newer)
 
 

@@ -120,6 +120,7 @@ def test_any_other_record_leaves_it_to_the_rules(spark: SparkSession) -> None:
     assert {row.half for row in found.rest.copies.collect()} == {half for _, half in named(found)}
 
 
+@pytest.mark.long
 def test_lacking_or_different_records_leave_it_to_the_rules(spark: SparkSession) -> None:
     log = Memory()
     undecided, unread, unrecorded, invisible, leaked, stranger, altered, wrong = (log.half() for _ in range(8))
@@ -145,6 +146,7 @@ def test_lacking_or_different_records_leave_it_to_the_rules(spark: SparkSession)
     assert (found.counted.transactions, list(found.anchors)) == (0, [])
 
 
+@pytest.mark.long
 def test_where_few_are_plain_all_go_through_the_rules(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_path, "_MANY", 1)
     log = Memory()
@@ -156,6 +158,7 @@ def test_where_few_are_plain_all_go_through_the_rules(spark: SparkSession, monke
     assert (found.counted.transactions, list(found.anchors)) == (0, [])
 
 
+@pytest.mark.long
 def test_only_those_asked_for_are_counted(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -174,6 +177,7 @@ def test_only_those_asked_for_are_counted(spark: SparkSession) -> None:
         assert found.anchors == [Anchor(PLAIN, ORDERS, 0, 0, 0)]
 
 
+@pytest.mark.long
 def test_facts_do_not_matter(spark: SparkSession) -> None:
     """Why none is asked for: the same fate whatever was applied, removed, or hidden."""
     log = Memory()
@@ -195,6 +199,7 @@ def test_facts_do_not_matter(spark: SparkSession) -> None:
         ]
 
 
+@pytest.mark.long
 def test_what_is_gone_of_plain_ones_is_told_as_by_all_rules(spark: SparkSession) -> None:
     """Both ways count the same transactions as not judged, for the same reasons."""
     log = Memory()
@@ -218,9 +223,11 @@ def test_what_is_gone_of_plain_ones_is_told_as_by_all_rules(spark: SparkSession)
     assert found.transactions == told.transactions == 3
     assert found.reach == told.reach
     assert reach.by_rule(found.reach) == {
+        "BEFORE_DECISION": {"END_GONE": 1},
         "CHECKED_AFTER_DECISION": {"CHECKS_AGED": 1, "END_GONE": 2},
         "LEAKED": {"END_GONE": 1},
         "LOST": {"END_GONE": 1},
+        "OVERTAKEN": {"END_GONE": 1},
         "PROGRESS_AHEAD": {"CHECKPOINT_GONE": 1},
         "WRONG_WINNER": {"END_GONE": 2},
     }

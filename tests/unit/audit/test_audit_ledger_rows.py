@@ -37,7 +37,8 @@ def test_expired_and_phantom_have_rows_with_their_coordinates(spark: SparkSessio
     frames = log.frames(spark)
     rows = ledger.build(spark, log.names, frames, facts)
     judged = findings.find(fates.assign(loss_evidence.add(spark, rows, (), ())))
-    parquet.write(log.names, judged, frames, [phantom, other, unreadable], str(tmp_path / "ledger"))
+    rows = parquet.ledger_rows(log.names, judged, frames, [phantom, other, unreadable])
+    parquet.write(rows, str(tmp_path / "ledger"))
 
     found = spark.read.parquet(str(tmp_path / "ledger")).collect()
     [whole] = [row for row in found if row.fate]

@@ -172,6 +172,14 @@ def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None
     assert stray == Counter(kind for case in cases for kind in case.strays)
 
 
+def test_what_is_kept_of_closed_transactions_is_enough_to_count_them(
+    planted: tuple[dict[str, Half | None], Judged],
+) -> None:
+    """Of those that something new reopens a continued audit takes back what it has counted before."""
+    _, judged = planted
+    assert summary.counts(judged._judged.select(*summary.COUNTED)) == judged.counted
+
+
 def test_evidence_names_every_record(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -216,6 +224,7 @@ def test_nothing_is_judged_above_the_earlier_cut(spark: SparkSession) -> None:
     assert judged.strays == []
 
 
+@pytest.mark.long
 def test_open_transactions_are_not_judged(spark: SparkSession) -> None:
     log = Memory()
     in_commit, unapplied = log.half(), log.half(partition=PASSED)
@@ -228,6 +237,7 @@ def test_open_transactions_are_not_judged(spark: SparkSession) -> None:
     assert (judged.fate(unapplied), judged.of(unapplied).pending_state) == ("pending", "decision_unread")
 
 
+@pytest.mark.long
 def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> None:
     log = Memory()
     delivered, rolled_back, discarded, lost = log.half(), log.half(), log.half(), log.half()
@@ -256,6 +266,7 @@ def test_closed_is_what_only_a_new_record_could_change(spark: SparkSession) -> N
     assert not any(hidden.of(half).closed for half in halves.values())
 
 
+@pytest.mark.long
 def test_no_worker_ever_ran(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -264,6 +275,7 @@ def test_no_worker_ever_ran(spark: SparkSession) -> None:
     assert (judged.fate(half), judged.of(half).pending_state) == ("pending", "decision_unread")
 
 
+@pytest.mark.long
 def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> None:
     log = Memory()
     winner_gone, all_gone, finished, forgotten = log.half(), log.half(), log.half(), log.half()
@@ -287,6 +299,7 @@ def test_history_that_retention_removed_accuses_nobody(spark: SparkSession) -> N
     assert not any(row.findings for row in judged.rows)
 
 
+@pytest.mark.long
 def test_history_is_known_for_those_born_later(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -298,6 +311,7 @@ def test_history_is_known_for_those_born_later(spark: SparkSession) -> None:
     assert judged.fate(half) == "LEAKED"
 
 
+@pytest.mark.long
 def test_discard_whose_record_is_gone_makes_late_undecidable(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -306,6 +320,7 @@ def test_discard_whose_record_is_gone_makes_late_undecidable(spark: SparkSession
     assert Judged(spark, log, log.facts()).fate(half) == "discarded"
 
 
+@pytest.mark.long
 def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSession) -> None:
     log = Memory()
     gone, first, second, lost = log.half(), log.half(), log.half(), log.half()
@@ -328,6 +343,7 @@ def test_truncated_topic_proves_a_loss_only_after_an_older_record(spark: SparkSe
     assert both.fate(lost) == "unverifiable"
 
 
+@pytest.mark.long
 def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> None:
     """All that was delivered before is gone; what is missing behind a record that is there is lost."""
     log = Memory()
@@ -347,6 +363,7 @@ def test_topic_deleted_and_created_again_lost_nothing(spark: SparkSession) -> No
     assert judged.of(gone).findings == ["NOT_IN_TOPIC"]
 
 
+@pytest.mark.long
 def test_an_old_record_that_was_put_back_into_a_topic_created_again_proves_no_loss(spark: SparkSession) -> None:
     log = Memory()
     put_back, gone, also_gone, new = log.half(), log.half(), log.half(), log.half()
@@ -363,6 +380,7 @@ def test_an_old_record_that_was_put_back_into_a_topic_created_again_proves_no_lo
     ]
 
 
+@pytest.mark.long
 def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) -> None:
     log = Memory()
     expired = Half(PLAIN, 3, "F" * 32, "billing", ORDERS)
@@ -375,6 +393,7 @@ def test_coordinates_below_the_log_start_are_nobodys_fault(spark: SparkSession) 
     assert not any(row.findings for row in judged.rows)
 
 
+@pytest.mark.long
 def test_undecided_for_too_long_is_stuck(spark: SparkSession) -> None:
     """Greatest age 72 h, and an hour for clocks that differ."""
     log = Memory()
@@ -392,6 +411,7 @@ def test_undecided_for_too_long_is_stuck(spark: SparkSession) -> None:
     assert {row.half: row.breaches for row in aged.rows if row.breaches} == {old.offset: ["STUCK"]}
 
 
+@pytest.mark.long
 def test_held_for_hours_although_its_topic_is_there_is_a_finding(spark: SparkSession) -> None:
     log = Memory()
     held, waits = log.half(), log.half(topic=ABSENT)
@@ -404,6 +424,7 @@ def test_held_for_hours_although_its_topic_is_there_is_a_finding(spark: SparkSes
     assert {row.half: row.findings for row in aged.rows if row.findings} == {held.offset: ["HELD_LONG"]}
 
 
+@pytest.mark.long
 def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
     """The progress names the entry: those before it are applied, it and what follows are not."""
     log = Memory()
@@ -419,6 +440,7 @@ def test_a_record_of_end_may_be_applied_in_part(spark: SparkSession) -> None:
     assert not any(row.breaches for row in judged.rows)
 
 
+@pytest.mark.long
 def test_open_ones_whose_half_message_is_gone_have_expired(spark: SparkSession) -> None:
     log = Memory()
     pending, held, discarded, finished, resolved, there = (
@@ -433,6 +455,7 @@ def test_open_ones_whose_half_message_is_gone_have_expired(spark: SparkSession) 
     assert {row.half: row.breaches for row in judged.rows if row.breaches} == {1: ["EXPIRED"], 2: ["EXPIRED"]}
 
 
+@pytest.mark.long
 def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> None:
     log, other = Memory(), Memory()
     theirs = other.half()
@@ -445,6 +468,7 @@ def test_records_of_another_namespace_are_no_phantoms(spark: SparkSession) -> No
     assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "OTHER_NAMESPACE", "PHANTOM"]
 
 
+@pytest.mark.long
 def test_a_phantom_below_the_log_start_of_another_namespace_is_one(spark: SparkSession) -> None:
     """Their END is whole: it names each half message of theirs that was delivered, with its id."""
     log, other = Memory(), Memory()
@@ -547,6 +571,7 @@ def violations_of(judged: Judged) -> dict[str, set[tuple[int, int]]]:
     return found
 
 
+@pytest.mark.long
 def test_an_emptied_discard_topic_hides_only_what_was_discarded(spark: SparkSession) -> None:
     log = Memory()
     leaked, undecided, forgotten, discarded, delivered = (log.half() for _ in range(5))
@@ -570,6 +595,7 @@ def test_an_emptied_discard_topic_hides_only_what_was_discarded(spark: SparkSess
     assert reach.blind(judged.counted.reach) == []
 
 
+@pytest.mark.long
 def test_a_copy_that_the_discard_topic_no_longer_tells_of_accuses_nobody(spark: SparkSession) -> None:
     """The END names the copy, and decides the first; nothing but the discard record says which is which."""
     log = Memory()
@@ -590,7 +616,8 @@ def test_a_rule_that_judges_nothing_is_blind(spark: SparkSession) -> None:
     log.deliver(visible)
     _, facts = without(log, "none", ends_since=FOREVER)
     judged = Judged(spark, log, facts)
-    assert reach.blind(judged.counted.reach) == ["CHECKED_AFTER_DECISION", "LEAKED", "WRONG_WINNER"]
+    blind = ["BEFORE_DECISION", "CHECKED_AFTER_DECISION", "LEAKED", "OVERTAKEN", "WRONG_WINNER"]
+    assert reach.blind(judged.counted.reach) == blind
     _, whole = without(log, "none")
     assert reach.blind(Judged(spark, log, whole).counted.reach) == []
 

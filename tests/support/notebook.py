@@ -1,0 +1,42 @@
+"""Runs a notebook as Jupyter would, cell after cell in one process of its own, without Jupyter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+#: The cells come on stdin; what is asked for goes to a file, as the cells print.
+_RUN = """
+import json, sys
+cells = json.load(sys.stdin)
+names = {"__name__": "__main__"}
+for number, cell in enumerate(cells):
+    exec(compile(cell, f"cell {number}", "exec"), names)
+answers = {name: eval(asked, names) for name, asked in json.loads(sys.argv[1]).items()}
+with open(sys.argv[2], "w") as out:
+    json.dump(answers, out)
+"""
+
+
+def run_notebook(
+    path: Path, ask: dict[str, str], folder: Path, environment: dict[str, str], timeout: float
+) -> tuple[dict[str, Any], str]:
+    """What the expressions of `ask` are after the last cell (JSON), and all that the cells have printed."""
+    book = json.loads(path.read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+    answers = folder / "answers.json"
+    result = subprocess.run(
+        [sys.executable, "-c", _RUN, json.dumps(ask), str(answers)],
+        input=json.dumps(cells),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env=environment,
+        cwd=folder,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return json.loads(answers.read_text()), result.stdout
