@@ -45,7 +45,7 @@ lock:
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt requirements/build.in -o requirements/build.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group mutation -o requirements/mutation.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --group docs -o requirements/docs.txt
-	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra worker --extra answer-checks --group image pyproject.toml -o requirements/worker.txt
+	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra worker --extra answer-checks --extra rocketmq --group image pyproject.toml -o requirements/worker.txt
 	uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header -c requirements/lock.txt --extra demo pyproject.toml -o requirements/demo.txt
 
 # For a release: what is in changes/ moves into CHANGELOG.md, under this version.

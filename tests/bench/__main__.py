@@ -29,12 +29,15 @@ BENCHES = (
     "check_back",
     "end_to_end",
     "log_cost",
+    "replication",
     "rolling",
     "client",
+    "later",
     "matrix",
     "pending",
     "backlog",
     "audit",
+    "follow",
 )
 #: The options of those that have ratios, for `--quick`.
 QUICK: dict[str, dict[str, object]] = {

@@ -125,7 +125,7 @@ class _Steps:
             lambda: [parse_end(first + number, value, headers, 0) for number, value in enumerate(values)],
         )
         draft = Draft(queue, halves[-1].born)
-        batch = Batch(queue, Limits(bytes=2 * _BUDGET))
+        batch = Batch(queue, Limits(bytes=2 * _BUDGET), due=0)
         runs = step("choose what goes together, us", lambda: [run for end in ends if (run := batch.run_of(end))])
         assert step("its limits, us", lambda: all(map(batch.take_run, runs)))
         step("decide, us", lambda: [draft.apply_run(run) for run in runs])

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 from tests.chaos.checker import violations
 from tests.chaos.reader import Sighting, WatchingReader, sighting
@@ -29,6 +30,17 @@ _SESSION_MS = 6_000
 _SETTLE_S = 180.0
 #: For the person who watches.
 _PROGRESS_S = 30.0
+
+
+class Decisions(Protocol):
+    """What the application has decided."""
+
+    @property
+    def count(self) -> int: ...
+
+    def decisions(self) -> dict[str, bool]: ...
+
+    def close(self) -> None: ...
 
 
 class ClientProcess:
@@ -53,10 +65,13 @@ class Run:
         self.kafka, self.bridge, self.folder = kafka, bridge, folder
         self.topic = bridge.create_topic("real", partitions=PARTITIONS)
         self._names = (f"client-{number}" for number in count(1))
-        self.store = DecisionStore(folder / "decisions.db")
         self.workers: list[WorkerProcess] = []
         for wait in (PARTITIONS, 1):
             self.add_worker(wait=wait)
+        self._start(transactions)
+
+    def _start(self, transactions: int) -> None:
+        self.store: Decisions = DecisionStore(self.folder / "decisions.db")
         share = transactions // _CLIENTS
         self.clients = [ClientProcess(self, next(self._names), one * share, share) for one in range(_CLIENTS)]
 
@@ -206,16 +221,17 @@ def run_cell(
     *,
     fault_of: Callable[[Run], None] | None = None,
     on: AbstractContextManager[EmbeddedKafka] | None = None,
+    make: Callable[[EmbeddedKafka, Bridge, Path, int], Run] | None = None,
 ) -> CellReport:
     """Traffic, the fault at a third of it, then quiet, then the verdict.
 
-    A cell that is not among CELLS brings its fault and the Kafka to start.
+    A cell that is not among CELLS brings its fault, the Kafka to start, or what sends.
     """
     with ExitStack() as stack:
         kafka = stack.enter_context(on or EmbeddedKafka(heap="1g", jvm_profile="throughput"))
         bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"chaos {cell}", partitions=PARTITIONS))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txbridge-chaos-")))
-        run = stack.enter_context(_closing(Run(kafka, bridge, folder, transactions)))
+        run = stack.enter_context(_closing((make or Run)(kafka, bridge, folder, transactions)))
         with WatchingReader(bridge.bootstrap_servers, run.topic, PARTITIONS) as reader:
             since = time.monotonic()
             eventually(lambda: run.decided >= transactions // 3, 300, "the traffic did not come up")

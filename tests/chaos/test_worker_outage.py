@@ -150,6 +150,7 @@ def test_p10_a_long_outage_costs_little_and_is_told_once(own_kafka: EmbeddedKafk
         own_kafka.restart()
 
 
+@pytest.mark.long
 def test_p10_kafka_is_not_there_at_the_start(own_kafka: EmbeddedKafka) -> None:
     with Bridge(own_kafka.bootstrap_servers, "not there") as bridge:
         topic = bridge.create_topic("real")

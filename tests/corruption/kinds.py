@@ -30,6 +30,8 @@ class Round:
     misplaced: bool = False
     #: Copies in a Kafka transaction of its own that is aborted, before.
     aborted: int = 0
+    #: OP says that its Kafka transaction has applied the decision, or that it had not come to it. None: as it was.
+    in_turn: bool | None = None
     #: Outcome named in OP; a discard also writes its discard record.
     op: str | None = None
     #: State of a parked entry, with fields of its value; None is a tombstone.
@@ -63,6 +65,14 @@ _HELD = Round(end=(COMMIT, "client"), parked=("held", {"error": "no such topic"}
 _ABANDONED = Round(end=(UNKNOWN, "abandon"), op="abandon", parked=_GONE)
 _RESUMED = Round(end=(UNKNOWN, "resume"), parked=("pending", {}))
 
+#: Times of delivery (ms): long ago, and long after any test.
+_LONG_AGO, _FAR_AWAY = "1000000000000", "5000000000000"
+
+
+def _scheduled(time: str) -> Round:
+    return Round(end=(COMMIT, "client"), parked=("scheduled", {"next": int(time), "deliver": int(time)}))
+
+
 COMMITTED = _kind("committed", "delivered", Round(end=(COMMIT, "client"), copies=1, op="commit"))
 ROLLED_BACK = _kind("rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), op="rollback"))
 
@@ -82,6 +92,16 @@ LEGAL = (
         Round(end=(COMMIT, "client"), parked=("held", {"error": "too large"})),
         Round(copies=1, op="commit", parked=_GONE),
     ),
+    _kind("scheduled", "pending", _scheduled(_FAR_AWAY), TXB_DELIVER_AT=_FAR_AWAY),
+    _kind(
+        "scheduled, then delivered",
+        "delivered",
+        _scheduled(_LONG_AGO),
+        Round(copies=1, op="commit", parked=_GONE),
+        TXB_DELIVER_AT=_LONG_AGO,
+    ),
+    _kind("scheduled, then cancelled", "abandoned", _scheduled(_FAR_AWAY), _ABANDONED, TXB_DELIVER_AT=_FAR_AWAY),
+    _kind("its time had passed", "delivered", *COMMITTED.rounds, TXB_DELIVER_AT=_LONG_AGO),
     _kind("aborted and done again", "delivered", Round(end=(COMMIT, "client"), aborted=1, copies=1, op="commit")),
     _kind("aborted, rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), aborted=1, op="rollback")),
     _kind("abandoned", "abandoned", _HELD, _ABANDONED),
@@ -114,7 +134,15 @@ LEGAL = (
         says=("LATE",),
     ),
     Kind("several", (Round(end=(COMMIT, "client"), parts=(1, 2, 3), op="commit"),), "delivered", messages=3),
+    Kind("several, by topic", (Round(end=(COMMIT, "client"), parts=(2, 1, 3), op="commit"),), "delivered", messages=3),
     Kind("several, rolled back", ROLLED_BACK.rounds, "rolled_back", messages=3),
+    Kind(
+        "several, scheduled, then delivered",
+        (_scheduled(_LONG_AGO), Round(parts=(1, 2), op="commit", parked=_GONE)),
+        "delivered",
+        half={"TXB_DELIVER_AT": _LONG_AGO},
+        messages=2,
+    ),
     _kind("repeated", "delivered", *COMMITTED.rounds, Round(end=(COMMIT, "check")), says=("REPEAT",)),
     _kind("contradicted", "delivered", *COMMITTED.rounds, Round(end=(ROLLBACK, "check")), says=("CONTRADICTION",)),
     _kind(
@@ -144,6 +172,13 @@ CORRUPT = (
     Kind("one of several lost", (Round(end=(COMMIT, "client"), parts=(1, 3), op="commit"),), "PARTIAL", messages=3),
     Kind(
         "one of several twice", (Round(end=(COMMIT, "client"), parts=(1, 2, 2), op="commit"),), "DUPLICATED", messages=2
+    ),
+    Kind(
+        "several that changed places",
+        (Round(end=(COMMIT, "client"), parts=(3, 2, 1), op="commit"),),
+        "delivered",
+        says=("OUT_OF_ORDER",),
+        messages=3,
     ),
     Kind("several lost", (Round(end=(COMMIT, "client"), op="commit"),), "LOST", messages=2),
     _kind("delivered twice", "DUPLICATED", Round(end=(COMMIT, "client"), copies=2, op="commit")),
@@ -184,6 +219,35 @@ CORRUPT = (
         "delivered",
         Round(end=(COMMIT, "client"), copies=1, misplaced=True, op="commit"),
         says=("MISPLACED",),
+    ),
+    _kind(
+        "delivered before its time",
+        "delivered",
+        _scheduled(_FAR_AWAY),
+        Round(copies=1, op="commit", parked=_GONE),
+        says=("EARLY",),
+        TXB_DELIVER_AT=_FAR_AWAY,
+    ),
+    _kind(
+        "delivered at once in spite of its time",
+        "delivered",
+        *COMMITTED.rounds,
+        says=("EARLY",),
+        TXB_DELIVER_AT=_FAR_AWAY,
+    ),
+    _kind("its time came and went", "pending", _scheduled(_LONG_AGO), says=("OVERDUE",), TXB_DELIVER_AT=_LONG_AGO),
+    _kind(
+        "delivered before its decision",
+        "delivered",
+        Round(end=(COMMIT, "client"), copies=1, op="commit", in_turn=False),
+        says=("BEFORE_DECISION",),
+    ),
+    _kind(
+        "overtaken",
+        "delivered",
+        Round(end=(COMMIT, "client")),
+        Round(copies=1, op="commit", in_turn=True),
+        says=("OVERTAKEN",),
     ),
     _kind("out of checks", "pending", Round(parked=("pending", {"checks": 15, "next": 1})), says=("STUCK",)),
     _kind(

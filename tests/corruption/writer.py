@@ -78,6 +78,8 @@ class Writer:
         self._worker.init_transactions()
         self._half = dict.fromkeys(range(PARTITIONS), 0)
         self._end = dict.fromkeys(range(PARTITIONS), 0)
+        #: Up to where the Kafka transactions so far have applied END.
+        self._applied = dict.fromkeys(range(PARTITIONS), 0)
         self._numbers = itertools.count(1)
 
     def plant(self, transactions: int, each: int) -> None:
@@ -98,6 +100,14 @@ class Writer:
         for partition in range(PARTITIONS):
             self._transaction(partial(self._checkpoint, partition))
         self._tail(each)
+
+    def more(self, transactions: int) -> int:
+        """Plain transactions, half of them in each half partition; how many they are."""
+        kinds = self._random.choices([COMMITTED, ROLLED_BACK], weights=[4, 1], k=transactions)
+        for partition in range(PARTITIONS):
+            self._batch(partition, kinds[partition::PARTITIONS])
+            self._transaction(partial(self._checkpoint, partition))
+        return len(kinds)
 
     # Steps
 
@@ -208,16 +218,22 @@ class Writer:
             if aborted:
                 self._transaction(partial(self._finish, partition, aborted), commit=False)
             self._transaction(partial(self._finish, partition, rounds))
+            self._applied[partition] = self._end[partition]
 
     def _finish(self, partition: int, rounds: Sequence[tuple[_Transaction, Round]]) -> None:
-        named: dict[str, list[int]] = defaultdict(list)
+        named: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+        since, until = f"{self._applied[partition]}:0", f"{self._end[partition]}:0"
         for one, step in rounds:
             self._write(partition, one, step)
             if step.op is not None:
-                named[step.op].append(one.half)
-        for outcome, halves in named.items():
+                # What was decided earlier, and comes late by right, is named apart.
+                applies = step.end is not None if step.in_turn is None else True
+                ends = f"{since}-{since if step.in_turn is False else until}"
+                named[step.op, ends if applies and step.op == "commit" else None].append(one.half)
+        for (outcome, applied), halves in named.items():
             for some in _sliced(halves, 5_000):
                 ours = _encoded({"TXB_V": "1", "TAGS": "d", "OUTCOME": outcome})
+                ours += [] if applied is None else _encoded({"TXB_ENDS": applied})
                 value = ",".join(map(str, some)).encode()
                 self._produce(self._worker, self.names.op, value, None, partition, ours)
 

@@ -1,4 +1,4 @@
-"""Judges what both sides did with a transaction against what was written down before."""
+"""Judges what RocketMQ and a side of ours did with a transaction against what was written down before."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ GOOD = frozenset({Verdict.SAME, Verdict.BETTER})
 
 @dataclass(frozen=True)
 class Result:
-    """One transaction of one scenario on both sides."""
+    """One transaction of one scenario on RocketMQ and on one side of ours."""
 
     scenario: str
     transaction: str
+    #: "txbridge", by its own client, or "door", by RocketMQ's.
+    side: str
     rocketmq: Fate | None
-    txbridge: Fate | None
+    ours: Fate | None
     expected: Expected
     verdict: Verdict
     #: The error of the side that failed.
@@ -43,10 +45,10 @@ class Result:
         return self.verdict in GOOD
 
 
-def judge(rocketmq: Fate, txbridge: Fate, expected: Expected) -> Verdict:
+def judge(rocketmq: Fate, ours: Fate, expected: Expected) -> Verdict:
     """Ours must be as it is written; RocketMQ's as ours, or one of those that are written."""
-    if txbridge != expected.txbridge:
+    if ours != expected.txbridge:
         return Verdict.OURS_IS_WRONG
     if rocketmq in (expected.rocketmq or (expected.txbridge,)):
-        return Verdict.SAME if rocketmq == txbridge else Verdict.BETTER
-    return Verdict.MISSING if rocketmq == txbridge else Verdict.UNEXPECTED
+        return Verdict.SAME if rocketmq == ours else Verdict.BETTER
+    return Verdict.MISSING if rocketmq == ours else Verdict.UNEXPECTED

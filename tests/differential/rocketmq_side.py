@@ -33,7 +33,15 @@ class RocketMqStage(Stage):
     def _body(self, name: str) -> str:
         return f"{self._group}/{name}"
 
-    def send(self, name: str, answer: Answer, checks: Sequence[Answer] = (), immunity: int | None = None) -> None:
+    def send(
+        self,
+        name: str,
+        answer: Answer,
+        checks: Sequence[Answer] = (),
+        *,
+        immunity: int | None = None,
+        lost: bool = False,
+    ) -> None:
         self._names.append(name)
         self._client.ask(
             "send",
@@ -42,6 +50,7 @@ class RocketMqStage(Stage):
             answer=answer,
             checks=list(checks) or [Answer.UNKNOWN],
             immunity=None if immunity is None else str(immunity),
+            lost=int(lost),
         )
 
     def decide(self, name: str, decision: Answer, *, stranger: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Plays scenarios on both sides at once, one after the other on each, and judges what became of them."""
+"""Plays scenarios on all sides at once, one after the other on each, and judges what became of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.differential.compare import Result, Verdict, judge
+from tests.differential.door_side import door
 from tests.differential.rocketmq_side import rocketmq
 from tests.differential.scenario import Fate, Scenario, Stage
 from tests.differential.txbridge_side import txbridge
+from txbridge.embedded import EmbeddedKafka
+
+#: Our sides: by txbridge's own client, and by RocketMQ's through the front door.
+OURS = {"txbridge": txbridge, "door": door}
 
 # Looking whether a side has ended; only so that Ctrl-C is noticed meanwhile.
 _POLL_S = 0.5
@@ -30,6 +35,8 @@ class _Side:
         for scenario in scenarios:
             if stop.is_set():
                 return
+            if self.name == "txbridge" and scenario.only_rocketmqs_client:
+                continue
             self.played[scenario.name] = outcome = self._play(scenario)
             shown = repr(outcome) if isinstance(outcome, Exception) else _shown(outcome)
             print(f"{time.strftime('%H:%M:%S')} {self.name}: {scenario.name}: {shown}", file=sys.stderr, flush=True)
@@ -44,18 +51,20 @@ class _Side:
             return error
 
 
-def run(scenarios: Sequence[Scenario]) -> list[Result]:
-    """Start both sides, play all, and end both.
+def run(scenarios: Sequence[Scenario], sides: Sequence[str] = tuple(OURS)) -> list[Result]:
+    """Start RocketMQ and these sides of ours, play all, and end them.
 
     Raises:
         TxBridgeError: a side could not be started.
 
     """
     stop = threading.Event()
-    with txbridge() as ours, rocketmq() as theirs:
-        sides = [_Side("rocketmq", theirs), _Side("txbridge", ours)]
+    with contextlib.ExitStack() as stack:
+        kafka = stack.enter_context(EmbeddedKafka())
+        ours = [_Side(name, stack.enter_context(OURS[name](kafka))) for name in sides]
+        peer = _Side("rocketmq", stack.enter_context(rocketmq()))
         # Daemons: after Ctrl-C the process must not wait for what they are playing.
-        threads = [threading.Thread(target=side.play, args=(scenarios, stop), daemon=True) for side in sides]
+        threads = [threading.Thread(target=side.play, args=(scenarios, stop), daemon=True) for side in (peer, *ours)]
         try:
             for thread in threads:
                 thread.start()
@@ -63,25 +72,26 @@ def run(scenarios: Sequence[Scenario]) -> list[Result]:
                 time.sleep(_POLL_S)
         finally:
             stop.set()
-    peer, own = sides
     return [
         one
         for scenario in scenarios
-        for one in compare(scenario, peer.played[scenario.name], own.played[scenario.name])
+        for side in ours
+        if scenario.name in side.played
+        for one in compare(scenario, side.name, peer.played[scenario.name], side.played[scenario.name])
     ]
 
 
 def compare(
-    scenario: Scenario, rocketmq: Mapping[str, Fate] | Exception, txbridge: Mapping[str, Fate] | Exception
+    scenario: Scenario, side: str, rocketmq: Mapping[str, Fate] | Exception, ours: Mapping[str, Fate] | Exception
 ) -> list[Result]:
     """The results of a scenario, one for each transaction that was expected."""
     results = []
     for name, expected in scenario.expected.items():
         their, error = (None, f"RocketMQ: {rocketmq!r}") if isinstance(rocketmq, Exception) else (rocketmq[name], "")
-        our, own_error = (None, f"txbridge: {txbridge!r}") if isinstance(txbridge, Exception) else (txbridge[name], "")
+        our, own_error = (None, f"{side}: {ours!r}") if isinstance(ours, Exception) else (ours[name], "")
         verdict = Verdict.FAILED if their is None or our is None else judge(their, our, expected)
         errors = "; ".join(filter(None, (error, own_error)))
-        results.append(Result(scenario.name, name, their, our, expected, verdict, errors))
+        results.append(Result(scenario.name, name, side, their, our, expected, verdict, errors))
     return results
 
 

@@ -56,10 +56,19 @@ class Stage(ABC):
     """One scenario on one side, with a producer group of its own. Transactions go by a name within the scenario."""
 
     @abstractmethod
-    def send(self, name: str, answer: Answer, checks: Sequence[Answer] = (), immunity: int | None = None) -> None:
+    def send(
+        self,
+        name: str,
+        answer: Answer,
+        checks: Sequence[Answer] = (),
+        *,
+        immunity: int | None = None,
+        lost: bool = False,
+    ) -> None:
         """Store a half message and run its local transaction, which answers this; a check answers the next of `checks`.
 
-        The last one is repeated. `immunity` is CHECK_IMMUNITY_TIME_IN_SECONDS.
+        The last one is repeated. `immunity` is CHECK_IMMUNITY_TIME_IN_SECONDS. With `lost` the answer to the SEND gets
+        lost, and the client sends again by itself.
         """
 
     @abstractmethod
@@ -143,6 +152,8 @@ class Scenario:
     name: str
     play: Callable[[Stage], None]
     expected: Mapping[str, Expected]
+    #: Not for txbridge's own client, in which librdkafka sends again.
+    only_rocketmqs_client: bool = False
 
     @property
     def group(self) -> str:

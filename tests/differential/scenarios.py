@@ -149,6 +149,10 @@ def resumed_twice(stage: Stage) -> None:
     stage.resume("a")
 
 
+def send_is_repeated(stage: Stage) -> None:
+    stage.send("a", COMMIT, [COMMIT], lost=True)
+
+
 def _same(name: str, play: Callable[[Stage], None], *fate: int) -> Scenario:
     return _scenario(name, play, Expected(Fate(*fate)))
 
@@ -205,6 +209,13 @@ SCENARIOS = (
     _scenario("producer away while checks are due", producer_away, Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.7c")),
     _scenario("immunity longer than all checks", long_immunity, Expected(Fate(1, 1), (Fate(0, 0, 1),), "E.5a")),
     _scenario("resumed twice", resumed_twice, Expected(Fate(1, 4, 1, 1), (Fate(2, 5, 1),), "G.6")),
+    Scenario(
+        "SEND whose answer gets lost",
+        send_is_repeated,
+        # The worker sets the copy aside, with the reason COPY.
+        {"a": Expected(Fate(1, 0, 1), (Fate(2, 1),), "C.13")},
+        only_rocketmqs_client=True,
+    ),
     _scenario(
         "commit by the last check",
         commit_by_last_check,

@@ -29,19 +29,33 @@ LOGS = Path("build/differential")
 
 
 @contextlib.contextmanager
-def txbridge() -> Iterator[Callable[[str], Stage]]:
+def txbridge(kafka: EmbeddedKafka) -> Iterator[Callable[[str], Stage]]:
     """A running txbridge, as a function that makes the stage for a scenario of this name."""
-    with EmbeddedKafka() as kafka:
-        with Bridge(kafka.bootstrap_servers, "differential") as bridge:
-            topic = bridge.create_topic("real")
-            # With the times of `harness.FAST`, which are also RocketMQ's here.
-            worker = bridge.worker()
-            try:
-                yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
-            finally:
-                (LOGS / "worker.log").write_text(worker.log)
-        # Its clients end here: while a stage still knows them they would complain that Kafka is gone.
-        del bridge.admin, bridge._producer
+    with running(kafka, "differential") as (bridge, worker):
+        topic = bridge.create_topic("real")
+        yield lambda scenario: TxBridgeStage(bridge, worker, topic, scenario)
+
+
+@contextlib.contextmanager
+def running(kafka: EmbeddedKafka, namespace: str) -> Iterator[tuple[Bridge, WorkerProcess]]:
+    """A namespace with a worker."""
+    with Bridge(kafka.bootstrap_servers, namespace) as bridge:
+        # With the times of `harness.FAST`, which are also RocketMQ's here.
+        worker = bridge.worker()
+        try:
+            yield bridge, worker
+        finally:
+            (LOGS / f"worker-{namespace}.log").write_text(worker.log)
+    # Its clients end here: while a stage still knows them they would complain that Kafka is gone.
+    del bridge.admin, bridge._producer
+
+
+def refusals(worker: WorkerProcess) -> Counter[object]:
+    """The decisions that the worker has refused, by partition and offset of the half message."""
+    refused: Counter[object] = Counter()
+    for event in worker.events("end_refused"):
+        refused[event["partition"], event["half_offset"]] += int(str(event["count"]))
+    return refused
 
 
 @dataclass
@@ -98,7 +112,16 @@ class TxBridgeStage(Stage):
         assert prepared is not None
         return prepared
 
-    def send(self, name: str, answer: Answer, checks: Sequence[Answer] = (), immunity: int | None = None) -> None:
+    def send(
+        self,
+        name: str,
+        answer: Answer,
+        checks: Sequence[Answer] = (),
+        *,
+        immunity: int | None = None,
+        lost: bool = False,
+    ) -> None:
+        assert not lost, "there is no such step here"
         transaction = self._listener.transactions[name] = _Transaction(answer, list(checks) or [Answer.UNKNOWN])
         assert self._producer is not None
         result = self._producer.send_message_in_transaction(
@@ -140,9 +163,7 @@ class TxBridgeStage(Stage):
     def fates(self) -> Mapping[str, Fate]:
         copies = self._bridge.visible(self._topic)
         set_aside = Counter(record["value"] for record in self._bridge.discarded())
-        refused: Counter[object] = Counter()
-        for event in self._worker.events("end_refused"):
-            refused[event["partition"], event["half_offset"]] += int(str(event["count"]))
+        refused = refusals(self._worker)
         return {
             name: Fate(
                 copies[self._body(name).encode()],

@@ -15,6 +15,7 @@ from txbridge import LayoutError, Message, PrepareError
 from txbridge.embedded import EmbeddedKafka
 
 
+@pytest.mark.long
 def test_a_prepare_without_enough_replicas_fails_in_time_and_says_so(request):
     with (
         EmbeddedKafka(config=SESSION) as kafka,

@@ -276,7 +276,7 @@ def test_the_version() -> None:
         ("txbridge reso", {"resolve", "resolve-all"}),
         ("txbridge topics ", {"plan", "apply"}),
         ("txbridge resolve 0:42 ", {"commit", "rollback", "abandon"}),
-        ("txbridge pending --state ", {"pending", "held", "discarded", "all"}),
+        ("txbridge pending --state ", {"pending", "held", "scheduled", "discarded", "all"}),
         ("txbridge worker --status-page ", {"off", "read", "act"}),
         ("txbridge show --f", {"--format"}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.harness import eventually, quiet
@@ -12,6 +13,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 TOPIC = "orders"
 
 
+@pytest.mark.long
 def test_clients_that_knew_the_killed_broker_are_answered_by_the_other():
     with EmbeddedKafka(config=SESSION) as kafka, SecondBroker(kafka) as second:
         settings = quiet(f"{kafka.bootstrap_servers},{second.bootstrap_servers}")

@@ -1,4 +1,7 @@
-"""The demo on its first 6,000 flights: what `make demo` prints and writes, and that it leaves no process behind."""
+"""The demo on its first 6,000 flights: what `make demo` prints and writes, and that it leaves no process behind.
+
+And the notebook beside it, on what it leaves.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.audit_log import ENVIRONMENT
 from tests.support.harness import eventually
+from tests.support.notebook import run_notebook
+from txbridge.embedded import EmbeddedKafka
+
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "flights" / "audit.ipynb"
 
 
 def _processes_with(output: str) -> list[str]:
@@ -33,6 +41,7 @@ def _processes_with(output: str) -> list[str]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_800)
 def test_first_flights(tmp_path: Path) -> None:
     """Of the first 6,000 flights 5,968 departed, 32 were cancelled and 21 departed without an air time."""
     folder = tmp_path / "demo"
@@ -56,8 +65,42 @@ def test_first_flights(tmp_path: Path) -> None:
     assert "worker 1" in result.stdout
     assert "was killed with -9" in result.stdout
     assert _processes_with(result.stdout) == []
+    with EmbeddedKafka(data_dir=folder / "kafka") as kafka:
+        notebook_answers(kafka.bootstrap_servers, tmp_path)
 
 
+def notebook_answers(servers: str, folder: Path) -> None:
+    """The five answers of examples/flights/audit.ipynb, on what the demo has left."""
+    ask = {
+        "fates": "fates",
+        "twice": "twice",
+        "unseen": "unseen",
+        "violations": "audit.violations.count()",
+        "decided": "[list(row) for row in decided.collect()]",
+        "airlines": "[[row.carrier, row.departures, *row.p50_p99_ms] for row in by_airline.collect()]",
+        "pauses": "[row.pause_ms for row in longest.collect()]",
+        "asked": "[[row.carrier, row.flight, row.checks_sent, row.waited_s] for row in asked.collect()]",
+    }
+    found, printed = run_notebook(NOTEBOOK, ask, folder, ENVIRONMENT | {"TXBRIDGE_BOOTSTRAP_SERVERS": servers}, 1_200)
+    # 1. Every flight that departed, exactly once.
+    assert found["fates"] == {"delivered": 5968, "rolled_back": 32}
+    assert found["twice"] == found["unseen"] == found["violations"] == 0
+    # 2. Who has decided.
+    assert found["decided"] == [["check", "commit", 21], ["client", "commit", 5947], ["client", "rollback", 32]]
+    # 3. Each airline; JetBlue has the most departures among the first flights of the year.
+    assert found["airlines"][0][:2] == ["B6", 1075]
+    assert sum(departures for _, departures, _, _ in found["airlines"]) == 5968
+    assert all(0 <= median <= slow for _, _, median, slow in found["airlines"])
+    # 4. The longest pauses, one of them while a worker took over.
+    assert found["pauses"] == sorted(found["pauses"], reverse=True)
+    assert found["pauses"]
+    # 5. Those without an air time were asked about.
+    assert len(found["asked"]) == 21
+    assert all(checks >= 1 and waited > 0 for _, _, checks, waited in found["asked"])
+    assert "twice: 0 delivered and not seen: 0 violations: 0" in printed
+
+
+@pytest.mark.long
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     demo = subprocess.Popen(

@@ -221,7 +221,7 @@ def test_retention_against_the_greatest_age(bridge: Bridge) -> None:
     assert "keeps messages for 4d, and they may wait for 3d: an outage of more than 1d loses messages" in text
     bridge.alter_topic(names.half, retention_ms=str(2 * DAY))
     eventually(lambda: Seen(bridge).lines("retention")[0][0] == "problem")
-    assert "undecided ones would vanish" in Seen(bridge).one("retention", "problem")
+    assert "those that still wait would vanish" in Seen(bridge).one("retention", "problem")
     bridge.alter_topic(names.half, retention_ms=str(8 * DAY))
     bridge.alter_topic(names.discard, retention_ms=str(DAY))
     # Beside the note about bodies of discarded messages.

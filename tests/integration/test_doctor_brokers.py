@@ -62,6 +62,7 @@ def both(first: EmbeddedKafka, second: SecondBroker) -> str:
     return f"{first.bootstrap_servers},{second.bootstrap_servers}"
 
 
+@pytest.mark.long
 def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -> None:
     servers = both(*brokers)
     code, found = findings(servers)
@@ -84,6 +85,7 @@ def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -
     assert notes[Names().op][0].startswith("unclean.leader.election.enable is true: ")
 
 
+@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.parametrize("lost", ["hangs", "is gone"])
 def test_without_a_controller_there_is_no_verdict_and_no_trace(

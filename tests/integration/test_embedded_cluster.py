@@ -66,6 +66,7 @@ def test_everything_is_on_three_brokers(kafka):
     assert kafka.bootstrap_servers.split(",") == [node.bootstrap_servers for node in kafka.brokers]
 
 
+@pytest.mark.long
 def test_one_broker_is_killed_and_comes_back(kafka):
     first = kafka.brokers[0]
     first.kill()
@@ -98,6 +99,7 @@ def test_one_broker_is_cut_off_from_the_others_and_not_from_clients(kafka):
     back_to_the_first(kafka)
 
 
+@pytest.mark.long
 def test_one_broker_ends_cleanly_and_its_partitions_move_first(kafka):
     first = kafka.brokers[0]
     first.stop()

@@ -134,6 +134,7 @@ def test_transactions_work_on_one_node(kafka):
     assert values(kafka, "tx", 1) == [b"yes"]
 
 
+@pytest.mark.long
 def test_topics_are_not_created_by_accident(kafka):
     failures = []
     producer = Producer(client(kafka, **{"message.timeout.ms": 1000}))
@@ -209,6 +210,7 @@ def test_kill_9_and_restart():
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_kill_from_outside_is_noticed(kafka):
     os.kill(kafka.pid, signal.SIGKILL)
     assert kafka.wait(120) == 137
@@ -217,6 +219,7 @@ def test_a_kill_from_outside_is_noticed(kafka):
     assert kafka.is_running()
 
 
+@pytest.mark.long
 def test_pause_and_resume(kafka):
     kafka.pause()
     with pytest.raises(KafkaException):
@@ -239,6 +242,7 @@ def test_taken_port(tmp_path):
     assert processes(tmp_path) == []
 
 
+@pytest.mark.long
 def test_data_folder_in_use(kafka, tmp_path):
     other = EmbeddedKafka(data_dir=tmp_path / "data")
     with pytest.raises(EnvironmentProblemError) as caught:
@@ -262,6 +266,7 @@ def test_wrong_setting_is_quoted_and_the_log_is_named():
     shutil.rmtree(log.parents[1])
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_start_time_out(tmp_path):
     EmbeddedKafka(data_dir=tmp_path).start().stop()
@@ -334,6 +339,7 @@ def alter(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.long
 def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(mirror, tmp_path):
     root = tmp_path / "cache"
     program = "import sys; from txbridge.embedded.jars import JarCache; JarCache(sys.argv[1]).ensure()"
@@ -468,6 +474,7 @@ def test_ctrl_c_stops_cleanly_and_leaves_no_process(tmp_path):
     assert (tmp_path / "kafka" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_before_it_is_ready_leaves_no_process(tmp_path):
     EmbeddedKafka(data_dir=tmp_path).start().stop()  # archive and format are done, so that Java is next
     with start_in_foreground(tmp_path) as foreground:

@@ -40,6 +40,7 @@ def coordinator(servers: str, check_group: str) -> int:
     return -1 if description.coordinator is None else int(description.coordinator.id)
 
 
+@pytest.mark.long
 def test_p8_checks_go_on_when_the_coordinator_moves_and_the_former_one_still_answers(brokers):
     # A broker stood still (a long pause of its virtual machine), another became coordinator of the group, and the first
     # came back with its connections unbroken. librdkafka remembers the coordinator of a group for as long as it is

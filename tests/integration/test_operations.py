@@ -180,6 +180,7 @@ def test_pending_under_traffic_shows_what_is_stuck_and_nothing_that_is_finished(
         eventually(lambda: [one.half_offset for one in list_pending(connect(bridge)).messages] == [stuck.offset])
 
 
+@pytest.mark.long
 def test_held_and_discarded_messages_are_listed_after_their_worker_has_died(bridge: Bridge) -> None:
     missing = f"{bridge.namespace}.missing"
     worker = bridge.worker(transaction_check_interval=300, transaction_check_max=1, transaction_timeout=300)
@@ -439,6 +440,7 @@ def test_only_a_discarded_message_is_resumed(bridge: Bridge) -> None:
     assert ends(bridge) == []
 
 
+@pytest.mark.long
 def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bridge) -> None:
     mine, others = discard(bridge, 3, "mine"), discard(bridge, 1, "others")
     foretold = resume_group(connect(bridge), "mine", reason="", operator="", dry_run=True)
@@ -460,6 +462,7 @@ def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bri
     assert (headers["SOURCE"], len(value.splitlines())) == (b"resume", 3)
 
 
+@pytest.mark.long
 def test_a_message_whose_body_retention_has_eaten_can_not_be_resumed(bridge: Bridge) -> None:
     [prepared] = discard(bridge)
     bridge.delete_records(bridge.names.half, 0, prepared.offset + 1)
@@ -681,6 +684,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Bridge]:
         yield made
 
 
+@pytest.mark.long
 def test_a_missing_right_is_an_error_that_names_it_and_the_documented_rights_are_enough(guarded: Bridge) -> None:
     names = guarded.names
     prepared = guarded.prepare(guarded.create_topic("real"), b"value", partition=0)

@@ -14,6 +14,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from urllib.parse import quote
 
@@ -570,10 +571,15 @@ def test_topics_are_as_the_table_says(bridge: Bridge, join: Join):
         "RMQ_SYS_TRANS_CHECK.table": (1, "delete", DAY // 24),
         "TRANS_CHECK_MAX_TIME_TOPIC": (None, "delete", 30 * DAY),
     }
-    topics = bridge.admin.list_topics(timeout=120).topics
+
+    def partitions_of(topic: str) -> int:
+        return len(bridge.admin.list_topics(topic, timeout=120).topics[topic].partitions)
+
     for name, (partitions, cleanup, keeps) in expected.items():
         topic = internal(bridge, name)
-        assert partitions in (None, len(topics[topic].partitions))
+        # A broker knows a new topic a moment after the controller has answered.
+        eventually(partial(partitions_of, topic), 40, f"{topic} is not there")
+        assert partitions in (None, partitions_of(topic))
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         config = bridge.admin.describe_configs([resource])[resource].result(120)
         assert config["message.timestamp.type"].value == "LogAppendTime"
@@ -750,7 +756,10 @@ def test_op_records_are_as_the_page_says(bridge: Bridge, join: Join):
     assert {record.partition() for record in records} == {0, 1}
     for record in records:
         outcome = dict(record.headers())["OUTCOME"]
-        assert record.headers() == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", outcome)]
+        assert record.headers()[:3] == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", outcome)]
+        for name, entries in record.headers()[3:]:
+            assert (outcome, name) == (b"commit", "TXB_ENDS")
+            assert re.fullmatch(rb"\d+:\d+-\d+:\d+", entries)
         assert outcome in (b"commit", b"rollback", b"discard")
         assert record.key() is None
         assert re.fullmatch(rb"\d+(,\d+)*", record.value())

@@ -6,6 +6,7 @@ import contextlib
 import json
 import secrets
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,9 @@ def test_an_unmodified_java_client(bridge: Bridge, door: Door, version: str, opt
         assert told["status"] == "SEND_OK"
         assert told["state"] == "COMMIT_MESSAGE"
         assert told["msg_id"] == told["transaction_id"] == told["message_transaction_id"]
+        # The second of RocketMQ's delay levels: five seconds.
+        sent = time.monotonic()
+        assert client.ask("delayed", topic, "late", "2")[0] == "SEND_OK"
         client.transaction(topic, "rolled back", "rollback", "commit")
         asked = client.transaction(topic, "asked", "unknown", "unknown,commit", tags="tagB", keys="k3", p="w")
         client.transaction(topic, "asked and rolled back", "unknown", "rollback")
@@ -80,11 +84,13 @@ def test_an_unmodified_java_client(bridge: Bridge, door: Door, version: str, opt
         expected = [b"committed", b"asked", b"fails", large, b"plain", b"selected", b"async", b"oneway"]
         expected += [b"b1", b"b2", b"b3"]
         bridge.wait_visible(topic, expected, 60)
+        expected.append(b"late")
+        bridge.wait_visible(topic, expected, 60)
+        assert time.monotonic() - sent > 5
         eventually(lambda: "asked and rolled back" in {one["text"] for one in client.checks()}, 30)
         checks = client.checks()
 
         assert "no-such-topic" in str(client.try_("plain", "no-such-topic", "x"))
-        assert "no delayed messages" in str(client.try_("delayed", topic, "late"))
         assert "isolation.level=read_committed" in str(client.try_("consume", topic))
 
     assert bridge.visible(topic) == Counter(expected)
@@ -111,6 +117,27 @@ def test_an_unmodified_java_client(bridge: Bridge, door: Door, version: str, opt
     assert found["ROCKETMQ_UNIQ_KEY"].decode() == told["msg_id"]
     assert found["UNIQ_KEY"].decode() == transaction_id(SECRET.encode(), name, told["msg_id"])
     assert {"TRAN_MSG", "PGROUP", "WAIT"} & found.keys() == set()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("compression", ["LZ4", "ZSTD"])
+def test_bodies_that_a_client_compresses_arrive_as_its_application_sent_them(
+    bridge: Bridge, door: Door, compression: str
+) -> None:
+    """Above 4,096 bytes the client compresses. A body that becomes too large is refused, however small it came."""
+    topic = topic_of(bridge, compression)
+    with JavaClient("5.3.2", [door], compression, f"-Drocketmq.message.compressType={compression}") as client:
+        client.transaction(topic, "x*100000", "unknown", "commit")
+        client.transaction(topic, "small", "commit")
+        client.ask("plain", topic, "y*5000")
+        expected = [b"x" * 100_000, b"small", b"y" * 5_000]
+        bridge.wait_visible(topic, expected, 60)
+        # Its checks have the body as well.
+        assert {one["length"] for one in client.checks()} == {"100000"}
+        refused = str(client.try_("plain", topic, "z*1100000"))
+        assert "CODE: 13" in refused
+        assert "max_message_size" in refused
+    assert bridge.visible(topic) == Counter(expected)
 
 
 def test_an_end_is_served_by_any_door_and_a_repeated_send_is_one_transaction(bridge: Bridge, door: Door) -> None:

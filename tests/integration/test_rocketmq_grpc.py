@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from txbridge_rocketmq.identity import transaction_id
+from typer.testing import CliRunner
 
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import SECRET, Door, GrpcClient, RawClient, heartbeat, topic_of
+from txbridge.cli.app import app
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
@@ -54,8 +57,10 @@ def test_an_unmodified_client(bridge: Bridge, door: Door, language: str) -> None
         eventually(lambda: "asked and rolled back" in {one["text"] for one in client.checks()}, 60)
         checks = client.checks()
         assert "no-such-topic" in str(client.try_("plain", "no-such-topic", "x"))
-        # The client itself: the route lists what a topic takes.
-        assert "not match" in str(client.try_("delayed", topic, "late"))
+        client.ask("delayed", topic, "late", "2")
+        expected.append(b"late")
+        bridge.wait_visible(topic, expected, 60)
+        assert "longest delay is 3d" in str(client.try_("delayed", topic, "too late", "400000"))
         refused = client.try_("consume", topic)
         # The client of Java has the sentence in its log, and tells its application that the stream has ended.
         assert refused[0] == "error"
@@ -94,6 +99,23 @@ def test_an_unmodified_client(bridge: Bridge, door: Door, language: str) -> None
     assert [one.value() for one in sorted(in_order, key=lambda one: one.offset())] == [b"f%d" % n for n in range(10)]
 
 
+def test_the_doctor_knows_the_door(bridge: Bridge, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the door's own variables."""
+    topic = topic_of(bridge, "doctor")
+    for name, value in (("SECRET", SECRET), ("LISTEN", door.address), ("GRPC_LISTEN", door.grpc_address)):
+        monkeypatch.setenv(f"TXBRIDGE_ROCKETMQ_{name}", value)
+    flags = ["--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace]
+    flags += ["--door", "--group", topic, "--real-topic", topic, "--real-topic", "no-such-topic"]
+    result = CliRunner().invoke(app, ["doctor", *flags])
+    lines = [re.sub(r" +", " ", line) for line in result.stdout.splitlines()]
+    assert f"ok door {door.address} answers, and sends clients to {door.address}" in lines
+    assert f"ok door {door.grpc_address} speaks gRPC" in lines
+    assert f"ok door the secret has {len(SECRET)} characters" in lines
+    [missing] = [line for line in lines if "no-such-topic does not exist" in line]
+    assert missing.startswith("problem door ")
+    assert SECRET not in result.stdout
+
+
 def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bridge, door: Door) -> None:
     """A half message by gRPC; its check and its END by the remoting protocol, at another door."""
     topic = topic_of(bridge, "both")
@@ -101,7 +123,8 @@ def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bri
         with GrpcClient("python", [door]) as client:
             sent = client.transaction(topic, "one", "unknown")
         # gRPC's producers have no group: the topic's name is theirs.
-        assert there.ask(34, {}, heartbeat(topic))[0]["code"] == 0
+        # The other door looks now and then, when a client says hello, whether the group has checks by now.
+        eventually(lambda: there.ask(34, {}, heartbeat(topic))[0]["code"] == 0 and there.checks, 90)
         check, body = there.next_check()
         told = check["extFields"]
         assert (told["transactionId"], told["topic"]) == (sent, topic)

@@ -111,6 +111,7 @@ def test_a_held_message_has_that_fate_when_it_is_asked_for(sandbox: Sandbox):
     assert sandbox.wait_fate(result) is TransactionState.COMMITTED
 
 
+@pytest.mark.long
 def test_a_topic_of_the_same_name_is_empty_again_and_gone_at_the_end(backend: ProcessBackend):
     for _ in range(2):
         with Sandbox(backend) as sandbox:

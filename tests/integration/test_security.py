@@ -430,6 +430,7 @@ def audited(secure: SecureKafka) -> Iterator[Scene]:
         yield scene
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("row", "operation"), operations_of("audit"), ids=name_of)
 def test_each_right_that_an_audit_lacks_is_named(audited: Scene, spark: SparkSession, row: int, operation: str) -> None:
@@ -544,6 +545,7 @@ def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene:
         assert one[:13] not in worker.log
 
 
+@pytest.mark.long
 def test_secrets_appear_in_no_output(scene: Scene) -> None:
     user = scene.user("worker")
     wrong = replace(user, password="a-secret-nobody-may-see")

@@ -84,6 +84,7 @@ def test_what_is_open_who_is_alive_and_what_is_elsewhere(bridge: Bridge, monkeyp
         "end_lag": 0,
         "pending": 3,
         "held": 1,
+        "scheduled": 0,
         "discarded": 0,
     }
     assert (now["partitions"]["total"], now["partitions"]["elsewhere"], now["ready"]) == (2, [], [])
@@ -186,6 +187,7 @@ def test_acting_needs_the_token_and_is_recorded(bridge: Bridge, monkeypatch: pyt
     assert stuck.transaction_id not in worker.log
 
 
+@pytest.mark.long
 def test_a_held_message_is_abandoned_and_no_other(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, port = start(bridge, monkeypatch, "act", transaction_timeout=60_000)
     pending = bridge.prepare(bridge.create_topic("real"), b"pending", partition=0)
@@ -379,6 +381,7 @@ def tile(page: Browser, name: str) -> str:
     return str(page.run(script)).split("\n")[0]
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_the_page_lives_behind_a_path_prefix_and_needs_nothing_but_its_worker(
     bridge: Bridge, page: Browser, monkeypatch: pytest.MonkeyPatch

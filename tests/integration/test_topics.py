@@ -193,7 +193,7 @@ def test_table(topics, namespace):
 def test_layout_of_applied_topics(topics, admin, namespace):
     assert topics("apply", "--partitions", "3", "--max-message-size", "3000000").exit_code == 0
     names = Names(namespace)
-    layout = check_layout(admin, names, transaction_max_age_ms=3 * DAY)
+    layout = check_layout(admin, names, longest_wait_ms=3 * DAY)
     described = {name: layout.topic_ids[name] for name in (names.half, names.end, names.op, names.offset)}
     assert len(set(described.values())) == 4
     assert all(len(topic_id) == 22 for topic_id in described.values())

@@ -99,6 +99,7 @@ def _taken_over(worker: WorkerProcess) -> list[str]:
     return [line.split('"partition": ')[1][0] for line in worker.log.splitlines() if "partition_taken_over" in line]
 
 
+@pytest.mark.long
 def test_p3_two_apps_of_different_names_on_the_same_topics(bridge: Bridge) -> None:
     """They fence each other; work goes on in turns."""
     topic = bridge.create_topic("orders")
@@ -164,6 +165,7 @@ def test_faust_command_line(bridge: Bridge, tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["faust.log"]
 
 
+@pytest.mark.long
 def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
     port = free_port()
     topic = bridge.create_topic("real")

@@ -6,6 +6,8 @@ import itertools
 import random
 import time
 
+import pytest
+
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 
 
@@ -187,6 +189,7 @@ def test_p8_a_check_that_its_topic_does_not_take_delays_no_other(bridge: Bridge)
         bridge.wait_outcome(large, "commit")
 
 
+@pytest.mark.long
 def test_p8_a_check_that_its_topic_never_takes_stops_nobody_once_its_message_is_parked(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     # As a check topic is that a foreign client made with Kafka's defaults: it takes less than HALF.

@@ -25,6 +25,7 @@ def kafka():
         yield broker
 
 
+@pytest.mark.long
 def test_ten_thousand_waiting_transactions_cost_what_they_should(kafka):
     with Bridge(kafka.bootstrap_servers, "cost", partitions=1) as bridge:
         names, real = bridge.names, bridge.create_topic("real", partitions=1)
@@ -54,6 +55,7 @@ def test_ten_thousand_waiting_transactions_cost_what_they_should(kafka):
         assert each[real] <= _SIZE + 90
 
 
+@pytest.mark.long
 def test_a_round_of_checks_leaves_little_behind(kafka):
     with Bridge(kafka.bootstrap_servers, "checks", partitions=1) as bridge:
         names, real = bridge.names, bridge.create_topic("real", partitions=1)
@@ -92,6 +94,7 @@ def test_messages_that_come_one_by_one_are_fetched_together(bridge):
     assert requests[-1] <= 20
 
 
+@pytest.mark.long
 def test_an_idle_worker_is_idle(bridge):
     worker = bridge.worker()
     # Faust's start-up goes on for a moment behind the take-over, and so does the first Kafka transaction.

@@ -54,4 +54,4 @@ def test_sigterm_hands_the_partitions_over_to_the_other_worker(bridge: Bridge) -
 
 def _transactions(bridge: Bridge, ids: list[str]) -> set[str]:
     """The states of these transactional ids at their coordinator."""
-    return {one.state for one in ask({}, bridge.bootstrap_servers, ids, {}).transactions.values()}
+    return {one.state for one in ask({"bootstrap.servers": bridge.bootstrap_servers}, ids, {}).transactions.values()}

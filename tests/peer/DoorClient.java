@@ -39,6 +39,7 @@ public final class DoorClient {
     private static final Map<String, String[]> ANSWERS = new ConcurrentHashMap<>();
     private static final Map<String, AtomicInteger> ASKED = new ConcurrentHashMap<>();
     private static final ConcurrentLinkedQueue<String> CHECKS = new ConcurrentLinkedQueue<>();
+    private static final ConcurrentLinkedQueue<String> SENT = new ConcurrentLinkedQueue<>();
     private static String names;
     private static TransactionMQProducer producer;
 
@@ -107,10 +108,12 @@ public final class DoorClient {
                 return told(producer.send(batch));
             case "delayed":
                 Message delayed = message(command[1], command[2], "", "", "");
-                delayed.setDelayTimeLevel(3);
+                delayed.setDelayTimeLevel(Integer.parseInt(command[3]));
                 return told(producer.send(delayed));
             case "queues":
                 return String.valueOf(producer.fetchPublishMessageQueues(command[1]).size());
+            case "sent":
+                return String.join(";", SENT);
             case "checks":
                 return String.join(";", CHECKS);
             case "consume":
@@ -198,6 +201,7 @@ public final class DoorClient {
     private static final class Listener implements TransactionListener {
         @Override
         public LocalTransactionState executeLocalTransaction(Message message, Object answer) {
+            SENT.add(message.getTransactionId() + "|" + message.getProperty("text"));
             return state((String) answer);
         }
 

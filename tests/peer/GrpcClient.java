@@ -46,6 +46,7 @@ public final class GrpcClient {
     private static final Map<String, String[]> ANSWERS = new ConcurrentHashMap<>();
     private static final Map<String, AtomicInteger> ASKED = new ConcurrentHashMap<>();
     private static final ConcurrentLinkedQueue<String> CHECKS = new ConcurrentLinkedQueue<>();
+    private static final ConcurrentLinkedQueue<String> SENT = new ConcurrentLinkedQueue<>();
     private static ClientConfiguration configuration;
     private static Producer producer;
 
@@ -103,9 +104,11 @@ public final class GrpcClient {
                     .build()));
             case "delayed":
                 return told(producer.send(message(command[1], command[2], "", "", "")
-                    .setDeliveryTimestamp(System.currentTimeMillis() + 3_600_000).build()));
+                    .setDeliveryTimestamp(System.currentTimeMillis() + 1000 * Long.parseLong(command[3])).build()));
             case "several":
                 return several(command);
+            case "sent":
+                return String.join(";", SENT);
             case "checks":
                 return String.join(";", CHECKS);
             case "consume":
@@ -127,6 +130,8 @@ public final class GrpcClient {
         Transaction begun = producer.beginTransaction();
         SendReceipt receipt = producer.send(message(command[1], command[2], command[5], command[6], command[7]).build(),
             begun);
+        // What follows may fail; the local transaction has decided all the same.
+        SENT.add(told(receipt) + "|" + command[2]);
         if ("commit".equals(command[3])) {
             begun.commit();
         } else if ("rollback".equals(command[3])) {

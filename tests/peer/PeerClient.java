@@ -25,6 +25,7 @@ import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
@@ -34,7 +35,8 @@ import org.apache.rocketmq.remoting.protocol.header.EndTransactionRequestHeader;
  * RocketMQ's own Java client at the end of a pipe: one command a line in, one answer a line out, both JSON objects.
  * An answer has "done", or "error" when the command failed. It ends with its input.
  *
- * Arguments: the name server's address, the broker's address and name, the topic, the number of its queues.
+ * Arguments: the name server's address, the broker's address and name, the topic, the number of its queues. Without
+ * queues (0) nothing is created and nothing read: the front door of txbridge has nothing for a consumer.
  */
 public final class PeerClient {
     private static final String SET_ASIDE = "TRANS_CHECK_MAX_TIME_TOPIC";
@@ -48,6 +50,8 @@ public final class PeerClient {
         List<String> checks;
         final AtomicInteger checked = new AtomicInteger();
         volatile SendResult stored;
+        /** Answers to its SEND that get lost: the client itself sends again. */
+        final AtomicInteger lost = new AtomicInteger();
         /** The last check: its coordinates are those of a new copy of the half message. */
         volatile MessageExt lastCheck;
     }
@@ -74,7 +78,10 @@ public final class PeerClient {
         reader.setNamesrvAddr(names);
         reader.setInstanceName("reader");
         reader.start();
-        api().getMQClientAPIImpl().createTopic(broker, "TBW102", new TopicConfig(topic, queues, queues), TIMEOUT_MS);
+        if (queues > 0) {
+            TopicConfig created = new TopicConfig(topic, queues, queues);
+            api().getMQClientAPIImpl().createTopic(broker, "TBW102", created, TIMEOUT_MS);
+        }
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -124,6 +131,9 @@ public final class PeerClient {
                 return end(command);
             case "resume":
                 return resume(command.getString("body"));
+            case "stored":
+                SendResult stored = transactions.get(command.getString("body")).stored;
+                return List.of(stored.getMsgId(), String.valueOf(placeOf(stored)));
             case "state":
                 return state();
             default:
@@ -136,7 +146,19 @@ public final class PeerClient {
     }
 
     private void join(String group) throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer(group);
+        TransactionMQProducer producer = new TransactionMQProducer(group, new RPCHook() {
+            @Override
+            public void doBeforeRequest(String address, RemotingCommand request) {
+            }
+
+            @Override
+            public void doAfterResponse(String address, RemotingCommand request, RemotingCommand response) {
+                if (request.getCode() == RequestCode.SEND_MESSAGE_V2
+                    && transactions.get(text(request.getBody())).lost.getAndDecrement() > 0) {
+                    throw new IllegalStateException("this answer gets lost, as the scenario wants it");
+                }
+            }
+        });
         producer.setNamesrvAddr(names);
         // A client connection of its own: it goes away with the producer.
         producer.setInstanceName(group + System.nanoTime());
@@ -184,8 +206,11 @@ public final class PeerClient {
             }
             Thread.sleep(50);
         }
-        if (!own.sendHeartbeatToAllBrokerWithLock()) {
-            throw new IllegalStateException("the broker did not take the heartbeat of " + group);
+        while (!own.sendHeartbeatToAllBrokerWithLock()) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the broker did not take the heartbeat of " + group);
+            }
+            Thread.sleep(50);
         }
         producers.put(group, producer);
     }
@@ -195,6 +220,7 @@ public final class PeerClient {
         transaction.group = command.getString("group");
         transaction.answer = command.getString("answer");
         transaction.checks = command.getList("checks", String.class);
+        transaction.lost.set(command.getIntValue("lost"));
         transactions.put(command.getString("body"), transaction);
         Message message = new Message(topic, command.getString("body").getBytes(StandardCharsets.UTF_8));
         if (command.get("immunity") != null) {
@@ -219,12 +245,16 @@ public final class PeerClient {
             ? MessageSysFlag.TRANSACTION_COMMIT_TYPE : MessageSysFlag.TRANSACTION_ROLLBACK_TYPE);
         header.setTranStateTableOffset(
             again ? transaction.lastCheck.getQueueOffset() : transaction.stored.getQueueOffset());
-        header.setCommitLogOffset(again ? transaction.lastCheck.getCommitLogOffset()
-            : MessageDecoder.decodeMessageId(transaction.stored.getOffsetMsgId()).getOffset());
+        header.setCommitLogOffset(again ? transaction.lastCheck.getCommitLogOffset() : placeOf(transaction.stored));
         RemotingCommand request = RemotingCommand.createRequestCommand(RequestCode.END_TRANSACTION, header);
         RemotingCommand answer = api().getMQClientAPIImpl().getRemotingClient().invokeSync(broker, request, TIMEOUT_MS);
         System.err.println("END " + command + " answered " + answer.getCode() + " " + answer.getRemark());
         return answer.getCode() == ResponseCode.SUCCESS;
+    }
+
+    /** Where the half message stands in the commit log. */
+    private static long placeOf(SendResult stored) throws Exception {
+        return MessageDecoder.decodeMessageId(stored.getOffsetMsgId()).getOffset();
     }
 
     private boolean resume(String body) throws Exception {
@@ -237,7 +267,9 @@ public final class PeerClient {
         for (int queue = 0; queue < queues; queue++) {
             read(new MessageQueue(topic, brokerName, queue));
         }
-        read(new MessageQueue(SET_ASIDE, brokerName, 0));
+        if (queues > 0) {
+            read(new MessageQueue(SET_ASIDE, brokerName, 0));
+        }
         Map<String, Integer> checks = new HashMap<>();
         transactions.forEach((body, transaction) -> checks.put(body, transaction.checked.get()));
         return Map.of(
@@ -269,7 +301,11 @@ public final class PeerClient {
     }
 
     private static String body(Message message) {
-        return new String(message.getBody(), StandardCharsets.UTF_8);
+        return text(message.getBody());
+    }
+
+    private static String text(byte[] body) {
+        return new String(body, StandardCharsets.UTF_8);
     }
 
     private static LocalTransactionState state(String answer) {

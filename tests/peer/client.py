@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.peer.jars import class_path
-from tests.peer.server import BROKER_NAME, LOGS, Peer
+from tests.peer.server import LOGS, Peer
 from tests.support.line_process import LineProcess
 from txbridge.embedded.diagnose import read_tail, relevant_lines
 from txbridge.errors import EnvironmentProblemError
@@ -53,10 +53,11 @@ class PeerClient:
 
     def __init__(self, peer: Peer, program: str, topic: str, queues: int, *, heap: str = "256m") -> None:
         classes = compiled(peer, Path(__file__).with_name(f"{program}.java"))
-        arguments = [peer.names, peer.broker, BROKER_NAME, topic, str(queues)]
+        arguments = [peer.names, peer.broker, peer.broker_name, topic, str(queues)]
+        LOGS.mkdir(parents=True, exist_ok=True)
         self._process = LineProcess(
             peer.java_command(heap, classes, program, *arguments),
-            LOGS / f"{program}.log",
+            LOGS / f"{program}-{peer.broker_name.replace(':', '-')}.log",
             {**os.environ, "ROCKETMQ_HOME": str(peer.folder)},
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -101,7 +102,8 @@ def obey(producer: Producer, configuration: ClientConfiguration, command: list[s
     if name == "fifo":
         return told(producer.send(message_of(*arguments[:2], message_group=arguments[2])))
     if name == "delayed":
-        return told(producer.send(message_of(*arguments, delivery_timestamp=4_000_000_000)))
+        topic, text, seconds = arguments
+        return told(producer.send(message_of(topic, text, delivery_timestamp=int(time.time()) + int(seconds))))
     if name == "several":
         topic, answer, *texts = arguments
         with ThreadPoolExecutor(8) as threads:

@@ -2,7 +2,8 @@
 
 `jars.lock` is what Maven resolves for rocketmq-namesrv, rocketmq-broker and rocketmq-client together, less netty's
 native libraries, without which netty does the same more slowly. `client-*.lock` is what a producer of another version
-loads, and no more. The format is that of `txbridge/embedded/artifacts.py`.
+loads, and no more; `client-codecs.lock`, what one loads besides that compresses with LZ4 or ZSTD. The format is that of
+`txbridge/embedded/artifacts.py`.
 """
 
 from __future__ import annotations

@@ -66,6 +66,7 @@ class Peer:
     broker: str
     folder: Path
     servers: list[ChildProcess] = field(default_factory=list)
+    broker_name: str = BROKER_NAME
 
     def pause(self) -> None:
         """Stop the servers for a while, below the two minutes after which they think each other dead."""

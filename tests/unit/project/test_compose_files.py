@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import typer
 import yaml
+from txbridge_rocketmq.options import SECRET_VARIABLE
 
 from txbridge.cli.answer_checks import DATABASE_VARIABLE
+from txbridge.cli.app import app
 from txbridge.cli.demo import INSTALLED_EXAMPLES
 from txbridge.config.worker import OPTIONS
 from txbridge.testing.containers import KAFKA_IMAGE, WORKER_IMAGE
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "compose"
+#: Variables of the front door.
+DOORS = {
+    SECRET_VARIABLE,
+    *(f"TXBRIDGE_ROCKETMQ_{name}" for name in ("LISTEN", "ADVERTISED", "GRPC_LISTEN", "GRPC_ADVERTISED")),
+    *(f"TXBRIDGE_ROCKETMQ_{name}" for name in ("METRICS_HOST", "METRICS_PORT")),
+}
 #: The variable that a release may be chosen by, with its default.
 CHOSEN = re.compile(r"\$\{TXBRIDGE_VERSION:-([^}]+)\}")
 
@@ -25,13 +34,14 @@ def services() -> dict[str, dict]:
 def test_the_images_are_those_that_make_builds_and_the_tests_use():
     images = {name: CHOSEN.sub(r"\1", service["image"]) for name, service in services().items()}
     assert images["kafka"] == KAFKA_IMAGE
-    assert {images["topics"], images["worker-1"], images["worker-2"], images["answer-checks"]} == {WORKER_IMAGE}
+    own = ("topics", "worker-1", "worker-2", "answer-checks", "rocketmq")
+    assert {images[name] for name in own} == {WORKER_IMAGE}
     assert images["demo"] == WORKER_IMAGE.replace("worker", "demo")
 
 
 def test_every_published_port_is_on_localhost():
     ports = [port for service in services().values() for port in service.get("ports", ())]
-    assert len(ports) == 3
+    assert len(ports) == 5
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
@@ -68,8 +78,20 @@ def test_the_images_set_options_that_exist():
         "TXBRIDGE_METRICS_PORT",
         "TXBRIDGE_BOOTSTRAP_SERVERS",
         DATABASE_VARIABLE,
+        *DOORS,
     }
-    assert named <= {DATABASE_VARIABLE, *(option.variable for option in OPTIONS)}
+    door = typer.main.get_command(app).commands["rocketmq"]
+    assert {SECRET_VARIABLE, *(one.envvar for one in door.params)} >= DOORS
+    assert named - DOORS <= {DATABASE_VARIABLE, *(option.variable for option in OPTIONS)}
+
+
+def test_the_door_of_compose_listens_where_its_port_is_published_and_its_health_is_asked():
+    door = services()["rocketmq"]
+    said = door["environment"]
+    inside = {port.rpartition(":")[2] for port in door["ports"]}
+    assert inside == {said[f"TXBRIDGE_ROCKETMQ_{kind}LISTEN"].rpartition(":")[2] for kind in ("", "GRPC_")}
+    [port] = re.findall(r"TXBRIDGE_METRICS_PORT=(\d+)", (COMPOSE / "Dockerfile").read_text())
+    assert said["TXBRIDGE_ROCKETMQ_METRICS_PORT"] == port
 
 
 def test_the_image_has_the_demo_where_the_command_looks_for_it():

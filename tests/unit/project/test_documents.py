@@ -145,11 +145,15 @@ def test_the_diagram_is_drawn_from_the_transition_table() -> None:
     assert told == {
         ("pending", "committed"): ["commit"],
         ("pending", "held"): ["commit, not deliverable now"],
+        ("pending", "scheduled"): ["commit before its time"],
         ("pending", "rolled_back"): ["rollback"],
         ("pending", "pending"): ["check", "unknown"],
         ("pending", "discarded"): ["give up"],
         ("held", "abandoned"): ["abandon"],
         ("held", "committed"): ["deliver"],
+        ("scheduled", "abandoned"): ["abandon"],
+        ("scheduled", "committed"): ["deliver"],
+        ("scheduled", "held"): ["due, not deliverable now"],
         ("discarded", "pending"): ["resume"],
     }
 
@@ -160,8 +164,11 @@ def _cell(state: TransactionState, event: Event) -> str:
         return f"*{transition.refused.value.replace('_', ' ')}*"
     if transition.state is state:
         return "no change"
-    later = TRANSITIONS[state, Event.COMMIT_UNDELIVERABLE]
-    also = f", or {_WORDS[later.state]}" if event is Event.COMMIT and later.state is not transition.state else ""
+    also = "".join(
+        f", or {_WORDS[later.state]}"
+        for other in (Event.COMMIT_EARLY, Event.COMMIT_UNDELIVERABLE)
+        if event is Event.COMMIT and (later := TRANSITIONS.get((state, other))) and later.state is not transition.state
+    )
     return f"{_WORDS[transition.state]}{also}"
 
 

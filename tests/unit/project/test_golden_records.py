@@ -92,6 +92,18 @@ def test_a_half_message_of_several() -> None:
     assert second.headers == [("UNIQ_KEY", SECOND.encode()), ("TXB_HALF", b"2:9"), ("TXB_MESSAGE", b"2/2")]
 
 
+def test_a_half_message_that_names_a_time() -> None:
+    golden = Golden("delayed")
+    half = parse_half(7, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
+    assert half.deliver_at == 1_700_003_600_000
+    written = half_headers(
+        (), transaction_id=FIRST, group="orders", real_topic="orders.placed", deliver_at=1_700_003_600_000
+    )
+    assert written == golden.headers
+    # Nothing of it is delivered.
+    assert delivered_headers(half, 2) == [("UNIQ_KEY", FIRST.encode()), ("TXB_HALF", b"2:7")]
+
+
 def test_an_end() -> None:
     golden = Golden("end")
     entries = (
@@ -107,7 +119,7 @@ def test_an_end() -> None:
 def test_an_op() -> None:
     golden = Golden("op")
     assert parse_op(golden.value, golden.headers) == (Outcome.COMMIT, [7, 9, 15])
-    assert (encode_ops([7, 9, 15]), op_headers(Outcome.COMMIT)) == ([golden.value], golden.headers)
+    assert (encode_ops([7, 9, 15]), op_headers(Outcome.COMMIT, ((31, 2), (40, 0)))) == ([golden.value], golden.headers)
 
 
 def test_the_checkpoint() -> None:
@@ -182,6 +194,20 @@ PARKED = {
         reason="MAX_CHECKS",
         discarded_at=(0, 3),
     ),
+    "scheduled": HalfEntry(
+        parked=True,
+        offset=10,
+        state=TransactionState.SCHEDULED,
+        transaction_id=FIRST,
+        group="orders",
+        real_topic="orders.placed",
+        born=1_700_000_000_000,
+        size=120,
+        checks=1,
+        next_due=1_700_003_600_000,
+        decided=42,
+        deliver_at=1_700_003_600_000,
+    ),
 }
 
 
@@ -189,7 +215,7 @@ PARKED = {
 def test_parked_entries(kind: str) -> None:
     golden, entry = Golden(kind), PARKED[kind]
     # The END position is for people, and not kept.
-    assert entry.encode({"pending": 40, "held": 41, "discarded": 42}[kind]) == golden.value
+    assert entry.encode({"pending": 40, "held": 41, "discarded": 42, "scheduled": 43}[kind]) == golden.value
     assert NAMES.parked_key(2, entry.offset) == golden.key
     assert HalfEntry.decode(entry.offset, golden.value) == entry
 
@@ -205,6 +231,7 @@ def test_offset_of_golden_records() -> None:
         7: "pending",
         8: "held",
         9: "discarded",
+        10: "scheduled",
     }
 
 

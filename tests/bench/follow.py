@@ -1,0 +1,186 @@
+"""How soon `txbridge audit --follow` raises a violation: from the record until it stands in the violations topic.
+
+With `--rate` legal transactions come all the while; with `--minutes` it goes on for so long. The memory of Spark is
+told beside each violation, so that growth shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark import SparkContext
+from txbridge_audit.incremental.follow import INTERVAL, follow
+from txbridge_audit.incremental.steps import Step
+
+from tests.bench.measure import summary
+from tests.corruption.writer import Writer
+from tests.support.harness import quiet
+from txbridge.embedded import EmbeddedKafka
+
+_NAMESPACE, _ALARMS = "follow", "alarms"
+#: The first steps of a JVM are slower than all others; an audit that follows for days has few of them.
+_UNMEASURED = 3
+#: Between two violations, seconds: they come at any time of a step and of the pause behind it.
+_BETWEEN = 3.7
+#: Longer than this no violation takes on the slowest of machines.
+_GIVE_UP = 300.0
+#: Transactions that are there when it begins: they name the real topics.
+_BEFORE = 400
+#: Transactions are written so many times a second.
+_BATCHES = 2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--violations", type=int, default=9, help="that are measured (default 9)")
+    parser.add_argument("--rate", type=int, default=0, help="legal transactions a second beside them (default 0)")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="go on for at least so long (default: all violations)"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=INTERVAL, help=f"of the follower, seconds (default {INTERVAL})"
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    with EmbeddedKafka() as kafka:
+        servers = kafka.bootstrap_servers
+        admin = AdminClient(quiet(servers))
+        admin.create_topics([NewTopic(_ALARMS, 1, 1)])[_ALARMS].result()
+        writer = Writer(servers, _NAMESPACE, seed=1, batch=200)
+        writer.create_topics()
+        writer.more(_BEFORE)
+        steps: list[tuple[float, int]] = []
+        with _following(servers, options.interval, steps) as ready, _traffic(writer, options.rate) as written:
+            ready()
+            taken: list[float] = []
+            memory: list[int] = []
+            began, alarms = time.monotonic(), _alarms(servers)
+            while len(taken) < options.violations + _UNMEASURED or time.monotonic() - began < options.minutes * 60:
+                time.sleep(_BETWEEN)
+                taken.append(_one(servers, writer.topics[0], len(taken), alarms))
+                memory.append(_memory_mib())
+                _say(f"violation {len(taken)}: {taken[-1]:.1f} s, Spark has {memory[-1]:,} MiB")
+            seconds = time.monotonic() - began
+            alarms.close()
+    measured = taken[_UNMEASURED:]
+    figures = {
+        "follower": {
+            "s until raised": summary(measured),
+            "s of a step": summary([took for took, _ in steps[_UNMEASURED:]] or [0.0]),
+            "MiB of Spark": summary(memory[_UNMEASURED:]),
+        }
+    }
+    return {
+        "seconds_until_raised": [round(value, 2) for value in taken],
+        "steps": [{"seconds": round(took, 2), "transactions_judged": judged} for took, judged in steps],
+        "memory_mib": memory,
+        "transactions_per_second": round(written[0] / seconds),
+        "figures": figures,
+        "ratios": {},
+    }
+
+
+@contextmanager
+def _following(servers: str, interval: float, steps: list[tuple[float, int]]) -> Iterator[Any]:
+    """A follower in this process. Yields what waits until its first step is done."""
+    stop, stepped, failed = threading.Event(), threading.Event(), []
+
+    def on_step(step: Step) -> None:
+        steps.append((step.report.seconds, step.carried))
+        stepped.set()
+
+    def work(folder: str) -> None:
+        try:
+            follow(
+                servers,
+                folder,
+                stop=stop,
+                violations_topic=_ALARMS,
+                interval=interval,
+                namespace=_NAMESPACE,
+                on_step=on_step,
+            )
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            stepped.set()
+
+    def ready() -> None:
+        stepped.wait(_GIVE_UP)
+        if failed or not steps:
+            raise RuntimeError(f"the follower made no step: {failed}")
+
+    with tempfile.TemporaryDirectory() as folder:
+        follower = threading.Thread(target=work, args=(str(Path(folder, "ledger")),))
+        follower.start()
+        try:
+            yield ready
+        finally:
+            stop.set()
+            follower.join()
+
+
+@contextmanager
+def _traffic(writer: Writer, rate: int) -> Iterator[list[int]]:
+    """Yields how many transactions were written so far."""
+    stop, written = threading.Event(), [0]
+
+    def work() -> None:
+        due = time.monotonic()
+        while not stop.is_set():
+            written[0] += writer.more(rate // _BATCHES)
+            due += 1 / _BATCHES
+            stop.wait(max(0.0, due - time.monotonic()))
+
+    if not rate:
+        yield written
+        return
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        yield written
+    finally:
+        stop.set()
+        worker.join()
+
+
+def _one(servers: str, topic: str, number: int, alarms: Consumer) -> float:
+    """Seconds from a visible record that no half message stands behind until its alarm can be read."""
+    producer = Producer(quiet(servers))
+    where = 10**12 + number
+    producer.produce(topic, b"value", headers=[("TXB_HALF", b"0:%d" % where), ("UNIQ_KEY", b"%032d" % number)])
+    if producer.flush(_GIVE_UP):
+        raise RuntimeError("Kafka did not take the record")
+    since = time.monotonic()
+    while time.monotonic() - since < _GIVE_UP:
+        message = alarms.poll(0.05)
+        if message is not None and message.error() is None and b"%d" % where in (message.value() or b""):
+            return time.monotonic() - since
+    raise RuntimeError(f"no alarm after {_GIVE_UP} s")
+
+
+def _alarms(servers: str) -> Consumer:
+    consumer = Consumer({**quiet(servers), "group.id": "bench", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(_ALARMS, 0, 0)])
+    return consumer
+
+
+def _memory_mib() -> int:
+    gateway: Any = SparkContext._gateway
+    status = Path(f"/proc/{gateway.proc.pid}/status").read_text()
+    return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

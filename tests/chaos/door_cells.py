@@ -1,0 +1,134 @@
+"""The chaos cells of the front door: one of two is killed, and RocketMQ's own Java clients go on at the other one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from txbridge_rocketmq.identity import transaction_id
+
+from tests.chaos.cells import PARTITIONS, CellReport, Run, run_cell
+from tests.support.harness import Bridge
+from tests.support.rocketmq_door import SECRET, Client, Door, GrpcClient, JavaClient, topic_of
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
+
+_GROUP = "chaos"
+_CLIENTS = 3
+
+
+def intended(number: int) -> tuple[str, bool]:
+    """As `tests.chaos.client`: 90 in 100 commit, 5 roll back, 5 are asked, of which 3 commit."""
+    place = number % 100
+    if place < 90:
+        return "commit", True
+    return ("rollback", False) if place < 95 else ("unknown", place < 98)
+
+
+class _Sender(threading.Thread):
+    """One client, which sends one transaction after the other."""
+
+    def __init__(self, run: DoorRun, name: str, client: Client, numbers: range) -> None:
+        super().__init__(name=name, daemon=True)
+        self._run, self._client, self._numbers = run, client, numbers
+        self._pipe = threading.Lock()
+        self.done = 0
+        self.stopped = False
+
+    def run(self) -> None:
+        for number in self._numbers:
+            answer, commits = intended(number)
+            told = ["error"]
+            # A SEND that has failed at all doors is sent again as another message, as an application does.
+            while told[0] == "error" and not self.stopped:
+                final = "commit" if commits else "rollback"
+                with self._pipe:
+                    told = self._client.try_("transaction", self._run.topic, str(number), answer, final, "", "", "")
+            if self.stopped:
+                return
+            self.done += 1
+        (self._run.folder / f"{self.name}.done").touch()
+
+    def decisions(self) -> dict[str, bool]:
+        """What its local transactions and its answers to checks said, by the transaction's id."""
+        with self._pipe:
+            said = self._client.sent()
+            said += [(one[self._run.names_id], one["text"]) for one in self._client.checks()]
+        return {self._run.id_of(name): intended(int(text))[1] for name, text in said}
+
+
+class DoorRun(Run):
+    """Two workers, two doors, and RocketMQ's clients."""
+
+    def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int, *, grpc: bool) -> None:
+        self._grpc = grpc
+        #: What a client's own rows of checks call a transaction.
+        self.names_id = "message_id" if grpc else "transaction_id"
+        self._stack = ExitStack()
+        super().__init__(kafka, bridge, folder, transactions)
+
+    def _start(self, transactions: int) -> None:
+        # Without a dot, which RocketMQ's clients refuse.
+        self.topic = topic_of(self.bridge, "real", PARTITIONS)
+        ports = (free_port(), free_port())
+        addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+        self.doors = [self._stack.enter_context(self._door(port, addresses)) for port in ports]
+        share = transactions // _CLIENTS
+        self.clients = []
+        for number in range(_CLIENTS):
+            client = self._stack.enter_context(self._client())
+            sender = _Sender(self, f"client-{number}", client, range(number * share, (number + 1) * share))
+            self.clients.append(sender)
+        self.store = self
+        for sender in self.clients:
+            sender.start()
+
+    def _door(self, port: int, addresses: str) -> Door:
+        if self._grpc:
+            return Door(self.bridge, f"--grpc-advertised={addresses}", f"--grpc-listen=127.0.0.1:{port}")
+        return Door(self.bridge, f"--advertised={addresses}", listen=f"127.0.0.1:{port}")
+
+    def _client(self) -> Client:
+        if self._grpc:
+            return GrpcClient("java", self.doors, [self.topic])
+        return JavaClient("5.3.2", self.doors, _GROUP)
+
+    def id_of(self, name: str) -> str:
+        """The id of a transaction by the client's name of it."""
+        return transaction_id(SECRET.encode(), self.topic if self._grpc else _GROUP, name)
+
+    @property
+    def count(self) -> int:
+        return sum(one.done for one in self.clients)
+
+    def decisions(self) -> dict[str, bool]:
+        return {name: commits for one in self.clients for name, commits in one.decisions().items()}
+
+    def told(self) -> list[tuple[str, str, bool]]:
+        return []
+
+    def close(self) -> None:
+        for one in self.clients:
+            one.stopped = True
+        for one in self.clients:
+            one.join(120)
+        self._stack.close()
+
+
+def _door_killed(run: Run) -> None:
+    assert isinstance(run, DoorRun)
+    run.doors[0].kill()
+
+
+DOOR_CELLS: dict[str, bool] = {"door kill -9": False, "door kill -9, gRPC": True}
+
+
+def run_door_cell(cell: str, transactions: int, say: Callable[[str], None] = print) -> CellReport:
+    """As `run_cell`, through two doors."""
+
+    def make(kafka: EmbeddedKafka, bridge: Bridge, folder: Path, number: int) -> Run:
+        return DoorRun(kafka, bridge, folder, number, grpc=DOOR_CELLS[cell])
+
+    return run_cell(cell, transactions, say, fault_of=_door_killed, make=make)

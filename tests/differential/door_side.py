@@ -1,0 +1,82 @@
+"""Scenarios through the front door: the Java client that RocketMQ's side has, a door, a real worker and Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from txbridge_rocketmq.identity import transaction_id, unpacked
+from txbridge_rocketmq.routes import broker_name
+
+from tests.differential.rocketmq_side import RocketMqStage
+from tests.differential.scenario import Answer, Fate, Stage
+from tests.differential.txbridge_side import LOGS, refusals, running
+from tests.peer.client import PeerClient
+from tests.peer.jars import jar_folder
+from tests.peer.server import Peer
+from tests.support.harness import UNKNOWN, Bridge, Prepared, WorkerProcess
+from tests.support.rocketmq_door import SECRET, Door, topic_of
+from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.java import find_java
+
+
+@contextlib.contextmanager
+def door(kafka: EmbeddedKafka) -> Iterator[Callable[[str], Stage]]:
+    """A running door, as a function that makes the stage for a scenario of this name."""
+    with (
+        running(kafka, "door") as (bridge, worker),
+        Door(bridge) as opened,
+        tempfile.TemporaryDirectory(prefix="txbridge-differential-") as folder,
+    ):
+        topic, address = topic_of(bridge, "real", 2), opened.address
+        as_peer = Peer(find_java(), jar_folder(), address, address, Path(folder), broker_name=broker_name(address))
+        try:
+            with PeerClient(as_peer, "PeerClient", topic, 0) as client:
+                yield lambda scenario: DoorStage(client, bridge, worker, topic, scenario)
+        finally:
+            (LOGS / "door.log").write_text(opened.log)
+
+
+class DoorStage(RocketMqStage):
+    """RocketMQ's client, and what became of its transactions in Kafka."""
+
+    def __init__(self, client: PeerClient, bridge: Bridge, worker: WorkerProcess, topic: str, scenario: str) -> None:
+        self._bridge, self._worker, self._topic = bridge, worker, topic
+        super().__init__(client, scenario)
+
+    def _prepared(self, name: str) -> Prepared:
+        uniq_key, place = self._client.ask("stored", body=self._body(name))
+        partition, offset = unpacked(int(place))
+        return Prepared(partition, offset, transaction_id(SECRET.encode(), self._group, uniq_key))
+
+    def resume(self, name: str) -> None:
+        prepared = self._prepared(name)
+        self._bridge.end([prepared.entry(UNKNOWN)], prepared.partition, group=self._group, source="resume")
+
+    def fates(self) -> Mapping[str, Fate]:
+        copies = self._bridge.visible(self._topic)
+        set_aside = Counter(record["value"] for record in self._bridge.discarded())
+        refused = refusals(self._worker)
+        checks = self._client.ask("state")["checks"]
+        found = {}
+        for name in self._names:
+            body, prepared = self._body(name), self._prepared(name)
+            found[name] = Fate(
+                copies[body.encode()],
+                checks.get(body, 0),
+                set_aside[body.encode()],
+                # A door answers an END before the worker has seen it. What it refuses itself it answers at once.
+                self._refused[name] + refused[prepared.partition, prepared.offset],
+            )
+        return found
+
+    def decide(self, name: str, decision: Answer, *, stranger: bool = False) -> None:
+        super().decide(name, decision, stranger=stranger)
+        assert not self._refused[name], "the door itself has refused the decision"
+
+    def answer_again(self, name: str, decision: Answer) -> None:
+        super().answer_again(name, decision)
+        assert not self._refused[name], "the door itself has refused the answer"

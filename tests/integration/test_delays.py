@@ -1,0 +1,254 @@
+"""P13 on a real Kafka: a message that names a time is delivered once when it has come, and never before."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from confluent_kafka import TopicPartition
+
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, eventually
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge.config.worker import WorkerSettings
+from txbridge.core.end_record import Decision
+from txbridge.core.states import TransactionState
+from txbridge.kafka.environment import Outside
+from txbridge.operations import Selection, list_pending
+from txbridge.operations.connection import Connection
+from txbridge.operations.history import read_history
+from txbridge.operations.model import NextStep, Result
+from txbridge.operations.one import abandon, resolve
+
+SCHEDULED = frozenset({TransactionState.SCHEDULED})
+HOUR = 3_600_000
+
+
+class Commits(TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message):
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+def connect(bridge: Bridge) -> Connection:
+    return Connection.open(WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace))
+
+
+def now() -> int:
+    """Kafka's clock is this machine's."""
+    return time.time_ns() // 1_000_000
+
+
+def prepare(bridge: Bridge, topic: str, value: bytes, deliver_at: int) -> Prepared:
+    return bridge.prepare(topic, value, partition=0, extra=[("TXB_DELIVER_AT", b"%d" % deliver_at)])
+
+
+def scheduled(bridge: Bridge, count: int) -> None:
+    eventually(lambda: bridge.parked_states(0) == ["scheduled"] * count)
+
+
+def delivered_at(bridge: Bridge, prepared: Prepared) -> int:
+    """When OP named it, in the Kafka transaction that delivered it."""
+    [record] = [
+        record
+        for record in bridge.read(bridge.names.op)
+        if b"%d" % prepared.offset in (record.value() or b"").split(b",") and record.partition() == prepared.partition
+    ]
+    return record.timestamp()[1]
+
+
+class Clock(Outside):
+    """Lets the time pass, as a test may."""
+
+    ahead = 0
+
+    def shift(self) -> int:
+        return self.ahead
+
+
+def test_p13_it_is_delivered_when_its_time_comes_and_an_earlier_commit_waits(bridge: Bridge) -> None:
+    topic, due, clock = bridge.create_topic("real", partitions=1), now() + HOUR, Clock()
+    with bridge.local_owner(outside=clock):
+        late, soon, at_once = (
+            prepare(bridge, topic, b"late", due + 1_000),
+            prepare(bridge, topic, b"soon", due),
+            prepare(bridge, topic, b"at once", now() - 1_000),
+        )
+        never = prepare(bridge, topic, b"never", due)
+        for one in (late, soon, at_once):
+            bridge.decide(one, COMMIT)
+        bridge.decide(never, ROLLBACK)
+        bridge.wait_visible(topic, [b"at once"])
+        scheduled(bridge, 2)
+        # Its decision stands.
+        bridge.decide(soon, ROLLBACK)
+        eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+        assert bridge.visible(topic) == {b"at once": 1}
+        clock.ahead = 2 * HOUR
+        bridge.wait_visible(topic, [b"late", b"soon"])
+        eventually(lambda: not bridge.parked_states(0))
+    assert [message.value() for message in bridge.read(topic)] == [b"at once", b"soon", b"late"]
+    assert bridge.outcomes()[0, never.offset] == ["rollback"]
+
+
+def test_p13_a_worker_that_is_killed_while_it_is_scheduled_neither_loses_nor_doubles_it(bridge: Bridge) -> None:
+    topic, due, clock = bridge.create_topic("real"), now() + HOUR, Clock()
+    worker = bridge.worker()
+    decided = [prepare(bridge, topic, b"decided %d" % number, due) for number in range(20)]
+    undecided = prepare(bridge, topic, b"decided by the other", due)
+    bridge.decide_many(decided, COMMIT)
+    eventually(lambda: bridge.parked_states(0).count("scheduled") == 20)
+    worker.kill()
+    with bridge.local_owner(outside=clock, park_after=500):
+        eventually(lambda: len(bridge.parked_states(0)) == 21)
+    with bridge.local_owner(outside=clock):
+        # It knows the time from the parked entry alone.
+        bridge.decide(undecided, COMMIT)
+        scheduled(bridge, 21)
+        assert bridge.visible(topic) == {}
+        clock.ahead = 2 * HOUR
+        bridge.wait_visible(topic, [*(b"decided %d" % number for number in range(20)), b"decided by the other"])
+        eventually(lambda: not bridge.parked_states(0))
+    assert set(bridge.visible(topic).values()) == {1}
+    assert all(bridge.outcomes()[0, one.offset] == ["commit"] for one in (*decided, undecided))
+
+
+def test_p13_a_time_that_comes_while_no_worker_is_there(bridge: Bridge) -> None:
+    topic, due = bridge.create_topic("real"), now() + 4_000
+    with bridge.local_owner():
+        one = prepare(bridge, topic, b"x", due)
+        bridge.decide(one, COMMIT)
+        eventually(lambda: bridge.checkpoint(0)["end"] == bridge.bounds(bridge.names.end, 0)[1])
+    time.sleep(max(0.0, (due - now()) / 1000))
+    with bridge.local_owner():
+        bridge.wait_visible(topic, [b"x"])
+    assert bridge.visible(topic) == {b"x": 1}
+    assert delivered_at(bridge, one) >= due
+
+
+def test_one_whose_topic_is_missing_when_it_is_due_is_held_and_delivered_later(bridge: Bridge) -> None:
+    missing, due = f"{bridge.namespace}.missing", now() + 2_000
+    with bridge.local_owner():
+        bridge.decide(prepare(bridge, missing, b"x", due), COMMIT)
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+        assert now() >= due
+        bridge.create_topic("missing")
+        bridge.wait_visible(missing, [b"x"])
+        eventually(lambda: not bridge.parked_states(0))
+
+
+def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_meanwhile(bridge: Bridge) -> None:
+    """Scheduled by a worker that is killed, held by the next one when they are due, delivered by a third."""
+    orders, mail, clock = bridge.create_topic("orders", partitions=1), f"{bridge.namespace}.mail", Clock()
+    messages = [
+        Message(orders, b"1", b"k", deliver_at=now() + HOUR),
+        Message(mail, b"2", b"k"),
+        Message(orders, b"3", b"k"),
+    ]
+    first = bridge.worker()
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
+        sent = producer.send_messages_in_transaction(messages)
+        sent.wait(60)
+    where = sent.half_partition
+    eventually(lambda: bridge.parked_states(where) == ["scheduled"])
+    first.kill()
+    with bridge.local_owner(where, outside=clock):
+        assert bridge.parked_states(where) == ["scheduled"]
+        clock.ahead = 2 * HOUR
+        eventually(lambda: bridge.parked_states(where) == ["held"])
+    assert bridge.visible(orders) == {}, "one topic is missing, and holds all of them"
+    bridge.create_topic("mail", partitions=1)
+    with bridge.local_owner(where, outside=clock):
+        bridge.wait_visible(orders, [b"1", b"3"])
+        eventually(lambda: not bridge.parked_states(where))
+    numbers = [
+        [(dict(record.headers())["TXB_MESSAGE"], record.value()) for record in bridge.read(topic)]
+        for topic in (orders, mail)
+    ]
+    assert numbers == [[(b"1/3", b"1"), (b"3/3", b"3")], [(b"2/3", b"2")]]
+    assert bridge.outcomes()[where, sent.half_offset] == ["commit"]
+
+
+def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridge) -> None:
+    topic, clock = bridge.create_topic("real"), Clock()
+    with bridge.local_owner(outside=clock):
+        gone, later = (prepare(bridge, topic, value, now() + HOUR) for value in (b"gone", b"later"))
+        for one in (gone, later):
+            bridge.decide(one, COMMIT)
+        scheduled(bridge, 2)
+    # As retention does, of a half topic that is not kept for as long as the longest delay.
+    end = TopicPartition(bridge.names.half, 0, gone.offset + 1)
+    bridge.admin.delete_records([end])[end].result(60)
+    with bridge.local_owner(outside=clock):
+        clock.ahead = 2 * HOUR
+        bridge.wait_visible(topic, [b"later"])
+        eventually(lambda: bridge.parked_states(0) == ["held"])
+        connection, where = connect(bridge), f"0:{gone.offset}"
+        [held] = list_pending(connection).messages
+        assert (held.gone, held.error) == (True, "its half message is gone from HALF: retention has eaten it")
+        assert abandon(connection, where, reason="lost", operator="me").result is Result.ABANDONED
+    assert bridge.visible(topic) == {b"later": 1}
+    assert [record["TXB_REASON"] for record in bridge.discarded()] == [b"ABANDONED"]
+
+
+def test_a_person_sees_what_is_scheduled_and_cancels_one(bridge: Bridge) -> None:
+    topic, due = bridge.create_topic("real"), now() + 3_600_000
+    with bridge.local_owner():
+        kept, cancelled = prepare(bridge, topic, b"kept", due), prepare(bridge, topic, b"cancelled", due + 1)
+        for one in (kept, cancelled):
+            bridge.decide(one, COMMIT)
+        scheduled(bridge, 2)
+        connection, where = connect(bridge), f"0:{cancelled.offset}"
+        assert list_pending(connection).total == 0, "nothing that a person has to do"
+        first, second = list_pending(connection, Selection(states=SCHEDULED)).messages
+        assert (first.next_step, first.next_due, second.next_due) == (NextStep.DELIVER, due, due + 1)
+        refused = resolve(connection, where, Decision.ROLLBACK, reason="no", operator="me")
+        assert refused.result is Result.REFUSED
+        assert "it is committed already" in refused.detail
+        assert abandon(connection, where, reason="", operator="", dry_run=True).result is Result.WOULD_ABANDON
+        answer = abandon(connection, where, reason="the customer called", operator="me")
+        assert answer.result is Result.ABANDONED
+        assert bridge.parked_states(0) == ["scheduled"]
+        history = read_history(connection, where)
+        told = [(step.what, step.detail) for step in history.steps]
+        assert ("END abandon", f"abandon me, END offset {answer.end_offset}: the customer called") in told
+        assert read_history(connection, f"0:{kept.offset}").steps[-1].what == "not delivered yet"
+    [record] = bridge.discarded()
+    assert (record["TXB_REASON"], record["TXB_REMARK"], record["CLIENT_ID"]) == (
+        b"ABANDONED",
+        b"the customer called",
+        b"me",
+    )
+    assert bridge.outcomes()[0, cancelled.offset] == ["abandon"]
+
+
+def test_a_time_beyond_the_longest_delay_is_malformed(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    with bridge.local_owner(timer_max_delay=10_000):
+        far = prepare(bridge, topic, b"far", now() + 3_600_000)
+        eventually(bridge.discarded)
+        bridge.decide(far, COMMIT)
+        bridge.decide(bridge.prepare(topic, b"after", partition=0), COMMIT)
+        bridge.wait_visible(topic, [b"after"])
+    [record] = bridge.discarded()
+    assert record["TXB_REASON"] == b"MALFORMED"
+    assert b"timer_max_delay is 10000 ms" in record["TXB_ERROR"]
+
+
+def test_the_client_sends_later(bridge: Bridge) -> None:
+    topic = bridge.create_topic("real")
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with bridge.local_owner(), bridge.local_owner(partition=1):
+        with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
+            due = now() + 3_000
+            later = producer.send_later(Message(topic, b"later", b"k", deliver_at=due))
+            message = Message(topic, b"in a transaction", b"k", delay=timedelta(seconds=3))
+            assert message.deliver_at is not None
+            sent = producer.send_message_in_transaction(message)
+            sent.wait(60)
+        bridge.wait_visible(topic, [b"later", b"in a transaction"])
+    for result, earliest in ((later, due), (sent, message.deliver_at)):
+        one = Prepared(result.half_partition, result.half_offset, result.transaction_id)
+        assert delivered_at(bridge, one) >= earliest
