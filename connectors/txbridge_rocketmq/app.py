@@ -123,7 +123,6 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
         remoting_of: list[Remoting] = []
-        retention = layout.half_retention_ms
         connections: set[Connection] = set()
         server = Server(lambda: Connection(remoting_of[0]), connections, options.max_connections, options.tls)
         port = server.listen(options.host, options.port)
@@ -139,12 +138,7 @@ async def _serve(
             Setting(
                 names=names,
                 partitions=layout.partitions,
-                limits=Limits(
-                    layout.max_message_size,
-                    2**31 - 1 if retention < 0 else retention // 1000,
-                    # HALF does not keep it for longer.
-                    settings.timer_max_delay if retention < 0 else min(settings.timer_max_delay, retention),
-                ),
+                limits=Limits.of(layout, settings.timer_max_delay),
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
                 grpc_addresses=options.grpc_addresses or (f"{options.grpc[0]}:{rpc_port}",) if options.grpc else (),

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from txbridge.client.message import Message
+from txbridge.client.message import Message, now_ms
 from txbridge.core.end_record import Decision, EndEntry, Source
 from txbridge.core.half_message import half_headers
 from txbridge.log import get_logger
@@ -129,7 +129,7 @@ class Sends:
 
     def _send_plain(self, send: Send, body: bytes, peer: str, done: Done) -> None:
         message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
-        if message.deliver_at is not None and message.deliver_at > int(time.time() * 1000):
+        if message.deliver_at is not None and message.deliver_at > now_ms():
             self._send_delayed(send, message, done)
             return
         uniq_key = send.properties.get(UNIQ_KEY, "")
@@ -267,7 +267,7 @@ class Sends:
             properties,
             flag=flag,
             born=send.born,
-            now=int(time.time() * 1000),
+            now=now_ms(),
             born_host=peer,
             queue_id=send.queue_id,
             limits=self._setting.limits,

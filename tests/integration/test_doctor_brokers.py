@@ -86,7 +86,6 @@ def test_two_brokers_are_examined(brokers: tuple[EmbeddedKafka, SecondBroker]) -
 
 
 @pytest.mark.long
-@pytest.mark.long
 @pytest.mark.parametrize("lost", ["hangs", "is gone"])
 def test_without_a_controller_there_is_no_verdict_and_no_trace(
     brokers: tuple[EmbeddedKafka, SecondBroker], lost: str

@@ -210,7 +210,6 @@ def test_kill_9_and_restart():
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_a_kill_from_outside_is_noticed(kafka):
     os.kill(kafka.pid, signal.SIGKILL)
     assert kafka.wait(120) == 137
@@ -266,7 +265,6 @@ def test_wrong_setting_is_quoted_and_the_log_is_named():
     shutil.rmtree(log.parents[1])
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_start_time_out(tmp_path):
     EmbeddedKafka(data_dir=tmp_path).start().stop()

@@ -91,7 +91,10 @@ class KafkaLog(Log):
 
     def transactional(self) -> Producer:
         name = f"{self.names.namespace}-{secrets.token_hex(3)}"
-        producer = Producer({**quiet(self.servers), "transactional.id": name, "linger.ms": 0})
+        # A test may keep a transaction open while Spark reads. On a busy machine that takes over a minute, after which
+        # Kafka's default would abort it. This is the longest that a broker allows by default.
+        timeout = {"transaction.timeout.ms": 900_000}
+        producer = Producer({**quiet(self.servers), "transactional.id": name, "linger.ms": 0, **timeout})
         producer.init_transactions()
         return producer
 

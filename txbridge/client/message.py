@@ -7,13 +7,16 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError, whole_number
 from txbridge.core.names import Names, is_reserved_header, is_topic
 from txbridge.errors import UsageError
 from txbridge.text import duration
+
+if TYPE_CHECKING:
+    from txbridge.topics.verify import Layout
 
 Data = bytes | str | None
 
@@ -202,6 +205,15 @@ class Limits:
     immunity: int
     #: ms from now until a message is delivered.
     delay: int = DEFAULT_TIMER_MAX_DELAY_MS
+
+    @classmethod
+    def of(cls, layout: Layout, timer_max_delay: int) -> Self:
+        """What topics of this layout allow, and at most `timer_max_delay` ms of delay."""
+        retention = layout.half_retention_ms
+        if retention < 0:
+            return cls(layout.max_message_size, 2**31 - 1, timer_max_delay)
+        # HALF keeps a message no longer than this.
+        return cls(layout.max_message_size, retention // 1000, min(timer_max_delay, retention))
 
 
 def check_message(message: Message, names: Names) -> None:

@@ -52,14 +52,7 @@ class Runtime:
 
         end_config = kafka_config.end_producer_config(settings)
         check_config = kafka_config.check_consumer_config(settings, group=names.check(group))
-        retention = layout.half_retention_ms
-        delay = int(options.timer_max_delay * 1000)
-        limits = Limits(
-            layout.max_message_size,
-            2**31 - 1 if retention < 0 else retention // 1000,
-            # HALF does not keep it for longer.
-            delay if retention < 0 else min(delay, retention),
-        )
+        limits = Limits.of(layout, int(options.timer_max_delay * 1000))
         # Seconds. 0 is librdkafka's word for never.
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,6 +24,9 @@ _ANSWER_S = 2.0
 _LATEST, _NO_REPLICA = -1, -1
 #: Records of open transactions count: what is acknowledged is in the log.
 _READ_UNCOMMITTED = 0
+
+#: Kafka's code of an answer that does not name the partition.
+_UNKNOWN = 3
 
 _T = TypeVar("_T")
 _log = get_logger("txbridge.worker")
@@ -66,8 +69,8 @@ class _Connections:
         answer = self._wait(self._send(node, MetadataRequest([topic], allow_auto_topic_creation=False)))
         if answer is None:
             return None
-        known = {(name, number): one for _, name, _, of in answer.topics for _, number, *one in of}
-        leader, replicas, *_ = known.get((topic, partition), (-1, ()))
+        told = ((name, (number, *rest)) for _, name, _, of in answer.topics for _, number, *rest in of)
+        leader, replicas, *_ = _of(told, topic, partition) or (-1, ())
         return View(leader, frozenset(replicas)) if replicas else None
 
     def end(self, node: int, topic: str, partition: int) -> int | None:
@@ -75,7 +78,8 @@ class _Connections:
         answer = self._wait(self._send(node, request))
         if answer is None:
             return None
-        [(_, [(_, code, _, offset, *_)])] = answer.topics
+        told = ((name, one) for name, of in answer.topics for one in of)
+        code, _, offset, *_ = _of(told, topic, partition) or (_UNKNOWN, 0, -1)
         return int(offset) if code == 0 else None
 
     async def _send(self, node: int, request: Any) -> Any:
@@ -92,3 +96,8 @@ class _Connections:
     def close(self) -> None:
         if self._client is not None:
             self._wait(self._client.close())
+
+
+def _of(told: Iterable[tuple[str, Sequence[Any]]], topic: str, partition: int) -> Sequence[Any] | None:
+    """What an answer says of one partition, without its number. None where it does not name it."""
+    return next((rest for name, (number, *rest) in told if (name, number) == (topic, partition)), None)

@@ -130,7 +130,7 @@ class Way:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sends.time, "time", lambda: NOW / 1000)
+    monkeypatch.setattr(sends, "now_ms", lambda: NOW)
     monkeypatch.setattr("txbridge.client.message.now_ms", lambda: NOW)
 
 
