@@ -34,7 +34,7 @@ from txbridge_audit.report.model import Entry
 from txbridge_sqlalchemy import create_table, transactions
 
 from tests.support import http
-from tests.support.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, WorkerProcess, eventually
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, CheckMember, LocalOwner, WorkerProcess, eventually
 from tests.support.secure_kafka import SecureKafka, User, documented, secure_kafka
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
@@ -223,8 +223,19 @@ def shared(secure: SecureKafka) -> Iterator[Scene]:
     """A namespace for all tests of single rights."""
     with Bridge(secure.plain, "denied", partitions=1) as bridge:
         real = bridge.create_topic("real", 1)
-        with bridge.member(GROUP, {"max.message.bytes": "2000000"}):
+        with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member:
+            write_to_every_topic(bridge, real, member)
             yield Scene(secure, bridge, real)
+
+
+def write_to_every_topic(bridge: Bridge, real: str, member: CheckMember) -> None:
+    """A record in each: what is empty is not read, so nobody is refused."""
+    with bridge.local_owner():
+        bridge.produce(bridge.names.half, value=b"not ours", partition=0)
+        bridge.decide(bridge.prepare(real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
+        asked = bridge.prepare(real, b"asked", group=GROUP, partition=0)
+        bridge.wait_visible(real, [b"value"])
+        eventually(lambda: member.checks(asked) and bridge.discarded())
 
 
 def operations_of(role: str) -> list[object]:
@@ -417,17 +428,12 @@ def test_each_right_that_an_admin_lacks_is_named(
 
 @pytest.fixture(scope="module")
 def audited(secure: SecureKafka) -> Iterator[Scene]:
-    """A namespace that holds something in every topic: what is empty is not read, so nobody is refused."""
+    """A namespace that holds something in every topic."""
     with Bridge(secure.plain, "audited", partitions=1) as bridge:
         real = bridge.create_topic("real", 1)
-        scene = Scene(secure, bridge, real)
-        with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member, bridge.local_owner():
-            bridge.produce(bridge.names.half, value=b"not ours", partition=0)
-            bridge.decide(bridge.prepare(real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
-            asked = bridge.prepare(real, b"asked", group=GROUP, partition=0)
-            bridge.wait_visible(real, [b"value"])
-            eventually(lambda: member.checks(asked) and bridge.discarded())
-        yield scene
+        with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member:
+            write_to_every_topic(bridge, real, member)
+        yield Scene(secure, bridge, real)
 
 
 @pytest.mark.long
