@@ -70,49 +70,67 @@ def _topic(run: Run, kind: str) -> str:
     )
 
 
-def _leader_dies(kind: str) -> Callable[[Run], None]:
+def leader_dies(kind: str, away_s: float = _AWAY_S) -> Callable[[Run], None]:
+    """kill -9 of the broker that leads the first partition of this kind of topic; it comes back later."""
+
     def fault(run: Run) -> None:
         victim = leader_of(run, f"{_topic(run, kind)}/0")
         victim.kill()
-        time.sleep(_AWAY_S)
+        time.sleep(away_s)
         victim.start()
         run.kafka.wait_in_sync()
 
     return fault
 
 
-def _rolling_restart(run: Run) -> None:
-    """SIGTERM, start, wait for the replicas; each broker twice."""
-    for _ in range(2):
-        for broker in run.kafka.brokers:
-            broker.restart()
-            run.kafka.wait_in_sync()
+def rolling_restart(times: int) -> Callable[[Run], None]:
+    """SIGTERM, start, wait for the replicas; each broker so often."""
+
+    def fault(run: Run) -> None:
+        for _ in range(times):
+            for broker in run.kafka.brokers:
+                broker.restart()
+                run.kafka.wait_in_sync()
+
+    return fault
 
 
-def _for_a_while(away: Callable[[Node], None], back: Callable[[Node], None]) -> Callable[[Run], None]:
+def for_a_while(
+    away: Callable[[Node], None], back: Callable[[Node], None], away_s: float = STOPPED_S
+) -> Callable[[Run], None]:
     """The leader of a HALF partition."""
 
     def fault(run: Run) -> None:
         victim = leader_of(run, f"{run.bridge.names.half}/0")
         away(victim)
-        time.sleep(STOPPED_S)
+        time.sleep(away_s)
         back(victim)
         run.kafka.wait_in_sync()
 
     return fault
 
 
-def _two_are_gone(run: Run) -> None:
-    """Fewer in sync than min.insync.replicas: nothing can be written, and nothing that was written is lost."""
-    victims = run.kafka.brokers[:2]
-    for victim in victims:
-        victim.kill()
+def _sleeps(_: Run) -> None:
     time.sleep(STOPPED_S)
-    for victim in victims:
-        victim.begin()
-    for victim in victims:
-        victim.wait_ready()
-    run.kafka.wait_in_sync()
+
+
+def two_are_gone(meanwhile: Callable[[Run], None] = _sleeps) -> Callable[[Run], None]:
+    """Fewer in sync than min.insync.replicas: nothing can be written, and nothing that was written is lost."""
+
+    def fault(run: Run) -> None:
+        victims = run.kafka.brokers[:2]
+        for victim in victims:
+            victim.kill()
+        try:
+            meanwhile(run)
+        finally:
+            for victim in victims:
+                victim.begin()
+            for victim in victims:
+                victim.wait_ready()
+            run.kafka.wait_in_sync()
+
+    return fault
 
 
 def _elections(run: Run) -> None:
@@ -165,14 +183,14 @@ class ClusterCell:
 
 CLUSTER_CELLS: dict[str, ClusterCell] = {
     **{
-        f"leader of {kind} kill -9": ClusterCell(_leader_dies(kind))
+        f"leader of {kind} kill -9": ClusterCell(leader_dies(kind))
         for kind in ("HALF", "END", "OP", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
     },
-    "rolling restart, twice": ClusterCell(_rolling_restart),
-    "broker stop 30 s": ClusterCell(_for_a_while(Node.pause, Node.resume)),
-    "broker cut off 30 s": ClusterCell(_for_a_while(Node.cut_off, Node.join_again), {"can_cut_off": True}),
-    "two brokers gone 30 s": ClusterCell(_two_are_gone, {"separate_controllers": True}),
-    "two brokers and the quorum gone 30 s": ClusterCell(_two_are_gone),
+    "rolling restart, twice": ClusterCell(rolling_restart(2)),
+    "broker stop 30 s": ClusterCell(for_a_while(Node.pause, Node.resume)),
+    "broker cut off 30 s": ClusterCell(for_a_while(Node.cut_off, Node.join_again), {"can_cut_off": True}),
+    "two brokers gone 30 s": ClusterCell(two_are_gone(), {"separate_controllers": True}),
+    "two brokers and the quorum gone 30 s": ClusterCell(two_are_gone()),
     "preferred leaders": ClusterCell(_elections),
     "reassignment": ClusterCell(_reassignment, {"brokers": 4}),
     "full disk": ClusterCell(_full_disk),

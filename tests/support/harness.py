@@ -334,14 +334,15 @@ class Bridge:
         partition: int = 0,
         confirm: Callable[[int], bool] = lambda _: True,
         outside: Outside = OUTSIDE,
+        kafka: Mapping[str, object] = MappingProxyType({}),
         **options: int,
     ) -> LocalOwner:
         """An owner in this process; options are those of CheckPolicy, commit_timeout, payload_memory, and entries and
-        bytes of one Kafka transaction.
+        bytes of one Kafka transaction. `kafka` are librdkafka's properties beside the servers.
         """
         settings = {name: value for name, value in FAST.items() if name != "session_timeout"} | options
         context = PartitionContext(
-            kafka={"bootstrap.servers": self.bootstrap_servers},
+            kafka={"bootstrap.servers": self.bootstrap_servers, **kafka},
             admin=self.admin,
             requests=ControllerRequests(lambda: AdminClient(quiet(self.bootstrap_servers))),
             membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),

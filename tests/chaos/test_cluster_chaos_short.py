@@ -1,0 +1,110 @@
+"""The chaos cells on three brokers in short, one cluster for all: fewer transactions, and faults of seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+
+import pytest
+
+from tests.chaos.cells import Run, run_cell
+from tests.chaos.cluster_cells import for_a_while, leader_dies, rolling_restart, two_are_gone
+from tests.support.harness import eventually
+from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer
+from txbridge.embedded import EmbeddedKafka, Node
+
+LONG = pytest.mark.long
+_TRANSACTIONS = 2_000
+#: A third of Kafka's own session, so that the others take over soon.
+_SESSION_MS = 3_000
+#: A broker is away for longer than its session.
+_AWAY_S = 5.0
+#: The client's own send time-out.
+_SEND_MS = 3_000
+#: Beside the time-out: the second that librdkafka has to say it itself, and what a busy machine takes.
+_SLACK_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """Its controllers are apart: with two brokers gone the quorum goes on, and says how many replicas are in sync."""
+    config = {"broker.session.timeout.ms": str(_SESSION_MS)}
+    with EmbeddedKafka(brokers=3, separate_controllers=True, config=config) as cluster:
+        yield cluster
+
+
+def run_short(kafka: EmbeddedKafka, cell: str, fault: Callable[[Run], None]) -> None:
+    report = run_cell(cell, _TRANSACTIONS, fault_of=fault, on=nullcontext(kafka))
+    print(report)
+    assert report.violations == []
+    # One that failed and was stored all the same is rolled back by a check, and its client sends another.
+    assert report.transactions >= _TRANSACTIONS
+    # 90 of 100 commit at once and 3 by a check.
+    assert report.committed > 0.8 * _TRANSACTIONS
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "OP",
+        *(
+            pytest.param(kind, marks=LONG)
+            for kind in ("HALF", "END", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
+        ),
+    ],
+)
+def test_p3_p10_nothing_is_lost_doubled_or_leaked_when_the_leader_dies_of(kafka: EmbeddedKafka, kind: str) -> None:
+    run_short(kafka, f"leader of {kind} kill -9", leader_dies(kind, _AWAY_S))
+
+
+class RollsBack(TransactionListener):
+    """Beside the traffic that is judged: nothing of it may become visible."""
+
+    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
+        return LocalTransactionState.ROLLBACK_MESSAGE
+
+    def check_local_transaction(self, message: object) -> LocalTransactionState:
+        return LocalTransactionState.ROLLBACK_MESSAGE
+
+
+def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_kept(kafka: EmbeddedKafka) -> None:
+    took: list[float] = []
+    told: list[str] = []
+
+    def fault(run: Run) -> None:
+        settings = {"bootstrap.servers": run.bridge.bootstrap_servers, "message.timeout.ms": _SEND_MS}
+        producer = TransactionProducer("other", RollsBack(), settings, namespace=run.bridge.namespace)
+        # Until the verdict: what was stored and not acknowledged is settled by a check.
+        stack.enter_context(producer)
+        producer.send_message_in_transaction(Message(run.topic, b"never"))
+
+        def says_why() -> bool:
+            began = time.monotonic()
+            with pytest.raises(PrepareError) as failure:
+                producer.send_message_in_transaction(Message(run.topic, b"never"))
+            took.append(time.monotonic() - began)
+            told.append(str(failure.value))
+            return "too few replicas are in sync (NOT_ENOUGH_REPLICAS): 1 where min.insync" in told[-1]
+
+        # The controller must notice first that two brokers are gone.
+        two_are_gone(lambda _: eventually(says_why, 60, lambda: "\n".join(told)))(run)
+
+    with ExitStack() as stack:
+        run_short(kafka, "two brokers gone", fault)
+    print(took)
+    assert max(took) < _SEND_MS / 1_000 + _SLACK_S
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(for_a_while(Node.pause, Node.resume, _AWAY_S), id="broker stop"),
+        pytest.param(rolling_restart(1), id="rolling restart"),
+    ],
+)
+def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(
+    kafka: EmbeddedKafka, fault: Callable[[Run], None], request: pytest.FixtureRequest
+) -> None:
+    run_short(kafka, request.node.callspec.id, fault)

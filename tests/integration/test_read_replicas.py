@@ -1,0 +1,129 @@
+"""Workers and clients with `client.rack`, on brokers that let them read from the replica in their rack."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
+from txbridge.embedded import EmbeddedKafka, Node
+from txbridge.embedded.metadata import Metadata, ask
+from txbridge.kafka.log import librdkafka_logger
+
+#: Three brokers of their own.
+pytestmark = pytest.mark.long
+
+#: Sessions are Kafka's own: with shorter ones a busy machine moves leaderships to the broker that shall only follow.
+CONFIG = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+#: Short, and above Kafka's heartbeats of 3 s.
+SESSION_MS = 6_000
+
+
+@dataclass
+class Replicas:
+    """A namespace whose partitions another broker leads than the one that is read from."""
+
+    kafka: EmbeddedKafka
+    bridge: Bridge
+    topic: str
+    #: In the rack of the readers. It leads nothing.
+    follower: Node
+
+    @property
+    def rack(self) -> str:
+        return f"rack-{self.follower.node_id}"
+
+
+def told(node: Node) -> Metadata:
+    metadata: Metadata = eventually(lambda: ask(int(node.bootstrap_servers.rpartition(":")[2])))
+    return metadata
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(brokers=3, config=CONFIG) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def replicas(kafka: EmbeddedKafka, request: pytest.FixtureRequest) -> Iterator[Replicas]:
+    with Bridge(kafka.bootstrap_servers, request.node.name, partitions=1) as bridge:
+        topic = bridge.create_topic("real", partitions=1)
+        follower = kafka.brokers[1]
+        # Who restarts hands its leaderships over, and does not get them back before minutes have gone.
+        follower.restart()
+        kafka.wait_in_sync()
+        leaders = told(kafka.brokers[0]).partitions
+        ours = {name: one.leader for name, one in leaders.items() if name.startswith(bridge.namespace)}
+        assert follower.node_id not in ours.values(), ours
+        yield Replicas(kafka, bridge, topic, follower)
+
+
+def read_from(lines: list[str], broker: int) -> set[str]:
+    """The topics that librdkafka fetches from this follower, by what it tells of its fetchers."""
+    moved = re.compile(rf"Topic (\S+) \[0\]: migrating from broker \d+ to {broker} .*preferred replica updated")
+    return {found[1] for line in lines if (found := moved.search(line))}
+
+
+def test_p2_p3_an_owner_reads_from_the_follower_and_is_right(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Take-overs among it: what the former owner wrote a moment ago may not have come to the follower yet."""
+    bridge, names = replicas.bridge, replicas.bridge.names
+    kafka = {"client.rack": replicas.rack, "debug": "topic"}
+    values = [b"%d" % number for number in range(400)]
+    with caplog.at_level(logging.DEBUG, librdkafka_logger().name):
+        for round_ in range(4):
+            part = values[round_ * 100 : (round_ + 1) * 100]
+            with bridge.local_owner(kafka=kafka):
+                prepared = bridge.prepare_many(replicas.topic, part)
+                bridge.decide_many(prepared[:50], COMMIT)
+                # Right behind the half messages, so that the follower has the decision and not yet what it is about.
+                bridge.decide_many(prepared[50:], ROLLBACK)
+                bridge.wait_visible(replicas.topic, part[:50])
+        bridge.local_owner(kafka=kafka).wait_serving().stop()
+    committed = [value for number, value in enumerate(values) if number % 100 < 50]
+    assert bridge.visible(replicas.topic) == dict.fromkeys(committed, 1)
+    eventually(lambda: len(bridge.outcomes()) == len(values))
+    assert all(len(outcomes) == 1 for outcomes in bridge.outcomes().values())
+    # Nothing was refused as a decision about a half message that is not there.
+    assert bridge.discarded() == []
+    lines = [record.getMessage() for record in caplog.records]
+    assert read_from(lines, replicas.follower.node_id) >= {names.half, names.end, names.op, names.offset}
+
+
+def test_p2_p10_the_follower_dies(replicas: Replicas) -> None:
+    """A worker that reads from it goes on, and so does its successor."""
+    bridge, topic = replicas.bridge, replicas.topic
+    options: dict[str, Any] = {
+        "kafka": f"client.rack={replicas.rack}",
+        "session_timeout": SESSION_MS,
+        "commit_timeout": 5_000,
+    }
+    first = bridge.worker(**options)
+    bridge.decide(bridge.prepare(topic, b"before"), COMMIT)
+    bridge.wait_visible(topic, [b"before"])
+    open_before = bridge.prepare(topic, b"open")
+    replicas.follower.kill()
+    try:
+        bridge.decide(bridge.prepare(topic, b"meanwhile"), COMMIT)
+        decided = time.monotonic()
+        bridge.wait_visible(topic, [b"before", b"meanwhile"])
+        print(f"visible {time.monotonic() - decided:.1f} s after the decision")
+        first.kill()
+        second = bridge.worker(**options)
+        bridge.decide(open_before, COMMIT)
+        bridge.wait_visible(topic, [b"before", b"meanwhile", b"open"])
+    finally:
+        replicas.follower.start()
+        replicas.kafka.wait_in_sync()
+    bridge.decide(bridge.prepare(topic, b"after"), COMMIT)
+    bridge.wait_visible(topic, [b"after"])
+    assert bridge.visible(topic) == dict.fromkeys((b"before", b"meanwhile", b"open", b"after"), 1)
+    assert [*first.events("end_refused"), *second.events("end_refused")] == []
