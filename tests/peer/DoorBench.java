@@ -12,6 +12,7 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -63,8 +64,6 @@ public final class DoorBench {
         int queues = Integer.parseInt(arguments[4]);
         producer.setNamesrvAddr(arguments[0]);
         producer.setSendMsgTimeout(TIMEOUT_MS);
-        // What is sent again would be counted once and cost twice.
-        producer.setRetryTimesWhenSendFailed(0);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object number) {
@@ -79,8 +78,16 @@ public final class DoorBench {
         });
         producer.start();
         if (queues > 0) {
-            producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl()
-                .createTopic(arguments[1], "TBW102", new TopicConfig(topic, queues, queues), TIMEOUT_MS);
+            MQClientInstance own = producer.getDefaultMQProducerImpl().getMqClientFactory();
+            own.getMQClientAPIImpl().createTopic(
+                arguments[1], "TBW102", new TopicConfig(topic, queues, queues), TIMEOUT_MS);
+            long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(TIMEOUT_MS);
+            while (!own.updateTopicRouteInfoFromNameServer(topic)) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException("the name server does not know the topic " + topic);
+                }
+                Thread.sleep(50);
+            }
         }
     }
 
