@@ -244,6 +244,9 @@ class Service:
                 self._count("Telemetry", Code.UNSUPPORTED)
                 # Some clients tell their application only that the stream has ended.
                 _log.warning("consumer_refused", peer=caller.peer, client=caller.client_id)
+                # At its start the client of Node waits for settings or a status, also when the stream has failed.
+                status = definition.Status(code=Code.UNSUPPORTED, message=refusal)
+                await context.write(service.TelemetryCommand(status=status))
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, refusal)
         finally:
             reading.cancel()

@@ -28,6 +28,7 @@ BENCHES = (
     "steps",
     "check_back",
     "end_to_end",
+    "door",
     "log_cost",
     "replication",
     "rolling",
@@ -53,6 +54,7 @@ QUICK: dict[str, dict[str, object]] = {
         "blocking": 9_000,
         "peer": 9_000,
     },
+    "door": {"rounds": 3, "threads": [1, 32], "transactions": 9_000},
     "log_cost": {"sizes": [100], "transactions": 5_000, "checks": 300},
     "rolling": {"runs": 2},
     "client": {"rounds": 3, "transactions": 20_000, "blocking": 5_000},
@@ -72,7 +74,7 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="every ratio from few and short rounds, for a change under review: some six minutes",
+        help="every ratio from few and short rounds, for a change under review: some seven minutes",
     )
     parser.add_argument("--fresh", action="store_true", help="begin a whole run anew also when one was interrupted")
     kinds = parser.add_subparsers(dest="name", title="benches")

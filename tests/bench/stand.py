@@ -36,17 +36,19 @@ class Stand:
         workers: int = 1,
         check_after: int = _CHECK_AFTER,
         check_again_after: int = _CHECK_AGAIN_AFTER,
+        make_topic: Callable[[Bridge, str, int], str] = Bridge.create_topic,
     ) -> None:
         self.bridge = Bridge(kafka.bootstrap_servers, "bench", partitions=partitions)
         self._kafka = kafka
         self._partitions, self._workers = partitions, workers
         self._check_after, self._check_again_after = check_after, check_again_after
+        self._make_topic = make_topic
         self.clients = Clients(kafka.bootstrap_servers, self.bridge.namespace)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.bridge)
-            self.real_topic = self.bridge.create_topic("real", partitions=self._partitions)
+            self.real_topic = self._make_topic(self.bridge, "real", self._partitions)
             for _ in range(self._workers):
                 self.bridge.worker(
                     transaction_timeout=self._check_after,

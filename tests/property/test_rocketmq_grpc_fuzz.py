@@ -147,6 +147,20 @@ def definition_of_a_trace() -> Any:
     return service.ThreadStackTrace(nonce="n", thread_stack_trace="t")
 
 
+def test_a_consumer_is_told_by_a_status_and_by_the_end_of_its_stream(door: GrpcDoor) -> None:
+    """The client of Node takes only the first, those of Java and Python only the second."""
+    asked = settings(client_type=definition.SIMPLE_CONSUMER).SerializeToString()
+    call = door.channel.stream_stream(path_of("Telemetry"))(iter([asked]), metadata=CLIENT, timeout=60)
+    told = service.TelemetryCommand.FromString(next(call))
+    assert told.WhichOneof("command") is None
+    assert told.status.code == definition.Code.UNSUPPORTED
+    assert "isolation.level=read_committed" in told.status.message
+    with pytest.raises(grpc.RpcError) as caught:
+        next(call)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "isolation.level=read_committed" in (caught.value.details() or "")
+
+
 def test_streams_that_have_ended_are_forgotten(door: GrpcDoor) -> None:
     for _ in range(20):
         door.channel.stream_stream(path_of("Telemetry"))(iter([REAL["Telemetry"]]), metadata=CLIENT).cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import struct
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
 from confluent_kafka.admin import NewTopic
 
 from tests.peer.jars import client_class_path
+from tests.peer.npm import NODE, node_packages
 from tests.support.harness import Bridge, eventually
 from tests.support.line_process import LineProcess
 from txbridge.embedded.java import find_java
@@ -73,11 +76,11 @@ def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
 class Client:
     """A program with an unmodified client of RocketMQ, in a process of its own."""
 
-    def __init__(self, command: Sequence[str | Path]) -> None:
+    def __init__(self, command: Sequence[str | Path], **environment: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-client-")
         # Clients write logs below it; Java takes it from the user's entry instead.
         home = {"HOME": self._folder.name, "JAVA_TOOL_OPTIONS": f"-Duser.home={self._folder.name}"}
-        self._process = LineProcess(command, Path(self._folder.name) / "errors", {**os.environ, **home})
+        self._process = LineProcess(command, Path(self._folder.name) / "errors", {**os.environ, **home, **environment})
 
     def ask(self, *command: str) -> list[str]:
         """Give a command; the fields of its answer. AssertionError with the text of an error."""
@@ -148,7 +151,7 @@ class JavaClient(Client):
 
 
 class GrpcClient(Client):
-    """RocketMQ's own producer of the gRPC protocol, in Python or in Java."""
+    """RocketMQ's own producer of the gRPC protocol, in Python, in Java or in JavaScript (node)."""
 
     def __init__(
         self,
@@ -162,6 +165,10 @@ class GrpcClient(Client):
         arguments = [";".join(door.grpc_address for door in doors), ",".join(topics), *keys, str(tls).lower()]
         if language == "python":
             super().__init__([sys.executable, str(_GRPC_PYTHON), *arguments])
+        elif language == "node":
+            if shutil.which("node") is None or shutil.which("npm") is None:
+                pytest.skip("NO NODE: RocketMQ's Node client is not tested here; apt-get install nodejs npm")
+            super().__init__(["node", NODE / "client.js", *arguments], NODE_PATH=str(node_packages()))
         else:
             flags = ["-Xmx128m", "-Drocketmq.log.level=warn", "-cp", client_class_path("java-5.2.0")]
             super().__init__([find_java().executable, *flags, str(_GRPC_JAVA), *arguments])

@@ -10,9 +10,9 @@ import zlib
 import pytest
 
 import tests.bench.__main__ as program
-from tests.bench import whole_run
+from tests.bench import door, whole_run
 from tests.bench.load import Load, Mix
-from tests.bench.measure import PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
+from tests.bench.measure import P50, PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
 from tests.bench.report import merged, table
 from tests.bench.stages import Times, stages
 from tests.bench.stand import cpu_us_each
@@ -93,6 +93,23 @@ def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_b
             "ms, OP stored to visible": (5 + 8) / 2,
         }
     )
+
+
+def test_one_door_has_a_goal_with_32_threads_and_two_doors_are_compared_with_one():
+    rounds = Rounds()
+    for threads in ("1 thread", "32 threads"):
+        for side, per_second in (("one door", 600.0), ("2 doors", 900.0), ("RocketMQ", 1_000.0)):
+            rounds.add(f"{side}, {threads}", {PER_SECOND: per_second, P50: 1_000 / per_second})
+    ratios = door._ratios(argparse.Namespace(threads=[1, 32], doors=[1, 2]), rounds)
+    found = {name: (ratio.value, ratio.goal) for name, ratio in ratios.items() if name.endswith("32 threads")}
+    assert found == {
+        "one door to RocketMQ, 32 threads": (0.6, 0.5),
+        "SEND through one door to RocketMQ, median, 32 threads": (pytest.approx(5 / 3), None),
+        "2 doors to RocketMQ, 32 threads": (0.9, None),
+        "SEND through 2 doors to RocketMQ, median, 32 threads": (pytest.approx(10 / 9), None),
+        "2 doors to one, 32 threads": (1.5, None),
+    }
+    assert all(ratio.goal is None for name, ratio in ratios.items() if name.endswith("1 thread"))
 
 
 def test_a_mix_answers_in_its_shares():
