@@ -306,8 +306,12 @@ def absence_by_the_word_of_one_broker() -> None:
 
 
 def discard_by_the_word_of_one_broker() -> None:
-    """A message is discarded when all of END is applied that a broker knows which takes itself for its leader."""
+    """A message is discarded when all of END is applied that a broker knows which takes itself for its leader.
+
+    More leaders are cut off: most runs have none.
+    """
     check_round.proven_end = _end_of_one
+    faults.CHANCES["leader cut off"] = 1.0
 
 
 def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
@@ -316,6 +320,15 @@ def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:
         if view is not None and view.leader == node:
             return brokers.end(node, topic, partition)
     return None
+
+
+def a_take_over_by_the_word_of_one_broker() -> None:
+    """OP ends where a former leader says: what tells that OFFSET has lost its tail is not seen.
+
+    More tails are lost: most runs lose none.
+    """
+    restore.proven_end = _end_of_one
+    faults.CHANCES["OFFSET lost its tail"] = 1.0
 
 
 def offset_topic_ends_where_somebody_says() -> None:
@@ -576,6 +589,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
         a_refused_check_has_no_back_off,
         absence_by_the_word_of_one_broker,
         discard_by_the_word_of_one_broker,
+        a_take_over_by_the_word_of_one_broker,
         offset_topic_ends_where_somebody_says,
         go_on_from_an_older_checkpoint,
         go_on_without_a_checkpoint,

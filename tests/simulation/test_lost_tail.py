@@ -23,7 +23,10 @@ def _checkpoint(simulation: Simulation) -> dict[str, object] | None:
 
 
 def _refused(seed: int, short: str) -> bool | None:
-    """Whether an owner refuses a log that has lost its last records, one of them read; None when none was read."""
+    """Whether an owner refuses a log that has lost its last records, one of them read, instead of going on.
+
+    None when none was read, or when it still waits for Kafka.
+    """
     simulation = Simulation(seed)
     world = simulation.world
     structlog.configure(processors=[cast(Any, simulation._on_log)], cache_logger_on_first_use=False)
@@ -43,10 +46,10 @@ def _refused(seed: int, short: str) -> bool | None:
         mark = None if checkpoint is None else checkpoint.get("marks", {}).get(short)
         if mark is None:
             return None
+        other = world.cluster.logs[simulation.names.half, 0].entries[0]
         log.lose(log.high_watermark - mark[0])
         for _ in range(world.random.randint(0, 4)):
             # Other transactions, at the offsets of those that are gone.
-            other = world.cluster.logs[simulation.names.half, 0].entries[0]
             headers = [
                 (name, b"%032X" % log.high_watermark if name == "UNIQ_KEY" else value) for name, value in other.headers
             ]
@@ -61,7 +64,9 @@ def _refused(seed: int, short: str) -> bool | None:
                 world.now = max(world.now + 1, actor.waits_until or 0)
             for coordinated, place in world.cluster.markers_due():
                 world.cluster.write_marker(coordinated, place)
-        return world.counters["log refused"] > 0 and _checkpoint(simulation) == before
+        if _checkpoint(simulation) != before:
+            return False
+        return True if world.counters["log refused"] else None
     finally:
         for process in simulation.processes:
             process.actor.crash()

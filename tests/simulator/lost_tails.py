@@ -2,7 +2,7 @@
 
 What is lost is always needed: OP names a message that the last checkpoint left does not know, or holds fewer records
 than the checkpoint counts. That both lose the same Kafka transactions cannot be noticed (docs/operations.md), and is
-left out. So is a former leader of OP or HALF that answers a take-over meanwhile: it hides what tells of the loss.
+left out. Former leaders of the other topics may answer meanwhile, as if what tells of the loss were not there.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ class LostTails:
         missing = [one.offset for one in log.visible(cut, len(log.entries), committed=True)[0]]
         world.lost_tails[place] = LostTail([*log.entries], missing)
         log.lose(log.high_watermark - cut)
-        for other in [other for other in world.former_leaders if other[1] == place[1]]:
-            del world.former_leaders[other]
+        world.former_leaders.pop(place, None)
         self.struck.add(place[1])
         world.trace(f"{place[0]}[{place[1]}] has lost its tail, its end is {cut}")
         return True

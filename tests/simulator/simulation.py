@@ -459,7 +459,7 @@ class Simulation:
 
     def _has_former_leader(self, place: tuple[str, int], milliseconds: int, lacks: int = 0) -> None:
         """For so long readers ask a broker that lacks the last records, and all that come."""
-        if self.world.has_lost_tail(place[1]):
+        if place in self.world.lost_tails:
             return
         end = max(0, self.world.cluster.logs[place].high_watermark - lacks)
         until = self.world.now + milliseconds

@@ -96,7 +96,7 @@ class World:
         return self.now < self.former_leaders.get(place, (0, 0))[1]
 
     def has_lost_tail(self, partition: int) -> bool:
-        """Whether OFFSET or OP of this partition lacks records. What tells of it then is not hidden as well."""
+        """Whether OFFSET or OP of this partition lacks records."""
         return any(place[1] == partition for place in self.lost_tails)
 
     def seen_end(self, place: tuple[str, int], end: int) -> int:

@@ -61,3 +61,11 @@ def proven_end(brokers: EachBroker, topic: str, partition: int) -> int | None:
         if 2 * votes[view] > len(view.replicas):
             return brokers.end(view.leader, topic, partition)
     return None
+
+
+def can_be_proven(brokers: EachBroker, topic: str, partition: int) -> bool:
+    """Whether enough replicas are alive to prove an end, sooner or later; also when nobody says anything now."""
+    nodes = frozenset(brokers.nodes())
+    views = (brokers.view(node, topic, partition) for node in sorted(nodes))
+    view = next((view for view in views if view), None)
+    return view is None or 2 * len(view.replicas & nodes) > len(view.replicas)

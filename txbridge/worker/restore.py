@@ -8,8 +8,8 @@ HALF is then read by the owner as decisions ask for it, from the low watermark, 
 of the last messages; END from the checkpoint on, as any other END.
 
 A broker that leads a partition no more may answer for a moment as if it did, with the end of long ago. So no end that
-somebody reports is believed: of OFFSET the first transaction proves it, of OP the checkpoint knows how many records
-there are, and of HALF how far it was read.
+somebody reports is believed: of OFFSET the first transaction proves it, of OP a majority of its brokers (and the
+checkpoint knows how many records there are), and of HALF the checkpoint how far it was read.
 
 Only workers write OP and OFFSET. What can not be theirs is passed over and reported. What looks like theirs is
 believed, unless the logs contradict it: then the take-over is refused. It is refused, too, when a worker of a later
@@ -32,6 +32,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader, cut_agreement
+from txbridge.kafka.proven_end import can_be_proven, proven_end
 from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_ops
 from txbridge.log import get_logger
 from txbridge.text import counted
@@ -50,6 +51,9 @@ from txbridge.worker.refusals import (
 )
 
 _REQUEST_TIMEOUT_S = 10.0
+#: A broker that stands still is taken to be alive for broker.session.timeout.ms (9 s by default), and costs each
+#: attempt its time to answer. The take-over that gives up is tried again.
+_PROVE_S = 30.0
 
 _log = get_logger("txbridge.worker")
 
@@ -120,8 +124,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         had_parked = bool(offset_topic.parked)
         queue.restore_parked(offset_topic.parked)
         op_from = max(checkpoint.op, bounds["op"][0])
-        known = Known(read=half_known, end=bounds["half"][1])
-        replayed = _replay_op(context, partition, queue, op_from, checkpoint, known, stopping)
+        stored = Stored(offset_topic.checkpoint, half_known)
+        replayed = _replay_op(context, partition, queue, op_from, checkpoint, stored, stopping)
         if offset_topic.checkpoint is None and (replayed or had_parked or bounds["op"][0] > 0):
             _refuse_lost_checkpoint(context, partition, stopping)
         state = PartitionState(
@@ -229,7 +233,7 @@ def has_later_op(
 
     An outcome is asked for when a broker has died. Then OFFSET may have a leader that lacks its last records.
     """
-    end = _bounds(context, context.names.op, partition)[1]
+    end = _proven_end(context, context.names.op, partition, stopping)
     if end <= start:
         return False
     reader = PartitionReader(context.kafka, context.names.op, partition, committed=True, outside=context.outside)
@@ -242,13 +246,35 @@ def has_later_op(
         reader.close()
 
 
-class Known(NamedTuple):
-    """How far HALF goes."""
+def _proven_end(context: PartitionContext, topic: str, partition: int, stopping: Callable[[], bool]) -> int:
+    """The end of a log below which nothing may be overlooked: a record there tells that OFFSET has lost its tail.
 
-    #: It was read up to here.
-    read: int
-    #: It has records up to here.
-    end: int
+    While so many replicas are down that nothing can be proven, the end is what the leader says. That is so with two
+    replicas, one of them down; with three and min.insync.replicas 2 nothing can be written then.
+    Raises TimeoutError, StoppedError, KafkaException.
+    """
+    outside = context.outside
+    until = outside.monotonic() + _PROVE_S
+    while True:
+        with context.each_broker() as brokers:
+            end = proven_end(brokers, topic, partition)
+            gone = end is None and not can_be_proven(brokers, topic, partition)
+        if end is not None:
+            return end
+        if gone:
+            return _bounds(context, topic, partition)[1]
+        if outside.monotonic() > until:
+            raise TimeoutError(f"no majority of the brokers of {topic}[{partition}] says who leads it")
+        wait_to_ask_again(stopping, outside)
+
+
+class Stored(NamedTuple):
+    """What OFFSET says."""
+
+    #: None when it holds none.
+    checkpoint: Checkpoint | None
+    #: HALF was read up to here.
+    half_read: int
 
 
 def _replay_op(
@@ -257,7 +283,7 @@ def _replay_op(
     queue: HalfQueue,
     start: int,
     checkpoint: Checkpoint,
-    half: Known,
+    stored: Stored,
     stopping: Callable[[], bool],
 ) -> int:
     """Take in OP from `start` to its end; returns how many records of ours there were.
@@ -268,21 +294,23 @@ def _replay_op(
     outside = context.outside
     strangers = _Strangers(context.names.op, partition)
     reader = PartitionReader(context.kafka, context.names.op, partition, committed=True, outside=context.outside)
-    count = 0
+    count, half_end = 0, -1
     try:
         reader.start(start)
         too_few = cut_agreement()
         while True:
-            end = _bounds(context, context.names.op, partition)[1]
+            end = _proven_end(context, context.names.op, partition, stopping)
             for op_offset, outcome, half_offsets in read_ops(reader, checkpoint, end, stopping, strangers.note):
                 last = max(half_offsets, default=-1)
-                if last < half.read:
+                if last < stored.half_read:
                     count += 1
                     queue.restore_op(op_offset, outcome, half_offsets)
                     continue
-                text = f"it names half offset {last}, but HALF was read up to {half.read} only"
-                if last < half.end:
-                    _refuse_older_checkpoint(context, partition, checkpoint, f"{op_offset} {text}", stopping)
+                text = f"it names half offset {last}, but HALF was read up to {stored.half_read} only"
+                if last >= half_end:
+                    half_end = _proven_end(context, context.names.half, partition, stopping)
+                if last < half_end:
+                    _refuse_older_checkpoint(context, partition, stored.checkpoint, f"{op_offset} {text}", stopping)
                 # A message that is to come must not be finished.
                 strangers.note(op_offset, MalformedRecordError(text))
             # What retention has eaten is not needed, and not counted.
@@ -321,7 +349,7 @@ class _Strangers:
 
 
 def _refuse_older_checkpoint(
-    context: PartitionContext, partition: int, checkpoint: Checkpoint, what: str, stopping: Callable[[], bool]
+    context: PartitionContext, partition: int, checkpoint: Checkpoint | None, what: str, stopping: Callable[[], bool]
 ) -> NoReturn:
     """OP tells of a Kafka transaction whose checkpoint OFFSET does not have, as everybody says who is asked.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from txbridge.kafka.proven_end import View, proven_end
+from txbridge.kafka.proven_end import View, can_be_proven, proven_end
 
 
 class Brokers:
@@ -79,3 +79,15 @@ def test_a_single_replica_is_its_own_majority() -> None:
     brokers = Brokers({1: 1, 2: 1}, {1: 40}, alive=(1, 2))
     brokers.replicas = dict.fromkeys((1, 2), frozenset({1}))
     assert end_of(brokers) == 40
+
+
+def test_with_one_of_two_replicas_nothing_can_be_proven() -> None:
+    brokers = Brokers({1: 1}, {1: 5}, alive=(1,))
+    brokers.replicas[1] = frozenset({1, 2})
+    assert end_of(brokers) is None
+    assert not can_be_proven(brokers, "HALF", 7)
+
+
+def test_a_replica_that_is_alive_and_silent_may_still_prove_it() -> None:
+    assert can_be_proven(Brokers({1: 1}, {1: 5}), "HALF", 7)
+    assert can_be_proven(Brokers({}, {}), "HALF", 7)
