@@ -6,6 +6,7 @@ It works from the logs and the list of what clients did, through `model`, which 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Container
 from typing import Any
 
@@ -49,6 +50,8 @@ class Checker:
         self._parked: list[dict[int, dict[str, Any]]] = [{} for _ in range(partitions)]
         #: When their records were appended (ms).
         self._parked_at: list[dict[int, int]] = [{} for _ in range(partitions)]
+        #: By group: the smallest size that was parked of a message whose check is too large for the check topic.
+        self._too_large: dict[str, int] = {}
         #: By owner's name in checkpoints.
         self.witnesses: dict[str, Witness] = {}
         self._cluster.on_finished = self._on_finished
@@ -462,6 +465,7 @@ class Checker:
                 continue
             data = parked[offset] = json.loads(stored.value)
             self._parked_at[number][offset] = stored.appended
+            self._note_too_large(half, data["size"])
             self._due_later(name, half, data, is_new=offset in decided)
             self._require(data["state"] == half.state, "P10", f"{name} is parked as {data['state']}, is {half.state}")
             if half.state == "discarded":
@@ -543,16 +547,30 @@ class Checker:
                 elif half.state == "scheduled":
                     waiting.append(f"P13: {name} was to be delivered at {half.deliver_at} and is not")
                 elif half.state == "pending" and half.headers["PGROUP"] not in dead_groups:
-                    if self._times.max_age > _SHORT and self._is_uncheckable(half):
+                    if self._times.max_age > _SHORT and self._may_stay_unchecked(number, offset, half):
                         continue
                     waiting.append(f"P7: {name} is neither decided nor discarded")
         return waiting
 
-    def _is_uncheckable(self, half: Half) -> bool:
-        """Whether the check topic takes no check of this message. Then it waits for its greatest age."""
+    def _may_stay_unchecked(self, number: int, offset: int, half: Half) -> bool:
+        """Whether the check topic takes no check of this message, or none of a smaller one.
+
+        The first waits for its greatest age. The other waits among those that are offered once a minute, one after the
+        other: whole messages are compared, and the limit here counts values alone.
+        """
         picky = self._cluster.picky.get(self._names.check(half.headers["PGROUP"]))
-        too_large = picky == TOO_SMALL and len(half.stored.value or b"") > self._world.max_batch
-        return too_large or (picky == WANTS_KEYS and half.stored.key is None)
+        if picky == TOO_SMALL:
+            least = self._too_large.get(half.headers["PGROUP"], sys.maxsize)
+            return self._is_too_large(half) or self._parked[number].get(offset, {}).get("size", 0) >= least
+        return picky == WANTS_KEYS and half.stored.key is None
+
+    def _is_too_large(self, half: Half) -> bool:
+        return len(half.stored.value or b"") > self._world.max_batch
+
+    def _note_too_large(self, half: Half, size: int) -> None:
+        if self._is_too_large(half):
+            group = half.headers["PGROUP"]
+            self._too_large[group] = min(size, self._too_large.get(group, size))
 
     def require_checks(self, since: int, now: int, dead_groups: set[str]) -> None:
         """What was due for its check long ago must have been checked; faults stopped at `since`. Raises Violation."""
@@ -560,7 +578,7 @@ class Checker:
             for offset, half in model.halves.items():
                 if half.state != "pending" or half.is_malformed or half.headers["PGROUP"] in dead_groups:
                     continue
-                if self._is_uncheckable(half):
+                if self._may_stay_unchecked(number, offset, half):
                     continue
                 waited = now - max(half.due, since)
                 name = f"half {number}:{offset}"

@@ -52,6 +52,7 @@ RARE = {
     "broker not answering": 0.1,
     "OFFSET lost its tail": 1.0,
     "OP lost its tail": 1.0,
+    "Produce answered late": 0.1,
 }
 _RARE_SHARE = 0.1
 

@@ -287,6 +287,9 @@ class SimulatedProducer:
         if first < 0:
             self._fail(place, -first)
             return
+        if world.strikes("Produce answered late"):
+            # Stored at once, and reported when the other replicas have it as well.
+            self._actor.wait(world.random.choice((50, 300, 1_500)))
         self._sequences[place] = sequence + len(records)
         for number, ((key, value, headers, timestamp), report) in enumerate(queue):
             appended = self._cluster.logs[place].entries[first + number].appended
