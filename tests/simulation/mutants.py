@@ -396,6 +396,18 @@ def _no_look_for_copies() -> None:
     DeduplicationWindow.note_all = lambda _self, _start, _ids, _births: True
 
 
+def a_copy_is_known_as_long_as_its_time() -> None:
+    """An END that names a copy counts while the copy is recognised, and not as long as its first is open."""
+    HalfQueue._is_open = lambda *_: False
+    MORE_FAULTS["half message sent twice"] = 0.3
+
+
+def a_take_over_knows_copies_of_the_last_messages() -> None:
+    """It reads from the oldest message that is recognised, not from the first of a copy that is older and open."""
+    DeduplicationWindow.start = property(lambda self: self._tables[0].start if self._tables else None)
+    MORE_FAULTS["half message sent twice"] = 0.3
+
+
 def a_run_believes_any_id() -> None:
     """What a run names is decided, whoever knows its transaction id."""
     run_of = FreshHalves.run_of
@@ -595,6 +607,8 @@ MUTANTS: dict[str, Callable[[], None]] = {
         what_is_pending_can_be_abandoned,
         what_is_abandoned_is_not_told,
         copies_are_messages,
+        a_copy_is_known_as_long_as_its_time,
+        a_take_over_knows_copies_of_the_last_messages,
         fresh_copies_are_messages,
         a_run_believes_any_id,
         a_run_may_be_decided_twice,

@@ -26,6 +26,8 @@ _DELAYS = (-1_000, 2_000, 20_000, 90_000, 90_000)
 MAX_DELAY, _TOO_LONG = 100_000, 10_000_000
 #: After its death a member counts for this long (ms).
 SESSION_TIMEOUT = 1_000
+#: A half message is sent again for so long (ms): the longest message.timeout.ms that a client may have.
+_SENT_FOR = 30_000
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +60,8 @@ class Application:
         self._load = load
         self._check_position = 0
         self._prepared = 0
+        #: When Kafka got a half message first, by transaction id (ms).
+        self._sent: dict[bytes | None, int] = {}
 
     # --- prepare and decide -----------------------------------------------------------------------------------------
 
@@ -250,6 +254,12 @@ class Application:
                 one.outcome = self._world.random.choice((COMMIT, ROLLBACK))
             if is_final or self._world.random.random() < 0.8:
                 self._send_end([one], "check", (headers["TRANSACTION_CHECK_TIMES"] or b"").decode())
+
+    def is_given_up(self, record: NewRecord) -> bool:
+        """Asked before it is sent: whether it was sent so long ago that it is not sent again."""
+        transaction_id = next((value for name, value in record[2] if name == "UNIQ_KEY"), None)
+        now = self._world.now
+        return transaction_id is not None and now - self._sent.setdefault(transaction_id, now) > _SENT_FOR
 
     # --- life and death ---------------------------------------------------------------------------------------------
 

@@ -73,6 +73,8 @@ class Simulation:
             park_after=max(chance.choice((500, 30_000)), 20_000 * load.is_plain),
             discard_retention=chance.choice((4_000, 3_600_000)),
             timer_max_delay=MAX_DELAY,
+            # With so few messages none would ever be too old to be recognised.
+            recognise_at_least=world.side("copies").choice((1, 10_000)),
         )
         self._check_rate = chance.choice((2, 1_000, 1_000))
         self._create_topics()
@@ -275,6 +277,8 @@ class Simulation:
 
     def _deliver_outgoing(self, application: Application) -> None:
         place, record, acknowledged = application.outgoing.popleft()
+        if application.is_given_up(record):
+            return
         offset = self.world.cluster.append_plain(place, record)
         self.world.trace(f"{application.name}: {place[0]}[{place[1]}] has it at {offset}")
         if place[0] == self.names.half and self.world.strikes("half message sent twice"):

@@ -96,7 +96,7 @@ class TransactionalSender:
             return
         application = self._chance.choice(senders)
         place, record, acknowledged = application.outgoing[0]
-        offset = self._produce(place, record)
+        offset = None if application.is_given_up(record) else self._produce(place, record)
         if offset is not None:
             application.outgoing.popleft()
             acknowledged(offset)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txbridge.core.dedup import AT_LEAST
+
 #: A time of delivery may be so much later than is allowed: the client reckons by its own clock. Clocks that differ by
 #: more are wrong (`broker_clock`).
 _LEEWAY_MS = 60_000
@@ -34,6 +36,8 @@ class CheckPolicy:
     discard_retention: int = 30 * 24 * 3_600_000
     #: timerMaxDelaySec: a message may name a time of delivery so long after its birth.
     timer_max_delay: int = 72 * 3_600_000
+    #: Half messages of which a copy is recognised, whatever their age (core/dedup.py).
+    recognise_at_least: int = AT_LEAST
 
     @property
     def effective_park_after(self) -> int:

@@ -5,6 +5,9 @@ takes the next, librdkafka (as the Java client since KIP-360) begins a new epoch
 again: what the old epoch had stored by then stands there twice, within a moment. The client knows only one of the two,
 the worker would check the other, and the application, which looks transactions up by their id, would commit both.
 So the transaction id decides: the first record is the half message, the later one is a copy of it and set aside.
+
+An END may name the copy, and may come long after both: after a long local transaction, or when much END waits to be
+applied. So a copy is known as long as its first is open, however old both are.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 #: Longest `message.timeout.ms` of a client: so long it may go on sending a half message. Long enough for a broker's
 #: restart (10 to 20 s). Every second of it costs the worker memory.
@@ -23,7 +26,10 @@ _MARGIN_MS = 30_000
 #: Of messages with append times that lie within this a copy is recognised.
 WINDOW_MS = LONGEST_MESSAGE_TIMEOUT_MS + _MARGIN_MS
 #: And of so many whatever their age, should the clock of a broker jump.
-_AT_LEAST = 10_000
+AT_LEAST = 10_000
+#: A take-over reads so many half messages again, at most, to know the copies of those that are still open: some
+#: seconds of a process. What is copied and open for longer is decided by a check, should its END name the copy.
+_READ_AGAIN = 500_000
 #: A table is forgotten as a whole, so that the window is at most this part longer than it must be.
 _SLICES = 4
 #: Messages of one table, at least and at most.
@@ -80,12 +86,17 @@ class _Table:
 class DeduplicationWindow:
     """Transaction ids of the last half messages of a partition."""
 
-    def __init__(self, window: int = WINDOW_MS, at_least: int = _AT_LEAST) -> None:
-        self._window, self._at_least = window, at_least
+    def __init__(
+        self, window: int = WINDOW_MS, at_least: int = AT_LEAST, is_open: Callable[[int], bool] = lambda _offset: False
+    ) -> None:
+        """`is_open` tells whether the half message at an offset may still be decided."""
+        self._window, self._at_least, self._is_open = window, at_least, is_open
         self._tables: deque[_Table] = deque()
         # Of each table what is asked first: for nearly every message nothing stands there, and no call is needed.
         self._probes: list[tuple[_Table, array[int], int]] = []
         self._has_copies = False
+        # Copies whose first is older than the tables, and open; by offset, that of the first.
+        self._outlived: dict[int, int] = {}
 
     def note(self, offset: int, transaction_id: str, born: int) -> int | None:
         """Take in the next valid record of HALF. The offset of the first one with its id, when it is a copy."""
@@ -157,8 +168,14 @@ class DeduplicationWindow:
             count -= len(tables[0].offsets)
             if count < self._at_least:
                 break
-            tables.popleft()
-        self._has_copies = any(table.copies for table in tables)
+            gone = tables.popleft()
+            self._outlived.update(zip(gone.copies, gone.firsts, strict=True))
+        oldest = tables[0].start
+        for table in tables:
+            # A take-over that read from the oldest table on would take these for messages.
+            self._outlived.update(pair for pair in zip(table.copies, table.firsts, strict=True) if pair[1] < oldest)
+        self._outlived = {copy: first for copy, first in self._outlived.items() if self._is_open(first)}
+        self._has_copies = bool(self._outlived) or any(table.copies for table in tables)
 
     def first_of(self, offset: int) -> int:
         """The half message that is meant by this offset: that of a copy is the first one's."""
@@ -167,12 +184,17 @@ class DeduplicationWindow:
                 place = bisect_left(table.copies, offset)
                 if place < len(table.copies) and table.copies[place] == offset:
                     return table.firsts[place]
+            return self._outlived.get(offset, offset)
         return offset
 
     @property
     def start(self) -> int | None:
         """Offset of the oldest one; who reads from there knows the same copies."""
-        return self._tables[0].start if self._tables else None
+        if not self._tables:
+            return None
+        newest = self._tables[-1]
+        least = newest.start + len(newest.offsets) - _READ_AGAIN
+        return min([self._tables[0].start, *(first for first in self._outlived.values() if first >= least)])
 
     @property
     def bytes(self) -> int:

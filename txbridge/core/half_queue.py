@@ -61,7 +61,7 @@ class HalfQueue:
         #: How a message below the watermark was finished, if this process saw it and has not forgotten it.
         self.remembered = self._remembered.get
         self._malformed: set[int] = set()
-        self._recent = DeduplicationWindow()
+        self._recent = DeduplicationWindow(at_least=policy.recognise_at_least, is_open=self._is_open)
         #: The offset of the half message that an offset means: of a copy, that of the first.
         self.first_of = self._recent.first_of
         #: The open message at an offset, or None.
@@ -142,6 +142,9 @@ class HalfQueue:
         if half.messages is not None:
             entry = entry._replace(messages=half.messages)
         return entry if half.deliver_at is None else entry._replace(deliver_at=half.deliver_at)
+
+    def _is_open(self, offset: int) -> bool:
+        return offset in self._entries or (offset in self.fresh and self.fresh.open_at(offset) is not None)
 
     def read_malformed(self, offset: int, size: int) -> bool:
         """Take in a malformed record of HALF. True when it has not been set aside yet."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.partition_builder import COMMIT, POLICY, ROLLBACK, Partition, end, entry, half, id_of
 from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, DeduplicationWindow
 from txbridge.core.half_message import HalfMessage
@@ -61,6 +63,48 @@ def test_a_copy_is_forgotten_with_the_messages_of_its_time() -> None:
     assert recent.first_of(1) == 0
     assert recent.note(4, A, 181) is None
     assert recent.first_of(1) == 0
+
+
+def test_a_copy_is_known_as_long_as_its_first_is_open() -> None:
+    open_ones = {0, 2}
+    recent = DeduplicationWindow(window=100, at_least=1, is_open=open_ones.__contains__)
+    for offset, (name, born) in enumerate([(A, 0), (A, 10), (B, 20), (C, 1_000), (D, 2_000)]):
+        recent.note(offset, name, born)
+    assert (recent.first_of(1), recent.start) == (0, 0)
+    open_ones.remove(0)
+    recent.note(5, "E" * 32, 3_000)
+    # Finished: an END that names either of them has nothing to decide.
+    assert (recent.first_of(1), recent.start) == (1, 4)
+
+
+def test_a_take_over_reads_from_the_first_of_a_copy_that_is_younger_than_the_window() -> None:
+    recent = DeduplicationWindow(window=100, at_least=1, is_open={0}.__contains__)
+    for offset, (name, born) in enumerate([(A, 0), (B, 10), (A, 90), (C, 120), (D, 185)]):
+        recent.note(offset, name, born)
+    assert (recent.first_of(2), recent.start) == (0, 0)
+
+
+def test_a_take_over_reads_at_most_half_a_million_messages_again() -> None:
+    recent = DeduplicationWindow(window=100, at_least=1, is_open={0}.__contains__)
+    recent.note(0, A, 0)
+    recent.note(1, A, 0)
+    recent.note(500_000, B, 1_000)
+    recent.note(500_001, C, 2_000)
+    assert (recent.first_of(1), recent.start) == (0, 500_000)
+
+
+def test_an_end_that_names_a_copy_counts_however_late_it_comes() -> None:
+    partition = Partition(replace(POLICY, recognise_at_least=1, transaction_timeout=10_000_000))
+    partition.queue.note_id(half(0))
+    partition.prepare(0)
+    assert partition.queue.note_id(copy_of(0, 1)) == 0
+    partition.queue.read_malformed(1, 100)
+    for offset, born in ((2, 100_000), (3, 200_000), (4, 300_000)):
+        partition.queue.note_id(half(offset, born=born))
+        partition.prepare(offset, born=born)
+    draft = partition.draft(400_000, end(0, entry(1, COMMIT, id_of(0))))
+    assert ([one.offset for one in draft.deliver], draft.malformed, draft.refused) == ([0], [1], [])
+    assert partition.queue.recent_start == 0
 
 
 def test_the_next_half_message_is_no_copy_of_the_last() -> None:
