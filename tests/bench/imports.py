@@ -1,4 +1,4 @@
-"""How long `from txbridge import TransactionProducer` takes in a fresh interpreter, against `import confluent_kafka`."""
+"""How long `from txbridge import TransactionProducer` takes in a fresh interpreter, to `import confluent_kafka`."""
 
 from __future__ import annotations
 
