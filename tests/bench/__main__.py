@@ -39,6 +39,7 @@ BENCHES = (
     "backlog",
     "audit",
     "follow",
+    "imports",
 )
 #: The options of those that have ratios, for `--quick`.
 QUICK: dict[str, dict[str, object]] = {
@@ -59,6 +60,7 @@ QUICK: dict[str, dict[str, object]] = {
     "rolling": {"runs": 2},
     "client": {"rounds": 3, "transactions": 20_000, "blocking": 5_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 50_000, "commits": 15_000},
+    "imports": {},
 }
 _FOLDER = Path("build/bench")
 

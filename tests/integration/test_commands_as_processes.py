@@ -23,6 +23,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from sqlalchemy import create_engine
+from txbridge_sqlalchemy import create_table
 
 from tests.integration.test_command_options import leaves
 from tests.support.harness import eventually
@@ -35,8 +37,7 @@ from txbridge.kafka.admin import Cluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
-#: Every command, with the arguments that it can not do without. {folder} is one of the test's own. answer-checks,
-#: which wants a database, and rocketmq, which wants a secret, have tests of their own.
+#: Every command, with the arguments that it can not do without. {folder} is one of the test's own.
 COMMANDS = {
     "worker": [],
     "topics plan": [],
@@ -49,15 +50,21 @@ COMMANDS = {
     "resume": ["0:1", "--reason", "test"],
     "resolve-all": ["commit", "--cause", "test", "--dry-run"],
     "acknowledge": ["0", "--reason", "test"],
+    "answer-checks": ["--group", "orders", "--database-url", "sqlite:///{folder}/orders.db"],
+    "rocketmq": ["--listen", "127.0.0.1:0"],
     "demo": ["--folder", "{folder}/demo", "--flights", "10"],
     "kafka start": ["--data-dir", "{folder}/kafka", "--port", "0"],
     "kafka stop": ["--data-dir", "{folder}/kafka"],
     "kafka status": ["--data-dir", "{folder}/kafka"],
 }
-#: Those that are about a cluster, which is given in the environment; the worker waits for it.
+#: Those that are about a cluster, which is given in the environment.
 ON_CLUSTER = [one for one in COMMANDS if one.partition(" ")[0] not in {"demo", "kafka"}]
-#: One for each way to wait for a Kafka: as a process that serves, by requests, by the audit's, and as an operator.
-WAITING = {"worker", "doctor", "audit", "resolve"}
+#: Those that wait for the cluster for as long as it takes.
+PATIENT = {"worker", "rocketmq"}
+#: Those that serve: once they do, Ctrl-C is the way to end them, with 0.
+SERVING = {"worker", "rocketmq", "answer-checks", "kafka start"}
+#: One for each way to wait for a Kafka: as processes that serve, by requests, by the audit's, and as an operator.
+WAITING = {"worker", "rocketmq", "answer-checks", "doctor", "audit", "resolve"}
 #: Those that print a report about a namespace in which nothing happened yet.
 REPORTS = ["topics plan", "topics apply", "doctor", "pending"]
 #: Of a process that SIGINT has ended, and of one that has ended because of it, as shells tell it.
@@ -66,17 +73,26 @@ ESCAPE = b"\x1b["
 
 
 def test_the_table_has_every_command() -> None:
-    assert set(leaves(typer.main.get_command(app))) == {*COMMANDS, "answer-checks", "rocketmq"}
+    assert set(leaves(typer.main.get_command(app))) == set(COMMANDS)
 
 
 def arguments(command: str, folder: Path) -> list[str]:
+    if command == "answer-checks":
+        engine = create_engine(f"sqlite:///{folder}/orders.db")
+        create_table(engine)
+        engine.dispose()
     words = [one.format(folder=folder) for one in COMMANDS[command]]
     return [sys.executable, "-m", "txbridge.cli.main", *command.split(), *words]
 
 
 def environment(servers: str = "", namespace: str = "", **more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TXBRIDGE_", "FORCE_COLOR"))}
-    return {**inherited, "TXBRIDGE_BOOTSTRAP_SERVERS": servers, "TXBRIDGE_NAMESPACE": namespace, **more}
+    ours = {
+        "BOOTSTRAP_SERVERS": servers,
+        "NAMESPACE": namespace,
+        "ROCKETMQ_SECRET": "the secret of all doors of a test",
+    }
+    return {**inherited, **{f"TXBRIDGE_{name}": value for name, value in ours.items()}, **more}
 
 
 def run(
@@ -108,7 +124,7 @@ def namespace(kafka: EmbeddedKafka) -> str:
 def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     """All of them side by side: each waits for ten seconds, and does nothing meanwhile."""
     servers = f"127.0.0.1:{free_port()}"
-    commands = [one for one in ON_CLUSTER if one != "worker"]
+    commands = [one for one in ON_CLUSTER if one not in PATIENT]
     with ThreadPoolExecutor(len(commands)) as pool:
         ended = list(pool.map(lambda command: run(command, tmp_path, environment(servers)), commands))
     for command, (code, output, errors) in zip(commands, ended, strict=True):
@@ -166,7 +182,7 @@ def test_ctrl_c_ends_every_command_without_a_trace(
         text = f"{command} after {delay} s: {process.returncode}\n{errors.decode()}"
         assert b"Traceback" not in errors, text
         # One that served has ended as it should: with 0.
-        fine = INTERRUPTED | ({0} if command in {"worker", "kafka start"} else set())
+        fine = INTERRUPTED | ({0} if command in SERVING else set())
         assert ended is not None or process.returncode in fine | {0, 1, 2}, text
         if ended is None and command in {"audit", "demo", "doctor"} and delay < 1:
             assert process.returncode in fine, text
@@ -391,7 +407,9 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
     # For the worker a namespace without topics: it ends at once.
     variables = environment(servers, "none" if command == "worker" else namespace, PYTHONPATH=path)
     code, _, errors = run(command, tmp_path, variables)
-    extra = {"audit": "audit", "demo": "demo", "doctor": "worker", "worker": "worker"}.get(command)
+    extra = {**{one: one for one in ("answer-checks", "audit", "demo", "rocketmq", "worker")}, "doctor": "worker"}.get(
+        command
+    )
     if extra is not None:
         assert code == 2
         assert f"pip install 'txbridge[{extra}]'" in errors

@@ -14,10 +14,10 @@ from txbridge.core.end_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending
+from txbridge.operations.act_on_one import abandon, resolve
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import read_history
 from txbridge.operations.model import NextStep, Result
-from txbridge.operations.one import abandon, resolve
 
 SCHEDULED = frozenset({TransactionState.SCHEDULED})
 HOUR = 3_600_000

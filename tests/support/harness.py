@@ -2,6 +2,11 @@
 
 It writes half messages and decisions by docs/protocol.md with plain confluent-kafka, so that a test can do what no
 client would.
+
+It has the sandbox's worker processes and its way to wait (txbridge.testing.workers), and is no Sandbox. That one is for
+tests of an application: its workers have a clock that the test turns, its topics one replica, and it knows a message by
+its client. Here the worker is the command as operators start it, with fault points, on clusters of several brokers, and
+its owners also run in this process; messages come from no client. tests/integration/test_sandbox.py tests the sandbox.
 """
 
 from __future__ import annotations

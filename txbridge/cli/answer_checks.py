@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.errors import UsageError
 from txbridge.extras import needs
@@ -16,6 +17,7 @@ DATABASE_VARIABLE = "TXBRIDGE_DATABASE_URL"
 
 
 @spread
+@ends_at_once
 def answer_checks(
     *,
     cluster: ClusterOptions,

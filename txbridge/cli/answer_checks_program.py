@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from txbridge_sqlalchemy import SqlTransactionListener, transactions
 
 from txbridge import ClientMetrics, LocalTransactionState, MessageExt, TransactionListener, TransactionProducer
+from txbridge.cli.interrupts import unwatch
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import LocalProblemError, UsageError
 from txbridge.worker.http.server import Web
@@ -52,8 +53,7 @@ def run(groups: list[str], database_url: str, threads: int, settings: WorkerSett
     Raises UsageError, LocalProblemError for the database, and what starting a client raises.
     """
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
     engine = _engine(database_url, threads * len(groups))
     registry = CollectorRegistry()
     metrics = ClientMetrics(registry)
@@ -87,6 +87,9 @@ def run(groups: list[str], database_url: str, threads: int, settings: WorkerSett
             at_last.callback(producer.close, _CLOSE_S)
             producer.start()
             running.append(producer)
+        # Until here there is nothing to put in order, and a start waits long for a Kafka that does not answer.
+        unwatch()
+        signal.signal(signal.SIGINT, lambda *_: ended.set())
         _logger.info("answering checks of %s", ", ".join(groups))
         ended.wait()
         _logger.info("ending")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from txbridge.cli.interrupts import ends_at_once
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.extras import needs
 from txbridge.subject import about
@@ -74,6 +75,7 @@ class DoorPlace:
 
 
 @spread
+@ends_at_once
 def rocketmq(
     *,
     cluster: ClusterOptions,

@@ -15,9 +15,9 @@ from txbridge.client.async_listener import AsyncTransactionListener, ListenerMet
 from txbridge.client.checks.event_loop import AsyncChecks
 from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow import process
+from txbridge.client.flow.back_pressure import Turns
 from txbridge.client.flow.loop_bridge import HandOver, Resolving
 from txbridge.client.flow.reentrancy import calling, is_called_by
-from txbridge.client.flow.turns import Turns
 from txbridge.client.listener import LocalTransactionState, TransactionListener, check_failed, execution_failed
 from txbridge.client.log import report
 from txbridge.client.message import Message, MessageExt, check_message, require_time
@@ -29,7 +29,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.result import AsyncTransactionSendResult
-from txbridge.client.several import together
+from txbridge.client.several_messages import together
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:

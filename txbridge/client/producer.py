@@ -22,7 +22,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.result import TransactionSendResult
-from txbridge.client.several import together
+from txbridge.client.several_messages import together
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 

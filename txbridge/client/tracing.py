@@ -12,7 +12,7 @@ from txbridge.client.errors import PrepareError
 from txbridge.client.listener import Outcome
 from txbridge.client.message import Message
 from txbridge.client.prepare.half_writer import Prepared, Report
-from txbridge.client.several import Several, with_headers
+from txbridge.client.several_messages import Several, with_headers
 from txbridge.core.end_record import Source
 from txbridge.core.names import short_id
 

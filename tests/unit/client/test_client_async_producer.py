@@ -20,8 +20,8 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client.checks.request import CheckRequest
+from txbridge.client.flow.back_pressure import Turns
 from txbridge.client.flow.in_flight import InFlight
-from txbridge.client.flow.turns import Turns
 from txbridge.topics.verify import KafkaUnreachableError
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE

@@ -19,7 +19,7 @@ from txbridge import (
 from txbridge.client import message as message_module
 from txbridge.client.checks.request import parse_check
 from txbridge.client.message import Limits, check_limits, check_message
-from txbridge.client.several import together, with_headers
+from txbridge.client.several_messages import together, with_headers
 from txbridge.core.half_message import check_headers, half_headers, parse_half
 from txbridge.core.names import Names
 

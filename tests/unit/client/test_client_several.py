@@ -8,7 +8,7 @@ from tests.support.client_fakes import FakeRecord
 from txbridge import Message, UsageError
 from txbridge.client.checks.request import parse_check
 from txbridge.client.message import Limits, MessageExt, check_limits
-from txbridge.client.several import together
+from txbridge.client.several_messages import together
 from txbridge.core.half_message import check_headers, half_headers, parse_half
 from txbridge.core.message_frames import parse_frames
 from txbridge.core.names import Names

@@ -1,4 +1,4 @@
-"""The layers of the package: which folder may import which, and that the core is pure."""
+"""The layers of the packages: which folder may import which, and that the core is pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[3] / "txbridge"
+import txbridge
 
-#: By folder (or module) of the package, the ones that it may import. What is not in here is free: it is an entrance.
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "txbridge"
+
+#: By folder (or module) of the package, the ones that it may import.
 ALLOWED = {
     "errors": set(),
     "extras": {"errors"},
@@ -32,6 +35,23 @@ ALLOWED = {
     "worker": {"core", "kafka", "topics", "config", "operations", "errors", "log", "text", "tracing"},
     "embedded": {"errors", "extras", "text"},
     "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
+    # The entrances: nothing of the above imports them.
+    "broker": {"config", "worker"},
+    "cli": {
+        *("core", "kafka", "topics", "config", "subject", "client", "operations", "worker", "embedded", "doctor"),
+        *("errors", "extras", "log", "text"),
+    },
+    "testing": {"core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "log"},
+}
+#: The packages beside it, by their folder: what of txbridge each may import.
+BESIDE = {
+    "spark/txbridge_audit": {"core", "kafka", "config", "subject", "errors", "text"},
+    "connectors/txbridge_django": {"core", "client", "errors"},
+    "connectors/txbridge_sqlalchemy": {"core", "client", "errors"},
+    # A door is a client on one side, and a server like the worker on the other.
+    "connectors/txbridge_rocketmq": {
+        *("core", "kafka", "topics", "config", "client", "worker", "doctor", "errors", "log"),
+    },
 }
 #: What has no layer: everything but the core may import it.
 EVERYWHERE = {"backoff", "deadline"}
@@ -55,7 +75,8 @@ def _imports(file: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are absolute"
             module = node.module or ""
-            yield from (f"{module}.{name.name}" for name in node.names) if module == "txbridge" else (module,)
+            is_folder = (ROOT / module.replace(".", "/")).is_dir()
+            yield from (f"{module}.{name.name}" for name in node.names) if is_folder else (module,)
         elif isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
 
@@ -66,16 +87,61 @@ def _files(folder: str) -> list[Path]:
     return found
 
 
+def _layer(name: str) -> str | None:
+    """The folder of txbridge that an import is from."""
+    package, _, rest = name.partition(".")
+    if package != "txbridge":
+        return None
+    # What `from txbridge import ...` offers is at home in a folder, too.
+    first = rest.partition(".")[0]
+    home = getattr(getattr(txbridge, first, None), "__module__", name) if first in txbridge.__all__ else name
+    return home.split(".")[1]
+
+
+def _beyond(allowed: set[str], files: Iterable[Path]) -> list[str]:
+    return [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in _imports(file)
+        if (layer := _layer(name)) is not None and layer not in allowed
+    ]
+
+
 @pytest.mark.parametrize("folder", ALLOWED)
 def test_no_import_runs_back_up(folder: str) -> None:
     allowed = {folder, *ALLOWED[folder]} | (EVERYWHERE if folder != "core" else set())
-    wrong = [
-        f"{file.relative_to(PACKAGE)} imports {name}"
-        for file in _files(folder)
-        for name in _imports(file)
-        if name.partition(".")[0] == "txbridge" and name.split(".")[1] not in allowed
-    ]
-    assert wrong == []
+    assert _beyond(allowed, _files(folder)) == []
+
+
+def test_every_folder_and_every_module_has_its_layer() -> None:
+    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert there - {"__init__"} == ALLOWED.keys()
+
+
+@pytest.mark.parametrize("folder", BESIDE)
+def test_a_package_beside_it_imports_what_it_may(folder: str) -> None:
+    files = list((ROOT / folder).rglob("*.py"))
+    # The program that spark-submit starts is a door into the command line.
+    entrances = {ROOT / "spark/txbridge_audit/job.py"}
+    assert files
+    assert _beyond(BESIDE[folder] | EVERYWHERE, set(files) - entrances) == []
+
+
+def test_nothing_but_the_command_line_imports_a_package_beside_it() -> None:
+    """Each is an extra: a service that sends has none of them."""
+    beside = {Path(folder).name for folder in BESIDE}
+    importing = {
+        file.relative_to(PACKAGE).parts[0]
+        for file in PACKAGE.rglob("*.py")
+        if any(name.partition(".")[0] in beside for name in _imports(file))
+    }
+    assert importing == {"cli"}
+
+
+def test_of_the_core_the_audit_knows_the_names_alone() -> None:
+    """It shall find what the worker's rules get wrong, so it has rules of its own."""
+    files = (ROOT / "spark/txbridge_audit").rglob("*.py")
+    assert {name for file in files for name in _imports(file) if _layer(name) == "core"} == {"txbridge.core.names"}
 
 
 @pytest.mark.parametrize("stage", STAGES_OF_THE_WORKER)

@@ -20,7 +20,7 @@ from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.log import report
 from txbridge.client.message import Message, MessageExt
 from txbridge.client.prepare.report_poller import Serving, Waiter
-from txbridge.client.several import Several
+from txbridge.client.several_messages import Several
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT

@@ -15,11 +15,11 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.log import get_logger
 from txbridge.operations import Answer, Connection, OpenMessage, Result
+from txbridge.operations.act_on_many import act_on_many
 from txbridge.operations.actions import Action, foretell
-from txbridge.operations.many import act_on_many
 from txbridge.operations.overview import OTHER_CAUSES, read_overview
 from txbridge.text import plain
-from txbridge.worker.http.answers import as_json, explain, one_of, require_method, require_token, texts_of
+from txbridge.worker.http.json_answers import as_json, explain, one_of, require_method, require_token, texts_of
 from txbridge.worker.http.open_board import OpenBoard
 from txbridge.worker.http.server import Answered, Asked
 

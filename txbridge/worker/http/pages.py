@@ -15,7 +15,7 @@ from txbridge.core.end_record import Decision
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.log import get_logger
 from txbridge.operations import Answer, Connection, abandon, read_history, resolve, resume
-from txbridge.worker.http.answers import as_json, explain, one_of, problem, require_method, require_token, texts_of
+from txbridge.worker.http.json_answers import as_json, explain, one_of, problem, require_method, require_token, texts_of
 from txbridge.worker.http.open_board import OpenBoard
 from txbridge.worker.http.open_pages import OpenPages
 from txbridge.worker.http.server import Answered, Asked, Page

@@ -1,0 +1,90 @@
+"""The listings of the how-to pages about consumers and about messages that are delivered later."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.harness import Bridge, eventually
+from txbridge import TransactionProducer, UsageError
+from txbridge.embedded.jars import JarCache
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+MINUTE = 60_000
+
+
+def listing(page: str, language: str) -> str:
+    [found] = re.findall(rf"^```{language}\n(.*?)^```$", (HOW_TO / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def shipped(database: Path) -> list[bytes]:
+    if not database.is_file():
+        return []
+    with closing(sqlite3.connect(database)) as connection:
+        try:
+            return [what for (what,) in connection.execute("SELECT what FROM shipments ORDER BY rowid")]
+        except sqlite3.OperationalError:  # its tables are not there yet
+            return []
+
+
+@pytest.mark.long
+def test_the_consumer_in_python_does_the_work_of_each_transaction_once(bridge: Bridge, tmp_path: Path) -> None:
+    topic = bridge.create_topic("placed", partitions=1)
+    # As a consumer finds it that died before it had committed its offset: the first one comes twice.
+    for value, number in ((b"one", 1), (b"one", 1), (b"two", 2)):
+        bridge.produce(topic, value=value, headers=[("UNIQ_KEY", f"{number:032}".encode())])
+    program = (
+        listing("consumers-python.md", "python")
+        .replace("127.0.0.1:9092", bridge.bootstrap_servers)
+        .replace("orders.placed", topic)
+        .replace('"shipping"', f'"{bridge.namespace}-shipping"')
+    )
+    database = tmp_path / "shipping.sqlite"
+    consumer = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        eventually(lambda: len(shipped(database)) >= 2 or consumer.poll() is not None, 30)
+    finally:
+        consumer.kill()
+        _, errors = consumer.communicate()
+    assert (shipped(database), errors) == ([b"one", b"two"], "")
+
+
+def test_the_consumer_in_java_compiles_without_a_warning(tmp_path: Path) -> None:
+    if (compiler := shutil.which("javac")) is None:
+        pytest.skip("NO JDK: the consumer in Java is not compiled here")
+    jars = JarCache()
+    jars.ensure()
+    source = tmp_path / "Shipping.java"
+    source.write_text(listing("consumers-java.md", "java"), "utf-8")
+    words = [compiler, "-Xlint:all", "-Werror", "-d", str(tmp_path), "-cp", jars.class_path, str(source)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_messages_that_are_delivered_later(bridge: Bridge) -> None:
+    page: dict[str, object] = {}
+    program = listing("deliver-later.md", "python")
+    for topic in ("orders.unpaid", "orders.reminders"):
+        program = program.replace(topic, bridge.create_topic(topic.partition(".")[2]))
+    exec(program, page)
+    settings = {"bootstrap.servers": bridge.bootstrap_servers}
+    with TransactionProducer("orders", page["Orders"](), settings, namespace=bridge.namespace) as producer:
+        begun = int(time.time() * 1_000)
+        page["place"](producer, "A1").wait(120)
+        ended = int(time.time() * 1_000)
+        # Years ahead, which nobody has allowed.
+        with pytest.raises(UsageError, match="timer_max_delay"):
+            page["remind"](producer, "A1")
+    [half] = bridge.read(bridge.names.half)
+    assert (half.key(), half.value()) == (b"A1", b"A1")
+    due = int(dict(half.headers())["TXB_DELIVER_AT"])
+    assert begun + 30 * MINUTE <= due <= ended + 30 * MINUTE + 1

@@ -1,0 +1,93 @@
+"""The manifests of docs/how-to/kubernetes.md: their parts name each other, and a worker takes what they give it.
+
+No cluster has seen them here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from typer.testing import CliRunner
+
+from txbridge.cli.app import app
+from txbridge.config.sources import load_settings
+from txbridge.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/how-to/kubernetes.md").read_text("utf-8")
+#: Worker's time for its Kafka transactions and for leaving the group, as operations.md tells it.
+ENDS_WITHIN_S = 20
+
+
+def manifests() -> dict[str, Any]:
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return {one["kind"]: one for block in blocks for one in yaml.safe_load_all(block)}
+
+
+def pods() -> list[dict[str, Any]]:
+    found = manifests()
+    return [found[kind]["spec"]["template"]["spec"] for kind in ("Deployment", "Job")]
+
+
+def test_each_kind_is_there_once() -> None:
+    assert set(manifests()) == {"ConfigMap", "Secret", "Deployment", "PodDisruptionBudget", "Job"}
+
+
+def test_a_worker_takes_its_file_and_its_secret(tmp_path: Path) -> None:
+    found = manifests()
+    file = tmp_path / "worker.toml"
+    file.write_text(found["ConfigMap"]["data"]["worker.toml"])
+    for pod in pods():
+        [container] = pod["containers"]
+        config, secret = container["env"]
+        assert config == {"name": "TXBRIDGE_CONFIG", "value": "/etc/txbridge/worker.toml"}
+        where = secret["valueFrom"]["secretKeyRef"]
+        assert where["name"] == found["Secret"]["metadata"]["name"]
+        environment = {"TXBRIDGE_CONFIG": str(file), secret["name"]: found["Secret"]["stringData"][where["key"]]}
+        settings = load_settings({}, None, environment)
+        assert settings.bootstrap_servers == "kafka-bootstrap:9093"
+        assert settings.kafka == {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "txbridge-worker",
+            "sasl.password": "change me",
+        }
+
+
+def test_the_file_lies_where_it_is_looked_for() -> None:
+    for pod in pods():
+        [container] = pod["containers"]
+        folders = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert folders.keys() >= {"/etc/txbridge"}
+        assert set(folders.values()) == volumes.keys()
+        assert volumes[folders["/etc/txbridge"]]["configMap"]["name"] == manifests()["ConfigMap"]["metadata"]["name"]
+
+
+def test_labels_and_ports_name_each_other() -> None:
+    found = manifests()
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert found["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    [worker] = pods()[0]["containers"]
+    [port] = worker["ports"]
+    probes = [worker[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert [probe["path"] for probe in probes] == ["/livez", "/livez", "/readyz"]
+    assert {probe["port"] for probe in probes} == {port["name"]}
+    # The image serves there.
+    assert f"TXBRIDGE_METRICS_PORT={port['containerPort']}" in (ROOT / "compose/Dockerfile").read_text("utf-8")
+
+
+def test_the_worker_may_end_by_itself() -> None:
+    assert pods()[0]["terminationGracePeriodSeconds"] > ENDS_WITHIN_S
+
+
+def test_the_job_is_a_command_that_there_is() -> None:
+    [container] = pods()[1]["containers"]
+    # Without an address it gets as far as its options.
+    done = CliRunner().invoke(app, [*container["args"], "--bootstrap-servers", ""], env={"TXBRIDGE_CONFIG": ""})
+    assert isinstance(done.exception, UsageError), done.output
+    assert str(done.exception) == "--bootstrap-servers: must not be empty, not ''"
