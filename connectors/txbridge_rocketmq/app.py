@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.checks.consumer import CheckConsumer, Group
@@ -46,8 +46,11 @@ from txbridge_rocketmq.topics import Topics
 _LINGER_MS = 0.5
 #: For a look at a topic: milliseconds, unless Kafka is away; a client waits three seconds for a route.
 _LOOK_S = 2.0
-#: HALF is looked at so often (s), as by txbridge's own client.
-_WATCH_S = 10.0
+#: HALF is looked at so often (s), as by txbridge's own client; and oftener while Kafka does not answer: a door that is
+#: not ready gets no requests by which it would notice that Kafka is back.
+_WATCH_S, _LOST_WATCH_S = 10.0, 2.0
+#: Kafka is silent when it has answered nothing for so long (s). One look that is late is none: a broker may be busy.
+_SILENT_S = 5.0
 #: Between attempts to reach Kafka at the start. An attempt itself waits for a connection.
 _START_PAUSE_S = 2.0
 #: At the end requests that are being handled are answered: a SEND waits for Kafka for three seconds.
@@ -160,13 +163,13 @@ async def _serve(
                 options.metrics_host,
                 options.metrics_port,
                 metrics.registry,
-                {"/livez": lambda: _not_alive(loop), "/readyz": lambda: _not_ready(kafka, watch)},
+                {"/livez": lambda: _not_alive(loop), "/readyz": lambda: _not_ready(kafka, watch, stopped)},
             )
             web.start()
         server.start()
         if rpc is not None:
             await rpc.start(Service(door, max_streams=options.max_connections))
-        watching = asyncio.create_task(_watch(watch, look))
+        watching = asyncio.create_task(_watch(kafka, watch, lambda: look(names.half)))
         _log.info(
             "door_started",
             port=port,
@@ -230,11 +233,18 @@ def _join(
     return _Membership(consumer)
 
 
-async def _watch(watch: TopicWatch, look: Callable[[str], int | KafkaError]) -> None:
-    """HALF must keep its partitions: nobody reads what would be written to others."""
+async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int | KafkaError]) -> None:
+    """HALF must keep its partitions: nobody reads what would be written to others. And Kafka must answer."""
     while True:
-        await asyncio.sleep(_WATCH_S)
-        await asyncio.to_thread(watch.step, look)
+        await asyncio.sleep(_LOST_WATCH_S if kafka.is_lost else _WATCH_S)
+        try:
+            found = await asyncio.to_thread(look)
+        except KafkaException:
+            kafka.gave_up("requests", _SILENT_S)
+            continue
+        kafka.works()
+        if isinstance(found, int):
+            watch.found(found)
 
 
 def _not_alive(loop: asyncio.AbstractEventLoop) -> list[str]:
@@ -247,6 +257,10 @@ def _not_alive(loop: asyncio.AbstractEventLoop) -> list[str]:
     return [] if turned.wait(_ALIVE_S) else [f"the event loop does not turn within {_ALIVE_S:.0f} s"]
 
 
-def _not_ready(kafka: KafkaConnection, watch: TopicWatch) -> list[str]:
-    reasons = ["Kafka can not be reached"] if kafka.is_lost else []
-    return [*reasons, watch.refusal] if watch.refusal else reasons
+def _not_ready(kafka: KafkaConnection, watch: TopicWatch, stopped: asyncio.Event) -> list[str]:
+    reasons = {
+        "the door is stopping": stopped.is_set(),
+        "Kafka can not be reached": kafka.is_lost,
+        watch.refusal: bool(watch.refusal),
+    }
+    return [reason for reason, is_so in reasons.items() if is_so]

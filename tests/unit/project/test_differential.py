@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.differential.scenarios import SCENARIOS
 from tests.peer.client import compiled
 from tests.peer.jars import JARS, ROCKETMQ_VERSION, class_path, jar_folder
 from tests.peer.server import Peer
-from tests.unit.project.test_parity_table import ALL
+from tests.unit.project.test_parity_table import ALL, PAGE
 from txbridge.core.names import is_group
 from txbridge.embedded.java import Java
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -74,6 +75,12 @@ def test_every_difference_names_a_row_of_the_parity_table_that_says_we_are_bette
     assert bool(different) == bool(expected.row)
     if different:
         assert [row.verdict for row in ALL if row.key == expected.row] == ["better"]
+
+
+def test_the_parity_page_names_the_rows_that_are_played_through_the_front_door():
+    [told] = re.findall(r"hold as they stand: (.*?)\.\n", PAGE.read_text(), re.DOTALL)
+    played = {expected.row for scenario in SCENARIOS for expected in scenario.expected.values()}
+    assert set(re.split(r",\s+|\s+and\s+", told)) == played - {""}
 
 
 @pytest.mark.parametrize("expected", EXPECTED)

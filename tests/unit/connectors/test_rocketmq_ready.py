@@ -1,0 +1,80 @@
+"""When a front door is ready: it asks Kafka by itself, because nobody sends to a door that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from txbridge_rocketmq import app
+
+from tests.support.harness import eventually
+from txbridge.client.kafka import connection
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.core.names import Names
+
+LOST = ["Kafka can not be reached"]
+
+
+class Kafka:
+    """Tells how many partitions HALF has, while it answers."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.partitions = 4
+
+    def look(self) -> int:
+        if not self.answers:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return self.partitions
+
+
+def test_a_door_that_nobody_uses_notices_that_kafka_is_silent_and_that_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, seconds in (("_WATCH_S", 0.01), ("_LOST_WATCH_S", 0.01), ("_SILENT_S", 0.05)):
+        monkeypatch.setattr(app, name, seconds)
+    monkeypatch.setattr(connection, "_STABLE_S", 0.02)
+
+    async def drive() -> None:
+        kafka, link, watch, stopped = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4), asyncio.Event()
+
+        async def until(wanted: list[str]) -> None:
+            await asyncio.to_thread(eventually, lambda: app._not_ready(link, watch, stopped) == wanted)
+
+        watching = asyncio.create_task(app._watch(link, watch, kafka.look))
+        assert app._not_ready(link, watch, stopped) == []
+        kafka.answers = False
+        await until(LOST)
+        kafka.answers = True
+        await until([])
+        stopped.set()
+        await until(["the door is stopping"])
+        stopped.clear()
+        kafka.partitions = 5
+        await asyncio.to_thread(eventually, lambda: watch.refusal)
+        assert app._not_ready(link, watch, stopped) == [watch.refusal]
+        assert "has changed: 5 instead of the 4" in watch.refusal
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(drive())
+
+
+def test_one_look_that_is_late_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka has answered something else a moment ago."""
+    monkeypatch.setattr(app, "_WATCH_S", 0.01)
+
+    async def drive() -> None:
+        kafka, link, watch = Kafka(), Connection("kafka:9092"), TopicWatch(Names(), 4)
+        kafka.answers = False
+        link.works()
+        watching = asyncio.create_task(app._watch(link, watch, kafka.look))
+        await asyncio.sleep(0.2)
+        assert not link.is_lost
+        watching.cancel()
+
+    asyncio.run(drive())
