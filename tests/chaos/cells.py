@@ -14,7 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from tests.chaos.checker import violations
+from tests.chaos.checker import refusals, violations
+from tests.chaos.client import FAULT_OVER
 from tests.chaos.reader import Sighting, WatchingReader, sighting
 from tests.chaos.store import DecisionStore
 from tests.support.harness import Bridge, WorkerProcess, eventually
@@ -225,7 +226,8 @@ def run_cell(
 ) -> CellReport:
     """Traffic, the fault at a third of it, then quiet, then the verdict.
 
-    A cell that is not among CELLS brings its fault, the Kafka to start, or what sends.
+    Traffic goes on until the fault is over, also when that takes more transactions than were asked for. A cell that is
+    not among CELLS brings its fault, the Kafka to start, or what sends.
     """
     with ExitStack() as stack:
         kafka = stack.enter_context(on or EmbeddedKafka(heap="1g", jvm_profile="throughput"))
@@ -240,6 +242,7 @@ def run_cell(
             fault = time.monotonic()
             (fault_of or CELLS[cell])(run)
             fault_s = time.monotonic() - fault
+            (folder / FAULT_OVER).touch()
             say(f"{cell}: fault over after {fault_s:.0f} s")
             eventually(
                 lambda: progress.told() and all((folder / f"{one.name}.done").exists() for one in run.clients),
@@ -264,7 +267,8 @@ def run_cell(
             fault_s=round(fault_s, 1),
             longest_pause_s=round(pause, 1),
             settled_s=round(settled_s, 1),
-            violations=violations(decisions, told, watched, final),
+            violations=violations(decisions, told, watched, final)
+            + refusals(event for worker in run.workers for event in worker.events("end_refused")),
         )
 
 
