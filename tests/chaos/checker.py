@@ -52,12 +52,14 @@ def refusals(events: Iterable[Mapping[str, Any]]) -> list[str]:
     """Decisions that the workers have refused, by their log (event end_refused).
 
     Every decision here is valid. Checks would decide it again, so that nothing of it shows in what is delivered. Only a
-    repeat is no violation: a check is answered with the decision that its client has sent already.
+    repeat is no violation: a check is answered with the decision that its client has sent already. After a take-over it
+    may be called late: the new owner does not know any more how the message was finished.
     """
     return [
-        f"refused: {one['count']} decisions as {one['reason']}, the first of {one['partition']}:{one['half_offset']}"
+        f"refused: {one['count']} decisions as {one['reason']}, the first of {one['partition']}:{one['half_offset']} "
+        f"in END {one['end_offset']} ({one['source']})"
         for one in events
-        if one["reason"] != "repeat"
+        if one["reason"] not in {"repeat", "late"}
     ]
 
 

@@ -1,6 +1,6 @@
 """An application process under chaos: transactions at full speed, and a record of what it was told.
 
-    python -m tests.chaos.client SERVERS NAMESPACE TOPIC FOLDER NAME FIRST COUNT THREADS
+    python -m tests.chaos.client SERVERS NAMESPACE TOPIC FOLDER NAME FIRST COUNT THREADS [SETTING=VALUE ...]
 
 Each line of FOLDER/NAME.told is `id decision acknowledged`: the decision (C, R, or U for unknown) and whether Kafka has
 acknowledged it. COUNT transactions are sent, and more until the fault is over (FOLDER/fault.over). When all are told,
@@ -59,7 +59,9 @@ class _Listener(TransactionListener):
 
 
 def main() -> None:
-    servers, namespace, topic, folder, name, first, number, threads = sys.argv[1:]
+    servers, namespace, topic, folder, name, first, number, threads, *settings = sys.argv[1:]
+    kafka = {"bootstrap.servers": servers, "session.timeout.ms": "6000"}
+    kafka.update(setting.split("=", 1) for setting in settings)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     store = DecisionStore(Path(folder) / "decisions.db")
@@ -68,9 +70,7 @@ def main() -> None:
     over = Path(folder) / FAULT_OVER
     with (
         (Path(folder) / f"{name}.told").open("a", buffering=1) as told,
-        TransactionProducer(
-            "chaos", _Listener(store), {"bootstrap.servers": servers, "session.timeout.ms": 6_000}, namespace=namespace
-        ) as producer,
+        TransactionProducer("chaos", _Listener(store), kafka, namespace=namespace) as producer,
     ):
 
         def run() -> None:

@@ -60,10 +60,10 @@ def refused(reason: str) -> dict[str, object]:
 
 def test_a_valid_decision_that_is_refused_is_a_violation_also_when_a_check_decides_again() -> None:
     assert refusals([refused("no_half_message"), refused("contradiction")]) == [
-        "refused: 55 decisions as no_half_message, the first of 2:17",
-        "refused: 55 decisions as contradiction, the first of 2:17",
+        "refused: 55 decisions as no_half_message, the first of 2:17 in END 3 (client)",
+        "refused: 55 decisions as contradiction, the first of 2:17 in END 3 (client)",
     ]
 
 
 def test_a_decision_may_come_twice() -> None:
-    assert refusals([refused("repeat")]) == []
+    assert refusals([refused("repeat"), refused("late")]) == []
