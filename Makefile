@@ -79,8 +79,9 @@ test-containers: setup
 	$(PYTEST) tests/containers
 	cd examples/orders && ../../$(PYTEST) --txbridge-backend=containers --txbridge-worker-image=$(IMAGE)
 
-# Client, worker and Kafka killed, ended and stopped under 100,000 transactions each: half an hour. A short version of it
-# is part of `make test` and `make test-long`.
+# Client, worker and Kafka killed, ended and stopped under 100,000 transactions each: some minutes for each of twelve cells,
+# more on a busy machine. `make chaos ARGS="--brokers 3"` has fifteen on three brokers. A short version of both is part of
+# `make test` and `make test-long`.
 chaos: setup
 	$(BIN)/python -m tests.chaos $(ARGS)
 

@@ -7,14 +7,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
-from tests.chaos.checker import violations
+from tests.chaos.checker import refusals, violations
+from tests.chaos.client import FAULT_OVER
+from tests.chaos.evidence import keep
 from tests.chaos.reader import Sighting, WatchingReader, sighting
 from tests.chaos.store import DecisionStore
 from tests.support.harness import Bridge, WorkerProcess, eventually
@@ -24,10 +27,11 @@ from txbridge.embedded import EmbeddedKafka
 STOPPED_S = 30.0
 PARTITIONS = 4
 _CLIENTS = 2
-_THREADS = 16
 _SESSION_MS = 6_000
 #: Everything that was decided has to be visible after this long without a fault.
 _SETTLE_S = 180.0
+#: Of cells in which the judge found something.
+EVIDENCE = Path("build/chaos/evidence")
 #: For the person who watches.
 _PROGRESS_S = 30.0
 
@@ -50,16 +54,20 @@ class ClientProcess:
         self.name, self.first, self.number = name, first, number
         bridge = run.bridge
         arguments = [bridge.bootstrap_servers, bridge.namespace, run.topic, str(run.folder), name]
+        arguments += map(str, (first, number, run.threads, *(f"{key}={value}" for key, value in run.settings.items())))
         with (run.folder / f"{name}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.client", *arguments, str(first), str(number), str(_THREADS)],
-                stdout=log,
-                stderr=log,
+                [sys.executable, "-m", "tests.chaos.client", *arguments], stdout=log, stderr=log
             )
 
 
 class Run:
     """Two workers, two clients, a Kafka and a reader, for one cell."""
+
+    #: Of each client.
+    threads = 16
+    #: Of the clients, beside the servers.
+    settings: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int) -> None:
         self.kafka, self.bridge, self.folder = kafka, bridge, folder
@@ -225,7 +233,8 @@ def run_cell(
 ) -> CellReport:
     """Traffic, the fault at a third of it, then quiet, then the verdict.
 
-    A cell that is not among CELLS brings its fault, the Kafka to start, or what sends.
+    Traffic goes on until the fault is over, also when that takes more transactions than were asked for. A cell that is
+    not among CELLS brings its fault, the Kafka to start, or what sends.
     """
     with ExitStack() as stack:
         kafka = stack.enter_context(on or EmbeddedKafka(heap="1g", jvm_profile="throughput"))
@@ -240,6 +249,7 @@ def run_cell(
             fault = time.monotonic()
             (fault_of or CELLS[cell])(run)
             fault_s = time.monotonic() - fault
+            (folder / FAULT_OVER).touch()
             say(f"{cell}: fault over after {fault_s:.0f} s")
             eventually(
                 lambda: progress.told() and all((folder / f"{one.name}.done").exists() for one in run.clients),
@@ -254,6 +264,10 @@ def run_cell(
         final = _read_all(bridge, run)
         decisions = run.store.decisions()
         told = list(run.told())
+        found = violations(decisions, told, watched, final)
+        found += refusals(event for worker in run.workers for event in worker.events("end_refused"))
+        if found:
+            say(f"{cell}: what it leaves behind is in {keep(cell, bridge, EVIDENCE, folder)}")
         return CellReport(
             cell=cell,
             transactions=len(decisions),
@@ -264,7 +278,7 @@ def run_cell(
             fault_s=round(fault_s, 1),
             longest_pause_s=round(pause, 1),
             settled_s=round(settled_s, 1),
-            violations=violations(decisions, told, watched, final),
+            violations=found,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tests.chaos.reader import Sighting
 
@@ -45,6 +46,21 @@ def violations(
         if letter != "U" and decisions.get(name) is not (letter == "C"):
             found.append(f"inconsistent application: {name} was told {letter}, its database says {decisions.get(name)}")
     return found
+
+
+def refusals(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Decisions that the workers have refused, by their log (event end_refused).
+
+    Every decision here is valid. Checks would decide it again, so that nothing of it shows in what is delivered. Only a
+    repeat is no violation: a check is answered with the decision that its client has sent already. After a take-over it
+    may be called late: the new owner does not know any more how the message was finished.
+    """
+    return [
+        f"refused: {one['count']} decisions as {one['reason']}, the first of {one['partition']}:{one['half_offset']} "
+        f"in END {one['end_offset']} ({one['source']})"
+        for one in events
+        if one["reason"] not in {"repeat", "late"}
+    ]
 
 
 def _disorder(who: str, sightings: Sequence[Sighting]) -> list[str]:

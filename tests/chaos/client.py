@@ -1,9 +1,10 @@
 """An application process under chaos: transactions at full speed, and a record of what it was told.
 
-    python -m tests.chaos.client SERVERS NAMESPACE TOPIC FOLDER NAME FIRST COUNT THREADS
+    python -m tests.chaos.client SERVERS NAMESPACE TOPIC FOLDER NAME FIRST COUNT THREADS [SETTING=VALUE ...]
 
 Each line of FOLDER/NAME.told is `id decision acknowledged`: the decision (C, R, or U for unknown) and whether Kafka has
-acknowledged it. The process ends when all its transactions are told; until it gets SIGTERM it goes on answering checks.
+acknowledged it. COUNT transactions are sent, and more until the fault is over (FOLDER/fault.over). When all are told,
+FOLDER/NAME.done is made; until it gets SIGTERM the process goes on answering checks.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _COMMIT, _ROLLBACK, _UNKNOWN = (
 )
 #: While Kafka is away half messages fail; trying again at once would only burn the processor.
 _RETRY_S = 0.5
+#: The file that says that the fault is over.
+FAULT_OVER = "fault.over"
 
 
 def intended(number: int) -> tuple[LocalTransactionState, bool]:
@@ -56,24 +59,25 @@ class _Listener(TransactionListener):
 
 
 def main() -> None:
-    servers, namespace, topic, folder, name, first, number, threads = sys.argv[1:]
+    servers, namespace, topic, folder, name, first, number, threads, *settings = sys.argv[1:]
+    kafka = {"bootstrap.servers": servers, "session.timeout.ms": "6000"}
+    kafka.update(setting.split("=", 1) for setting in settings)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     store = DecisionStore(Path(folder) / "decisions.db")
     numbers, lock = count(int(first)), threading.Lock()
     last = int(first) + int(number)
+    over = Path(folder) / FAULT_OVER
     with (
         (Path(folder) / f"{name}.told").open("a", buffering=1) as told,
-        TransactionProducer(
-            "chaos", _Listener(store), {"bootstrap.servers": servers, "session.timeout.ms": 6_000}, namespace=namespace
-        ) as producer,
+        TransactionProducer("chaos", _Listener(store), kafka, namespace=namespace) as producer,
     ):
 
         def run() -> None:
             while not ended.is_set():
                 with lock:
                     mine = next(numbers)
-                if mine >= last:
+                if mine >= last and over.exists():
                     return
                 while not ended.is_set():
                     try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -278,6 +280,13 @@ def test_a_quick_run_takes_every_bench_with_ratios_and_each_knows_its_options(tm
         parser = argparse.ArgumentParser()
         importlib.import_module(f"tests.bench.{name}").add_options(parser)
         assert quick.keys() <= vars(parser.parse_args([])).keys(), name
+
+
+def test_the_page_lists_every_bench():
+    page = (Path(__file__).parents[3] / "docs/performance.md").read_text()
+    section = page.partition("## Measure it\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert sorted(listed) == sorted(program.BENCHES)
 
 
 def test_one_bench_writes_its_error_and_ends_with_1(tmp_path, monkeypatch, capsys):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.checker import violations
+from tests.chaos.checker import refusals, violations
 from tests.chaos.reader import Sighting
 
 DECISIONS = {"a": True, "b": True, "c": False}
@@ -52,3 +52,18 @@ def test_an_application_that_contradicts_its_database_is_no_witness() -> None:
     assert violations(DECISIONS, [("a", "R", True)], [A, B], [A, B]) == [
         "inconsistent application: a was told R, its database says True"
     ]
+
+
+def refused(reason: str) -> dict[str, object]:
+    return {"partition": 2, "half_offset": 17, "reason": reason, "count": 55, "end_offset": 3, "source": "client"}
+
+
+def test_a_valid_decision_that_is_refused_is_a_violation_also_when_a_check_decides_again() -> None:
+    assert refusals([refused("no_half_message"), refused("contradiction")]) == [
+        "refused: 55 decisions as no_half_message, the first of 2:17 in END 3 (client)",
+        "refused: 55 decisions as contradiction, the first of 2:17 in END 3 (client)",
+    ]
+
+
+def test_a_decision_may_come_twice() -> None:
+    assert refusals([refused("repeat"), refused("late")]) == []
