@@ -7,6 +7,9 @@ STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 4
 SPARK ?= 4.1.1
+DJANGO ?= 6.1.3
+# Django 6 needs it.
+PYTHON312 ?= python3.12
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 IMAGE := txbridge/worker:$(VERSION)
 DEMO_IMAGE := txbridge/demo:$(VERSION)
@@ -14,7 +17,7 @@ SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors 
 MUTATION := build/mutation/venv
 DOCS := build/docs/venv
 
-.PHONY: setup check format lock changelog demo quick test test-long test-containers image images compose chaos corruption audit-spark differential bench broken mutation docs clean
+.PHONY: setup check format lock changelog demo quick test test-long test-containers image images compose chaos corruption audit-spark django differential bench broken mutation docs clean
 
 setup: $(STAMP)
 
@@ -95,6 +98,19 @@ audit-spark: setup
 	build/spark-$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check pyspark==$(SPARK)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(build/spark-$(SPARK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth"
 	PYTHONPATH=.:spark:connectors build/spark-$(SPARK)/bin/python -m pytest tests/unit/audit tests/integration/test_audit.py tests/integration/test_audit_corruption.py -m "not long" $(ARGS)
+
+# The Django project and its web processes on another Django than the locked one, and so on Python 3.12: some minutes, and
+# all of the locked packages the first time.
+django: build/django-$(DJANGO)/.ready
+	PYTHONPATH=.:spark:connectors build/django-$(DJANGO)/bin/python -m pytest tests/integration/test_django.py $(ARGS)
+
+build/django-$(DJANGO)/.ready: requirements/lock.txt requirements/build.txt
+	$(PYTHON312) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r requirements/lock.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check django==$(DJANGO)
+	touch $@
 
 # The same scenarios on a real RocketMQ and on txbridge, side by side: five minutes, a JDK, and 98 MB of jars the first time.
 differential: setup

@@ -85,7 +85,7 @@ class FreshHalves:
         headers = self.headers[index]
         fields = (
             *(offset, name.decode(), group, real_topic, self.births[index], self.keys[index], self.values[index]),
-            *(headers, None, None, None, None, None, headers[:-PLAIN], self.sizes[index]),
+            *(headers, None, None, None, None, None, headers[:-PLAIN], self.sizes[index], False),
         )
         return tuple.__new__(HalfMessage, fields)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -40,6 +40,7 @@ class _Fields(NamedTuple):
     deliver_at: int | None
     users: Headers
     size: int
+    names_partitions: bool
 
 
 class HalfMessage(_Fields):
@@ -51,7 +52,7 @@ class HalfMessage(_Fields):
     TXB_DELIVER_AT: when a commit makes it visible, at the earliest (ms). `users` are those of the
     headers that are not ours; `size` are the bytes that the message holds in memory, as far as the user decides them.
     `messages` is how many it holds, as frames in the value; None: it is one itself. `real_topic` then names the topics
-    of all of them (`names.topics_of`).
+    of all of them (`names.topics_of`), and `names_partitions` says whether any of them names a partition.
     """
 
     # A tuple, as one is made for every record, and its size, which is asked for seven times, is in it: a frozen
@@ -94,6 +95,7 @@ class HalfMessage(_Fields):
             deliver_at,
             users,
             size,
+            False,
         )
 
     @property
@@ -119,7 +121,9 @@ def parse_half(
 ) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
     if headers is not None and len(headers) >= PLAIN:
-        half = _parse_plain(offset, born, key, value, headers, topic_names)
+        half = _parse_plain(offset, born, key, value, headers, topic_names) or _parse_several(
+            offset, born, key, value, headers, topic_names
+        )
         if half is not None:
             return half
     return _parse_by_name(offset, born, key, value, headers, topic_names)
@@ -160,18 +164,19 @@ def _parse_by_name(
         messages=ours.optional_number(names.MESSAGES),
         deliver_at=ours.optional_number(names.DELIVER_AT),
     )
-    return half if half.messages is None else half._replace(real_topic=_topics_of_all(half))
+    return half if half.messages is None else _of_several(half)
 
 
-def _topics_of_all(half: HalfMessage) -> str:
-    """The real topics of one that holds several messages, all of which must be in order."""
+def _of_several(half: HalfMessage) -> HalfMessage:
+    """One that holds several messages, all of which must be in order, with what they say."""
     messages = half.framed
     for name, value in ((names.REAL_QID, half.real_partition), (names.BORN_TIMESTAMP, half.user_timestamp)):
         if value is not None:
             raise MalformedRecordError(f"header {name} is there beside {names.MESSAGES}: each message has its own")
     if (half.real_topic, half.key) != (messages[0].topic, messages[0].key):
         raise MalformedRecordError(f"{names.REAL_TOPIC} or the key is not that of the first message")
-    return joined_topics(messages)
+    partitions = [message.partition for message in messages]
+    return half._replace(real_topic=joined_topics(messages), names_partitions=partitions.count(None) < len(partitions))
 
 
 @lru_cache(_SHARED)
@@ -212,9 +217,45 @@ def _parse_plain(
         HalfMessage,
         (
             *(offset, transaction, real_group, real_topic, born, key, value, headers),
-            *(None, None, None, None, None, users, size),
+            *(None, None, None, None, None, users, size, False),
         ),
     )
+
+
+def _parse_several(
+    offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers, topic_names: Names
+) -> HalfMessage | None:
+    """The same for one that holds several messages and has no option beside. Raises MalformedRecordError."""
+    if len(headers) != PLAIN + 1:
+        return None
+    *first, (id_name, transaction_id), (count_name, count) = headers
+    envelope = envelope_of(first, topic_names.namespace)
+    if (
+        envelope is None
+        or id_name != names.UNIQ_KEY
+        or transaction_id is None
+        or _is_id(transaction_id) is None
+        or count_name != names.MESSAGES
+        or (number := _number(count)) is None
+    ):
+        return None
+    size = envelope.size + len(key or b"") + len(value or b"") + _size_of(headers[-1:])
+    users: Headers = []
+    fields = (
+        *(offset, transaction_id.decode(), envelope.group, envelope.real_topic, born, key, value, headers),
+        *(None, None, None, number, None, users, size, False),
+    )
+    return _of_several(tuple.__new__(HalfMessage, fields))
+
+
+@lru_cache(_SHARED)
+def _number(value: bytes | None) -> int | None:
+    """How many messages there are; None when that is no number."""
+    try:
+        return OurHeaders([(names.MESSAGES, value)]).optional_number(names.MESSAGES)
+    except MalformedRecordError:
+        # Told by whoever reads the record header by header.
+        return None
 
 
 def envelope_of(headers: Headers, namespace: str) -> Envelope | None:
@@ -342,8 +383,15 @@ class Delivery(NamedTuple):
     headers: list[tuple[str, bytes | None]]
     partition: int | None
     timestamp: int
-    #: Bytes of what the user gave.
-    size: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of what the user gave."""
+        return len(self.key or b"") + len(self.value or b"") + _size_of(self.headers[:-_OF_DELIVERY])
+
+
+#: Headers of a delivered message of several that are ours, the last ones.
+_OF_DELIVERY = 3
 
 
 def deliveries(half: HalfMessage, partition: int) -> Iterator[Delivery]:
@@ -351,11 +399,17 @@ def deliveries(half: HalfMessage, partition: int) -> Iterator[Delivery]:
     transaction_id = (names.UNIQ_KEY, half.transaction_id.encode())
     where = (names.HALF_COORDINATES, coordinates(partition, half.offset))
     messages = half.framed
-    for number, message in enumerate(messages, 1):
-        topic, key, value, users, real_partition, timestamp = message
-        headers = [*users, transaction_id, where, (names.MESSAGE_NUMBER, b"%d/%d" % (number, len(messages)))]
-        born = half.born if timestamp is None else timestamp
-        yield Delivery(topic, key, value, headers, real_partition, born, message.size)
+    for number, (topic, key, value, users, real_partition, timestamp) in zip(
+        _message_numbers(len(messages)), messages, strict=True
+    ):
+        headers = [*users, transaction_id, where, number]
+        yield Delivery(topic, key, value, headers, real_partition, half.born if timestamp is None else timestamp)
+
+
+@lru_cache(16)
+def _message_numbers(count: int) -> Sequence[tuple[str, bytes]]:
+    """The header of each of so many messages that says which it is. At most a thousand of them."""
+    return [(names.MESSAGE_NUMBER, b"%d/%d" % (number, count)) for number in range(1, count + 1)]
 
 
 def copy_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -18,6 +19,8 @@ from txbridge.kafka.partition_reader import PartitionReader
 
 #: A wanted offset this near is reached sooner by reading on than by a new fetch position.
 _READ_ON = 1_000
+#: So many records are taken at once, as far as they are there: a call for each takes as long as all else.
+_AT_ONCE = 1_000
 #: So many offsets of bodies that are gone may stand beside the others before they are looked for.
 _FEW = 1_024
 #: One wanted record: a healthy broker answers in milliseconds.
@@ -142,21 +145,32 @@ def read_back(reader: PartitionReader, offsets: Iterable[int]) -> Iterator[Messa
     """
     low, _ = reader.watermarks()
     reader.position = -1
-    for offset in sorted(offsets):
-        if offset < low:
-            continue
+    wanted = sorted(offset for offset in offsets if offset >= low)
+    at = until = 0
+    while at < len(wanted):
+        offset = wanted[at]
         if not 0 <= reader.position <= offset <= reader.position + _READ_ON:
             reader.start(offset)
+        # So far one reads on: what is near the one before.
+        until = max(until, at)
+        while until + 1 < len(wanted) and wanted[until + 1] <= wanted[until] + 1 + _READ_ON:
+            until += 1
         try:
-            while reader.position <= offset:
-                messages = reader.poll(1, _READ_TIMEOUT_S)
-                if not messages and reader.position <= offset:
-                    raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
-                if messages and messages[0].offset() == offset:
-                    yield messages[0]
+            messages = reader.poll(min(wanted[until] + 1 - reader.position, _AT_ONCE), _READ_TIMEOUT_S)
         except LogGoneError:
             # Retention came by just now; or the log ends here, as whoever is asked says, which is no retention.
             reader.position = -1
-            if reader.watermarks()[0] <= offset:
+            low, _ = reader.watermarks()
+            if low <= offset:
                 raise
+            at = bisect_left(wanted, low, at)
+            continue
+        if not messages and reader.position <= offset:
+            raise TimeoutError(f"offset {offset} of {reader.topic}[{reader.partition}] did not come back")
+        for message in messages:
+            at = bisect_left(wanted, offset_of(message), at)
+            if at < len(wanted) and wanted[at] == message.offset():
+                yield message
+        # What is passed and did not come is gone.
+        at = bisect_left(wanted, reader.position, at)
     reader.stop()

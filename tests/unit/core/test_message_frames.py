@@ -61,10 +61,12 @@ def test_all_are_delivered_in_order_each_with_its_number():
     assert first == (
         *("orders", b"k1", b"v1"),
         [("trace", b"00"), ("empty", None), *ours, ("TXB_MESSAGE", b"1/2")],
-        *(3, 1_700_000_000_123, 16),
+        *(3, 1_700_000_000_123),
     )
     # Without a time of its own, that of birth.
-    assert second == ("stock", None, None, [*ours, ("TXB_MESSAGE", b"2/2")], None, 1_000, 0)
+    assert second == ("stock", None, None, [*ours, ("TXB_MESSAGE", b"2/2")], None, 1_000)
+    # Bytes of what the user gave.
+    assert (first.size, second.size) == (16, 0)
 
 
 def test_a_timestamp_of_zero_counts_as_absent():
@@ -137,6 +139,24 @@ def test_several_are_never_taken_for_a_plain_message(at_the_end):
     headers = plain + more if at_the_end else more + plain
     assert read_plain(5, [1_000], [b"k1"], [FIRST + SECOND], [headers], "") is None
     assert parse_half(5, 1_000, b"k1", FIRST + SECOND, headers, Names()).messages == 2
+
+
+@pytest.mark.parametrize("frames", [FIRST + SECOND, FIRST[:1] + SECOND + FIRST[1:]])
+def test_several_without_options_are_read_as_header_by_header(frames):
+    """What a client of ours writes is read by position; in another order, or with an option, by name."""
+    key, topic = (b"k1", "orders") if frames.startswith(FIRST) else (None, "stock")
+    quick = half_of(frames, key, topic)
+    by_name = half_of(frames, key, topic, CHECK_IMMUNITY_TIME_IN_SECONDS=b"60")
+    assert quick._replace(headers=by_name.headers, size=by_name.size, immunity="60") == by_name
+    assert quick.size == sum(len(name) + len(text) for name, text in quick.headers) + len(key or b"") + len(frames)
+    assert quick.framed == by_name.framed
+
+
+def test_whether_any_of_several_names_a_partition_is_known_without_its_frames():
+    assert half_of(FIRST + SECOND).names_partitions
+    assert not half_of(b"\x01" + SECOND, None, "stock", 1).names_partitions
+    assert not half_of(b"\x01" + SECOND, None, "stock", 1, TXB_DELIVER_AT=b"7").names_partitions
+    assert half_of(b"\x01" + SECOND + FIRST[1:], None, "stock", 2, TXB_DELIVER_AT=b"7").names_partitions
 
 
 # --- what is remembered of it ---------------------------------------------------------------------------------------

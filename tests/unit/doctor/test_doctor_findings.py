@@ -129,6 +129,80 @@ def test_a_discarded_message_that_can_be_resumed_for_longer_than_its_body_is_kep
     assert [found.level for found in topic_checks.retention(one)] == [Level.OK]
 
 
+@pytest.mark.parametrize(
+    ("age", "delay", "kept", "level", "text", "do"),
+    [
+        (
+            72,
+            240,
+            "864000000",
+            Level.PROBLEM,
+            (
+                f"{HALF} keeps messages for 10d, and they may wait for 10d (timer_max_delay): those that still wait "
+                "would vanish"
+            ),
+            "`txbridge topics apply` raises retention.ms; or lower timer_max_delay",
+        ),
+        (
+            72,
+            240,
+            "864000001",
+            Level.WARNING,
+            f"{HALF} keeps messages for 10d, and they may wait for 10d: an outage of more than 0s loses messages",
+            "`txbridge topics apply` raises retention.ms so that 4 days are survived",
+        ),
+        (
+            72,
+            240,
+            "1209599999",
+            Level.WARNING,
+            (
+                f"{HALF} keeps messages for 13d 23h, and they may wait for 10d: an outage of more than 3d 23h loses "
+                "messages"
+            ),
+            "`txbridge topics apply` raises retention.ms so that 4 days are survived",
+        ),
+        (
+            264,
+            240,
+            "864000000",
+            Level.PROBLEM,
+            (
+                f"{HALF} keeps messages for 10d, and they may wait for 11d (transaction_max_age): those that still "
+                "wait would vanish"
+            ),
+            "`txbridge topics apply` raises retention.ms; or lower transaction_max_age",
+        ),
+    ],
+    ids=["delay as long as retention", "a moment longer", "less than four days longer", "age longer than the delay"],
+)
+def test_retention_against_the_longest_delay(age: int, delay: int, kept: str, level: Level, text: str, do: str) -> None:
+    """Hours of age and delay; what waits longest counts, and is named."""
+    one = with_retention(kept, transaction_max_age=age * 3_600_000, timer_max_delay=delay * 3_600_000)
+    found = [each for each in topic_checks.retention(one) if each.level is not Level.NOTE]
+    assert [(each.level, each.text, each.do) for each in found] == [(level, text, do)]
+
+
+@pytest.mark.parametrize("kept", ["1209600000", "-1"])
+def test_retention_that_is_enough_for_the_longest_delay(kept: str) -> None:
+    one = with_retention(kept, timer_max_delay=240 * 3_600_000)
+    assert Level.OK in {each.level for each in topic_checks.retention(one)}
+    assert {each.level for each in topic_checks.retention(one)} <= {Level.OK, Level.NOTE}
+
+
+def with_retention(kept: str, **settings: int) -> Patient:
+    """HALF, END and OP keep their records for so long."""
+    names, one = Names(), patient([])
+    one.settings = WorkerSettings(bootstrap_servers="127.0.0.1:1", **settings)  # type: ignore[arg-type]
+    log = {"retention.ms": kept, "max.message.bytes": "1065536"}
+    one.seen = {
+        **{name: TopicFacts(name, "id", 4, 3, 0, log) for name in (HALF, names.end, names.op)},
+        names.offset: TopicFacts(names.offset, "id", 4, 3, 0, {}),
+        names.discard: TopicFacts(names.discard, "id", 1, 3, 0, {**log, "retention.ms": "2592000000"}),
+    }
+    return one
+
+
 def test_a_quorum_without_a_controller_is_a_problem_and_not_everything_was_examined() -> None:
     greeting = Greeting("C1", {2: "two:9092"})
     assert lines(broker_checks.headless(greeting, "timed out")) == [

@@ -6,7 +6,8 @@ import pytest
 
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Names
-from txbridge.kafka.body_cache import BodyCache
+from txbridge.kafka.body_cache import BodyCache, read_back
+from txbridge.kafka.failures import LogGoneError
 
 
 class _AskedError(Exception):
@@ -102,3 +103,107 @@ def test_what_is_kept_elsewhere_counts_and_drives_out_what_was_parked(cache):
     assert cache.reserve(0)
     cache.put(half(3))
     assert kept(cache, 2, 3) == [2, 3]
+
+
+# --- what is read back ------------------------------------------------------------------------------------------------
+
+
+class _Record:
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def offset(self) -> int:
+        return self._offset
+
+
+class _Log:
+    """A reader of records 0 to 9,999, without those that are missing; a fetch brings so many of them."""
+
+    topic, partition = "half", 0
+
+    def __init__(self, missing=(), fetch=700, end=10_000) -> None:
+        self.low, self._end, self._fetch, self._missing = 0, end, fetch, set(missing)
+        #: Retention removes what is below this at the next poll.
+        self.soon = 0
+        self.position = 0
+        self.started: list[int] = []
+        self.polls = self.records = 0
+        self.stopped = False
+
+    def watermarks(self):
+        return self.low, self._end
+
+    def start(self, offset: int) -> None:
+        self.position = offset
+        self.started.append(offset)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def poll(self, limit: int, timeout: float):
+        self.polls += 1
+        self.low = max(self.low, self.soon)
+        if self.position < self.low:
+            raise LogGoneError("below the log start")
+        end = min(self._end, self.position + self._fetch)
+        there = [offset for offset in range(self.position, end) if offset not in self._missing][:limit]
+        self.records += len(there)
+        if there:
+            self.position = there[-1] + 1
+        return list(map(_Record, there))
+
+
+def offsets(log: _Log, wanted) -> list[int]:
+    return [record.offset() for record in read_back(log, wanted)]  # type: ignore[arg-type]
+
+
+def test_neighbours_are_read_together_in_the_order_of_offsets():
+    log = _Log()
+    wanted = [*range(2_000, 4_000), 5, 6]
+    assert offsets(log, reversed(wanted)) == [5, 6, *range(2_000, 4_000)]
+    assert log.started == [5, 2_000]
+    assert log.polls <= 5
+    assert log.stopped
+
+
+def test_no_more_is_read_than_to_the_last_that_is_near():
+    log = _Log()
+    assert offsets(log, [100, 1_101, 2_103]) == [100, 1_101, 2_103]
+    assert log.started == [100, 2_103]
+    assert log.records == 1_002 + 1
+
+
+@pytest.mark.parametrize("fetch", [1, 3, 700])
+def test_records_that_are_not_there_are_left_out(fetch):
+    log = _Log(missing={11, 13, *range(20, 22)}, fetch=fetch + 2)
+    assert offsets(log, [10, 11, 12, 13, 20, 22]) == [10, 12, 22]
+
+
+def test_what_retention_has_eaten_before_or_meanwhile_is_left_out():
+    log = _Log()
+    log.low = 50
+    assert offsets(log, [10, 49, 50, 51]) == [50, 51]
+    log = _Log()
+    log.soon = 3_000
+    assert offsets(log, [10, 2_999, 3_000, 9_000]) == [3_000, 9_000]
+    log = _Log()
+    log.soon = 3_000
+    assert offsets(log, [10, 2_999]) == []
+
+
+def test_a_log_that_ends_before_them_is_gone_and_not_eaten():
+    class Cut(_Log):
+        def poll(self, limit, timeout):
+            if self.position >= 100:
+                raise LogGoneError("above the log end")
+            return super().poll(limit, timeout)
+
+    found = read_back(Cut(end=200, fetch=10), [90, 150])  # type: ignore[arg-type]
+    assert next(found).offset() == 90
+    with pytest.raises(LogGoneError):
+        next(found)
+
+
+def test_a_broker_that_brings_nothing_is_not_waited_for_for_ever():
+    with pytest.raises(TimeoutError, match=r"^offset 9999 of half\[0\] did not come back$"):
+        offsets(_Log(end=9_999), [9_998, 9_999])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from rich.cells import cell_len
 from tests.support import open_messages
 from tests.support.partition_builder import COMMIT
 from txbridge.cli import main
+from txbridge.cli import operations as commands
 from txbridge.cli.operations import exit_code, parse_age
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import (
@@ -44,6 +46,7 @@ PENDING = replace(
 DISCARDED = replace(
     PENDING, state=TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9), next_step=NextStep.LAPSE
 )
+SCHEDULED = replace(PENDING, state=TransactionState.SCHEDULED, decided=6, next_step=NextStep.DELIVER, error=None)
 
 
 @pytest.fixture
@@ -110,6 +113,10 @@ def test_a_key_is_shown_as_text_or_as_hexadecimal_digits(key, text):
             replace(PENDING, stored=StoredCommand(7, COMMIT, Source.CLIENT, None)),
             "commit of client at END offset 7, not applied yet",
         ),
+        (SCHEDULED, "deliver in 12s"),
+        (replace(SCHEDULED, next_due=NOW + 7_200_000), "deliver in 2h"),
+        (replace(SCHEDULED, next_due=NOW), "deliver due for 0s"),
+        (replace(SCHEDULED, next_due=NOW - 180_000), "deliver due for 3m"),
     ],
 )
 def test_the_next_step_in_words(message, text):
@@ -244,6 +251,19 @@ def test_no_line_is_longer_than_the_terminal_whatever_the_names_are(shown, width
     assert "".join(line.strip() for line in lines).count("t" * 20) >= 10
 
 
+def test_several_messages_of_one_transaction_are_one_line_with_all_topics(shown):
+    lines = shown(listing(replace(SCHEDULED, real_topic="orders.placed,mail,stock")), 80)
+    assert lines == [
+        ABOUT,
+        "1 open message, the oldest for 1m 40s:",
+        "1  scheduled for topic orders.placed,mail,stock: its time has not come",
+        "",
+        "3:4  ABCDEF00  scheduled  age 1m 40s  2 checks  deliver in 12s",
+        "    group orders  topic orders.placed,mail,stock  key customer 42",
+        "",
+    ]
+
+
 def test_causes_are_counted_and_the_rare_ones_put_together(shown):
     many = [replace(PENDING, group=f"group-{number}", half_offset=number) for number in range(12)]
     lines = shown(listing(*many, replace(many[0], half_offset=99)), 80)
@@ -267,6 +287,15 @@ def test_causes_are_counted_and_the_rare_ones_put_together(shown):
         (replace(PENDING, gone=True), "pending, and the body is gone from the half topic: can not be delivered"),
         (HELD, f"held for topic orders.placed: {HELD.error}"),
         (DISCARDED, "discarded, group orders: MAX_CHECKS; can be resumed"),
+        (SCHEDULED, "scheduled for topic orders.placed: its time has not come"),
+        (
+            replace(SCHEDULED, next_due=NOW - 60_001),
+            "scheduled for topic orders.placed, overdue: no worker serves the partition",
+        ),
+        (
+            replace(SCHEDULED, real_topic="orders.placed,mail"),
+            "scheduled for topic orders.placed,mail: its time has not come",
+        ),
     ],
 )
 def test_the_cause_of_an_open_message(message, cause):
@@ -306,6 +335,69 @@ def test_answers_in_words(capsys):
 )
 def test_the_exit_code_is_that_of_the_worst_answer(results, code):
     assert exit_code([Answer(PENDING, result, "", None) for result in results]) == code
+
+
+# --- what is scheduled ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_cluster(monkeypatch):
+    """The commands reach a cluster; what they ask the library for is answered by the test."""
+
+    class Connected:
+        subject = SUBJECT
+
+    monkeypatch.setattr(commands.Connection, "open", lambda settings: Connected())
+    return lambda name, answer: monkeypatch.setattr(commands, name, answer)
+
+
+def test_pending_lists_the_states_that_are_asked_for(txbridge, on_cluster):
+    asked = []
+
+    def list_pending(_connection, selection, **_):
+        asked.append(selection.states)
+        return listing(SCHEDULED)
+
+    on_cluster("list_pending", list_pending)
+    code, output, _ = txbridge(
+        "pending", "--state", "scheduled", "--bootstrap-servers", "broker:9092", "--format", "json"
+    )
+    assert (code, asked) == (0, [frozenset({TransactionState.SCHEDULED})])
+    [message] = json.loads(output)["messages"]
+    assert (message["state"], message["next_step"], message["next_due"]) == (
+        "scheduled",
+        "deliver",
+        "2023-11-14T22:15:12.000Z",
+    )
+    txbridge("pending", "--bootstrap-servers", "broker:9092")
+    txbridge("pending", "--state", "all", "--bootstrap-servers", "broker:9092")
+    assert asked[1:] == [
+        frozenset({TransactionState.PENDING, TransactionState.HELD}),
+        frozenset(
+            {TransactionState.PENDING, TransactionState.HELD, TransactionState.SCHEDULED, TransactionState.DISCARDED}
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [(Result.ABANDONED, 0), (Result.WOULD_ABANDON, 0), (Result.REFUSED, 1), (Result.STORED, 3)],
+)
+def test_a_scheduled_message_is_cancelled_with_its_reason(txbridge, on_cluster, result, code):
+    asked = []
+
+    def abandon(_connection, target, **how):
+        asked.append((target, how["reason"], how["operator"], how["dry_run"]))
+        return Answer(SCHEDULED, result, "so it is", 20)
+
+    on_cluster("abandon", abandon)
+    dry = ["--dry-run"] if result is Result.WOULD_ABANDON else ["--reason", "has paid", "--operator", "alice"]
+    ended, output, _ = txbridge("resolve", "3:4", "abandon", *dry, "--bootstrap-servers", "broker:9092")
+    assert ended == code
+    assert output.splitlines()[-1].endswith("3:4 (ABCDEF00, group orders, topic orders.placed): so it is")
+    [(target, reason, operator, dry_run)] = asked
+    assert (target, dry_run) == ("3:4", result is Result.WOULD_ABANDON)
+    assert dry_run or (reason, operator) == ("has paid", "alice")
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.open_messages import DISCARDED, HELD, PENDING
+from tests.support.open_messages import DISCARDED, HELD, PENDING, SCHEDULED
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, entry, id_of
 from txbridge.core.end_record import Source
 from txbridge.core.half_entry import HalfEntry
@@ -52,6 +52,7 @@ def parked(state: TransactionState, **fields: object) -> HalfEntry:
         ),
         (HELD, ROLLBACK, "it is committed already (END offset 6) and can not be delivered: topic orders.placed does n"),
         (HELD, COMMIT, "it is committed already (END offset 6)"),
+        (SCHEDULED, ROLLBACK, "it is committed already (END offset 6)"),
         (DISCARDED, COMMIT, "it was discarded (MAX_CHECKS), and a decision has no effect then: resume it first"),
         (DISCARDED, ROLLBACK, "it was discarded"),
         (replace(PENDING, gone=True), COMMIT, "its body is gone from the half topic"),
@@ -75,6 +76,7 @@ def test_a_pending_message_can_be_decided_and_one_without_a_body_rolled_back():
     [
         (PENDING, Result.REFUSED, "it is not discarded but pending. Nothing was written"),
         (HELD, Result.REFUSED, "it is not discarded but held. Nothing was written"),
+        (SCHEDULED, Result.REFUSED, "it is not discarded but scheduled. Nothing was written"),
         (
             replace(PENDING, resumed=5_000),
             Result.ALREADY_RESUMED,

@@ -130,6 +130,28 @@ def test_a_discarded_message_can_be_resumed_for_longer_than_its_body_is_kept():
     assert len(by_topic(seen(**changed), options)[DISCARD].notes) == 1
 
 
+@pytest.mark.parametrize(
+    ("age_days", "delay_days", "retention"),
+    [(3, 3, "604800000"), (3, 4, "691200000"), (10, 4, "1209600000"), (3, 30, "2937600000"), (0, 0, "604800000")],
+)
+def test_the_half_topic_outlives_the_longest_delay_and_the_greatest_age_by_four_days(age_days, delay_days, retention):
+    """Without them seven days; what is longer counts."""
+    options = PlanOptions(transaction_max_age=age_days * 86_400_000, timer_max_delay=delay_days * 86_400_000)
+    fresh = by_topic(NOTHING, options)
+    for topic in (HALF, END, OP):
+        assert {change.name: change.new for change in fresh[topic].changes}["retention.ms"] == retention
+
+
+def test_a_longer_delay_raises_the_retention_of_topics_that_are_there_and_a_shorter_one_lowers_nothing():
+    longer = by_topic(seen(), PlanOptions(timer_max_delay=30 * 86_400_000))
+    assert {topic: one.changes for topic, one in longer.items() if one.changes} == {
+        topic: (Change("retention.ms", "604800000", "2937600000"),) for topic in (HALF, END, OP)
+    }
+    kept = {topic: facts(topic, retention_ms="2937600000") for topic in (HALF, END, OP)}
+    shorter = by_topic(seen(**kept), PlanOptions(timer_max_delay=3 * 86_400_000))
+    assert {one.action for one in shorter.values()} == {Action.OK}
+
+
 def test_weaker_settings_are_raised():
     sights = seen(
         **{

@@ -31,7 +31,7 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
         if half is None:
             why = _GONE if entry in gone else _ANOTHER
         elif half.messages is not None:
-            for message in half.framed:
+            for message in half.framed if half.names_partitions else ():
                 if message.partition is not None and why is None:
                     topic = message.topic
                     why = topics.problem_of_partition(topic, message.partition)

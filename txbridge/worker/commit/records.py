@@ -180,7 +180,8 @@ class Transaction:
         goes_alone = entry.attempts > 0 and not limits.keys().isdisjoint(entry.topics)
         if goes_alone:
             self._flush()
-        for topic, key, value, headers, partition, timestamp, size in deliveries(half, self._partition):
+        for copy in deliveries(half, self._partition):
+            topic, key, value, headers, partition, timestamp = copy
             limit = limits.get(topic)
             if limit is None and not contents.named:
                 to = -1 if partition is None else partition
@@ -196,7 +197,7 @@ class Transaction:
                 partition=partition,
                 timestamp=timestamp,
                 limit=0 if goes_alone and limit is not None and limit <= LEAST_LIMIT else limit,
-                size=size,
+                size=copy.size,
             )
         if goes_alone:
             self._flush()
