@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             },
         )
     ratios = {
-        "decision to visible, median, to bare group commits": _times(found, P50, _BARE, 3),
-        "decision to visible, p99, to bare group commits": _times(found, P99, _BARE, 5),
+        "decision to visible, median, to bare group commits": _times(found, P50, _BARE, 1.5),
+        "decision to visible, p99, to bare group commits": _times(found, P99, _BARE, 1.5),
         "decision to visible, median, to RocketMQ": _times(found, P50, _PEER),
         "decision to visible, p99, to RocketMQ": _times(found, P99, _PEER),
     }
