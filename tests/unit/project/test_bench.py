@@ -14,7 +14,7 @@ from tests.bench import door, end_to_end, whole_run
 from tests.bench.load import Load, Mix
 from tests.bench.measure import P50, PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
 from tests.bench.report import merged, table
-from tests.bench.stages import Times, stages
+from tests.bench.stages import Times, registrations, stages
 from tests.bench.stand import cpu_us_each
 from tests.bench.values import Values
 
@@ -93,6 +93,15 @@ def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_b
             "ms, OP stored to visible": (5 + 8) / 2,
         }
     )
+
+
+def test_what_a_kafka_transaction_asks_of_its_coordinator_is_told_for_each():
+    counted = "txbridge_registrations_total", "txbridge_concurrent_transactions_total", "txbridge_commit_seconds_count"
+    before, after = (dict(zip(counted, values, strict=True)) for values in ((10.0, 1.0, 5.0), (30.0, 6.0, 15.0)))
+    assert registrations(before, after) == {
+        "AddPartitionsToTxn, each Kafka transaction": 2.0,
+        "CONCURRENT_TRANSACTIONS, each Kafka transaction": 0.5,
+    }
 
 
 def test_one_door_has_a_goal_with_32_threads_and_two_doors_are_compared_with_one():
