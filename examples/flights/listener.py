@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from flights.data import Flight
-from txbridge import LocalTransactionState, MessageExt, TransactionListener
+from txbridge import AsyncTransactionListener, LocalTransactionState, MessageExt
+
+#: A row of departures.
+Row = tuple[str, str, str, str]
 
 
-class FlightLog(TransactionListener):
-    """Writes departed flights. A cancelled one is rolled back; one without an air time is left for the check."""
+class FlightLog(AsyncTransactionListener):
+    """Writes departed flights. A cancelled one is rolled back; one without an air time is left for the check.
+
+    Local transactions that run at the same time share one transaction of the database: while one is being committed,
+    the rows of the next gather. Each of them is decided only when its row is committed.
+    """
 
     def __init__(self, database: Path) -> None:
-        # One connection for all threads: SQLite has one writer anyway, and waiting for a lock of ours is cheaper than
-        # for the file's.
-        self._lock = threading.Lock()
+        # One connection in one thread: SQLite has one writer anyway.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="demo-sqlite")
         self._connection = sqlite3.connect(database, check_same_thread=False, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         # The demo is about Kafka's durability; the database survives a crash of the process, not of the machine.
@@ -25,35 +32,68 @@ class FlightLog(TransactionListener):
         self._connection.execute(
             "CREATE TABLE departures (transaction_id TEXT PRIMARY KEY, carrier TEXT, flight TEXT, departed_at TEXT)",
         )
-        self.checks = 0
+        self._waiting: list[tuple[Row, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        #: Transactions of the database.
+        self.commits = 0
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         """Insert the flight. `arg` is the Flight."""
         flight: Flight = arg
-        with self._lock:
-            self._connection.execute("BEGIN")
-            self._connection.execute(
-                "INSERT INTO departures VALUES (?, ?, ?, ?)",
-                (message.transaction_id, flight.carrier, flight.flight, flight.row["time_hour"]),
-            )
-            self._connection.execute("COMMIT" if flight.departed else "ROLLBACK")
         if not flight.departed:
             return LocalTransactionState.ROLLBACK_MESSAGE
+        await self._insert((message.transaction_id, flight.carrier, flight.flight, flight.row["time_hour"]))
         if not flight.has_air_time:
             # As if the application did not know yet: it will be asked.
             return LocalTransactionState.UNKNOW
         return LocalTransactionState.COMMIT_MESSAGE
 
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+    async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """The row is there exactly if the local transaction was committed."""
-        with self._lock:
-            self.checks += 1
-            row = self._connection.execute(
-                "SELECT 1 FROM departures WHERE transaction_id = ?",
-                (message.transaction_id,),
-            ).fetchone()
-        return LocalTransactionState.COMMIT_MESSAGE if row else LocalTransactionState.ROLLBACK_MESSAGE
+        loop = asyncio.get_running_loop()
+        is_there = await loop.run_in_executor(self._thread, self._is_there, message.transaction_id)
+        return LocalTransactionState.COMMIT_MESSAGE if is_there else LocalTransactionState.ROLLBACK_MESSAGE
 
     def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+        self._thread.shutdown()
+        self._connection.close()
+
+    async def _insert(self, row: Row) -> None:
+        """Returns when the row is committed; raises what SQLite says against it, or against one beside it."""
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((row, committed))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        await committed
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                together, self._waiting = self._waiting, []
+                rows = [row for row, _ in together]
+                try:
+                    await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, rows)
+                except sqlite3.Error as error:
+                    for _, committed in together:
+                        if not committed.done():
+                            committed.set_exception(error)
+                else:
+                    for _, committed in together:
+                        if not committed.done():
+                            committed.set_result(None)
+        finally:
+            self._writing = None
+
+    def _commit(self, rows: list[Row]) -> None:
+        self._connection.execute("BEGIN")
+        try:
+            self._connection.executemany("INSERT INTO departures VALUES (?, ?, ?, ?)", rows)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self.commits += 1
+
+    def _is_there(self, transaction_id: str) -> bool:
+        found = self._connection.execute("SELECT 1 FROM departures WHERE transaction_id = ?", (transaction_id,))
+        return found.fetchone() is not None

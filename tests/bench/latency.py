@@ -11,7 +11,7 @@ from tests.bench.measure import P50, P99, Found, Ratio, Rounds, by_turns, percen
 from tests.bench.paced import PacedClient
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.rocketmq import rocketmq
-from tests.bench.stages import STAGES, TRANSACTIONS, Stages
+from tests.bench.stages import STAGES, TRANSACTIONS, Stages, registrations
 from tests.bench.stand import Stand
 from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     count = options.rate * options.seconds
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
-        Stand(kafka, check_after=_NO_CHECKS) as stand,
+        Stand(kafka, check_after=_NO_CHECKS, has_metrics=True) as stand,
         PacedClient(stand, LocalTransactionState.COMMIT_MESSAGE) as ours,
         _Bare(stand) as bare,
         rocketmq({}) as peer,
@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             },
         )
     ratios = {
-        "decision to visible, median, to bare group commits": _times(found, P50, _BARE, 3),
-        "decision to visible, p99, to bare group commits": _times(found, P99, _BARE, 5),
+        "decision to visible, median, to bare group commits": _times(found, P50, _BARE, 1.5),
+        "decision to visible, p99, to bare group commits": _times(found, P99, _BARE, 1.5),
         "decision to visible, median, to RocketMQ": _times(found, P50, _PEER),
         "decision to visible, p99, to RocketMQ": _times(found, P99, _PEER),
     }
@@ -72,12 +72,13 @@ def _times(found: Rounds, what: str, whose: str, goal: float | None = None) -> R
 
 def _measured(client: PacedClient, stand: Stand, options: argparse.Namespace) -> Found:
     """The decision is made in the local transaction."""
-    stages = Stages(stand.bridge)
+    stages, before = Stages(stand.bridge), stand.scraped()
     results, decided, seen = client.send(options.rate * options.seconds, options.rate, options.size)
     assert seen.copies == 0, f"{seen.copies} copies became visible"
     offsets = [future.result().half_offset for future in results]
     total = percentiles([at - since for since, at in zip(decided, seen.times, strict=True)])
-    return {**total, **stages.between(offsets, decided, seen.times)}
+    parts = stages.between(offsets, decided, seen.times)
+    return {**total, **parts, **registrations(before, stand.scraped())}
 
 
 class _Bare:

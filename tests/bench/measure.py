@@ -61,6 +61,10 @@ class Rounds:
         each = [of(lambda workload, what: self._found[workload][what][number]) for number in range(count)]  # noqa: B023
         return Ratio(of(self.median), goal, at_most, each)
 
+    def steadiness(self, workload: str, what: str, goal: float | None = None) -> Ratio:
+        """The least of all rounds to their median: a workload that is slow once in a while shows in no median."""
+        return Ratio(min(self._found[workload][what]) / self.median(workload, what), goal)
+
     def report(self, suffix: str = "") -> dict[str, dict[str, dict[str, float]]]:
         """Workload, with this behind its name -> what -> median and spread."""
         return {

@@ -119,7 +119,7 @@ class _Bench:
                 f"commits, {pending:,} pending and checked": _rates(checking),
             },
             "ratios": {
-                f"commits with {pending:,} pending to none": _to(alone, beside, 0.8).report(),
+                f"commits with {pending:,} pending to none": _to(alone, beside, 0.95).report(),
                 f"commits with {pending:,} pending and checked to none": _to(alone, checking).report(),
             },
         }

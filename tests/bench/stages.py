@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
@@ -12,6 +12,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.bench.measure import Found
 from tests.support.harness import Bridge
+
+#: Samples without labels of a worker's metrics.
+Scraped = Mapping[str, float]
 
 _WHOLE = "ms, mean"
 _STORED, _WAITED = "ms, decision to END stored", "ms, wait for the transaction before"
@@ -26,6 +29,9 @@ STAGES = {
 #: Kafka's append times are whole milliseconds, cut off: on the average half a millisecond is missing.
 _CUT_OFF_S = 0.0005
 TRANSACTIONS = "Kafka transactions per second"
+#: Of the worker, for each of its Kafka transactions.
+REGISTRATIONS = "AddPartitionsToTxn, each Kafka transaction"
+CONCURRENT = "CONCURRENT_TRANSACTIONS, each Kafka transaction"
 #: Reading up to an offset that Kafka said is there; a machine that needs longer tells nothing.
 _READ_S = 30.0
 
@@ -120,6 +126,19 @@ def stages(transactions: Sequence[Times]) -> Found:
         _WAITED: _mean_ms(at - one.end_stored for at, one in zip(begun, transactions, strict=True)),
         _WRITTEN: _mean_ms(one.op_stored - at for at, one in zip(begun, transactions, strict=True)),
         _SEEN: _mean_ms(one.seen - one.op_stored for one in transactions),
+    }
+
+
+def registrations(before: Scraped, after: Scraped) -> Found:
+    """What the worker's Kafka transactions have asked of their coordinator between two looks at its metrics."""
+
+    def more(name: str) -> float:
+        return after[name] - before[name]
+
+    transactions = more("txbridge_commit_seconds_count")
+    return {
+        REGISTRATIONS: more("txbridge_registrations_total") / transactions,
+        CONCURRENT: more("txbridge_concurrent_transactions_total") / transactions,
     }
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bench.load import Clients, Load, Mix
 from tests.bench.measure import PER_SECOND, Found
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
+from tests.support import http
 from tests.support.harness import Bridge, cpu_seconds, eventually
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
+from txbridge.embedded.ports import free_port
 
 #: Nothing falls due but what answered unknown, which is checked this soon (ms).
 _CHECK_AFTER = 1_000
@@ -37,20 +42,24 @@ class Stand:
         check_after: int = _CHECK_AFTER,
         check_again_after: int = _CHECK_AGAIN_AFTER,
         make_topic: Callable[[Bridge, str, int], str] = Bridge.create_topic,
+        *,
+        has_metrics: bool = False,
     ) -> None:
         self.bridge = Bridge(kafka.bootstrap_servers, "bench", partitions=partitions)
         self._kafka = kafka
         self._partitions, self._workers = partitions, workers
         self._check_after, self._check_again_after = check_after, check_again_after
         self._make_topic = make_topic
+        self._metrics_ports = [free_port() if has_metrics else 0 for _ in range(workers)]
         self.clients = Clients(kafka.bootstrap_servers, self.bridge.namespace)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.bridge)
             self.real_topic = self._make_topic(self.bridge, "real", self._partitions)
-            for _ in range(self._workers):
+            for port in self._metrics_ports:
                 self.bridge.worker(
+                    metrics_port=port,
                     transaction_timeout=self._check_after,
                     transaction_check_interval=self._check_again_after,
                     transaction_check_max=15,
@@ -84,6 +93,14 @@ class Stand:
         seconds = self.reader.last_seen() - since
         found = {PER_SECOND: count / seconds, **cpu_us_each(before, self.cpu_seconds(), count)}
         self.clients.answer_the_rest(load)
+        return found
+
+    def scraped(self) -> dict[str, float]:
+        """Metrics without labels of all workers together, which must have some."""
+        found: Counter[str] = Counter()
+        for port in self._metrics_ports:
+            for family in text_string_to_metric_families(http.ask(f"http://127.0.0.1:{port}/metrics").text):
+                found.update({sample.name: sample.value for sample in family.samples if not sample.labels})
         return found
 
     def cpu_seconds(self) -> dict[str, float]:

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     _TEN: lambda: bench.worker(delivered, 10),
                 },
             )
-    ratio = found.ratio(lambda of: of("worker", PER_SECOND) / of("bare loop", PER_SECOND), 0.6)
+    ratio = found.ratio(lambda of: of("worker", PER_SECOND) / of("bare loop", PER_SECOND), 0.8)
     ten = found.ratio(lambda of: of(_TEN, _ITS_CPU) / of("worker", _ITS_CPU), 2.5, at_most=True)
     return {
         "transactions": options.transactions,

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import tests.bench.__main__ as program
-from tests.bench import door, whole_run
+from tests.bench import door, end_to_end, whole_run
 from tests.bench.load import Load, Mix
 from tests.bench.measure import P50, PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
 from tests.bench.report import merged, table
-from tests.bench.stages import Times, stages
+from tests.bench.stages import Times, registrations, stages
 from tests.bench.stand import cpu_us_each
 from tests.bench.values import Values
 
@@ -97,6 +97,15 @@ def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_b
     )
 
 
+def test_what_a_kafka_transaction_asks_of_its_coordinator_is_told_for_each():
+    counted = "txbridge_registrations_total", "txbridge_concurrent_transactions_total", "txbridge_commit_seconds_count"
+    before, after = (dict(zip(counted, values, strict=True)) for values in ((10.0, 1.0, 5.0), (30.0, 6.0, 15.0)))
+    assert registrations(before, after) == {
+        "AddPartitionsToTxn, each Kafka transaction": 2.0,
+        "CONCURRENT_TRANSACTIONS, each Kafka transaction": 0.5,
+    }
+
+
 def test_one_door_has_a_goal_with_32_threads_and_two_doors_are_compared_with_one():
     rounds = Rounds()
     for threads in ("1 thread", "32 threads"):
@@ -112,6 +121,34 @@ def test_one_door_has_a_goal_with_32_threads_and_two_doors_are_compared_with_one
         "2 doors to one, 32 threads": (1.5, None),
     }
     assert all(ratio.goal is None for name, ratio in ratios.items() if name.endswith("1 thread"))
+
+
+def test_the_whole_way_has_goals_by_api_and_for_its_slowest_round():
+    """With 8 threads RocketMQ is the lower bound, with 1 thread what Kafka itself does for so many."""
+    rounds = Rounds()
+    for pipelined, eight in ((24_000.0, 6_000.0), (20_000.0, 6_500.0), (21_000.0, 3_000.0)):
+        for name, per_second in {
+            "pipelined": pipelined,
+            "asyncio": 16_000.0,
+            "blocking, 1 thread": 1_500.0,
+            "blocking, 8 threads": eight,
+            "bare produce and wait, 1 thread": 2_000.0,
+            "bare produce and wait, 8 threads": 12_000.0,
+            "RocketMQ, 1 thread": 2_500.0,
+            "RocketMQ, 8 threads": 4_000.0,
+        }.items():
+            rounds.add(name, {PER_SECOND: per_second})
+    ratios = end_to_end._ratios(argparse.Namespace(threads=[1, 8]), rounds)
+    assert {name: (ratio.value, ratio.goal, ratio.is_met) for name, ratio in ratios.items()} == {
+        "pipelined to RocketMQ at its best": (5.25, 5, True),
+        "asyncio to RocketMQ at its best": (4.0, 3.5, True),
+        "blocking to the lower of 1.2 RocketMQ and 0.75 bare, 1 thread": (1.0, 1, True),
+        "blocking to the lower of 1.2 RocketMQ and 0.75 bare, 8 threads": (1.25, 1, True),
+        "slowest round to the median, pipelined": (pytest.approx(0.952, abs=0.001), 0.6, True),
+        "slowest round to the median, asyncio": (1.0, 0.6, True),
+        "slowest round to the median, blocking, 1 thread": (1.0, 0.6, True),
+        "slowest round to the median, blocking, 8 threads": (0.5, 0.6, False),
+    }
 
 
 def test_a_mix_answers_in_its_shares():

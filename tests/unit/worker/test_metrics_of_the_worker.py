@@ -12,6 +12,7 @@ from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.end_record import Source
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import TransactionState
+from txbridge.kafka.endtxn_watch import Registrations
 from txbridge.worker.observe.histogram import BulkHistogram
 from txbridge.worker.observe.labels import OTHER, KnownNames
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
@@ -81,6 +82,14 @@ def test_what_a_kafka_transaction_did_is_counted_when_it_is_committed():
     assert value("txbridge_finish_seconds_sum") == 2
     assert value("txbridge_commit_seconds_count") == 1
     assert value("txbridge_commit_messages_sum") == 3
+
+
+def test_requests_to_register_partitions_are_counted():
+    metrics = WorkerMetrics()
+    for sent, concurrent in ((1, 0), (3, 2)):
+        metrics.registered(Registrations(sent, concurrent))
+    assert metrics.registry.get_sample_value("txbridge_registrations_total") == 4
+    assert metrics.registry.get_sample_value("txbridge_concurrent_transactions_total") == 2
 
 
 def test_checks_discards_and_resumes_are_counted():

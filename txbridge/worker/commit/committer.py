@@ -156,6 +156,7 @@ class Committer:
         self._size.got_through(*_load(contents), seconds)
         self._apply(contents, receipt)
         self._metrics.committed(draft, malformed, seconds, self._clock.now())
+        self._metrics.registered(state.writer.registrations())
         return True
 
     def _checkpoint(self, draft: Draft) -> Checkpoint:

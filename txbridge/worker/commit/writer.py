@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from confluent_kafka import KafkaException, Producer
 
 from txbridge.core.names import Names
-from txbridge.kafka.endtxn_watch import FENCED_CODES, EndTxnWatch
+from txbridge.kafka.endtxn_watch import FENCED_CODES, EndTxnWatch, Registrations
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import FATAL, STATE
 from txbridge.kafka.failures import (
@@ -71,6 +71,10 @@ class TransactionalWriter:
     def must_fence(self) -> bool:
         """Whether the fence has to be taken again before the next write."""
         return self._producer is None
+
+    def registrations(self) -> Registrations:
+        """Requests to register partitions since this was asked last, as far as librdkafka has told of them."""
+        return self._watch.registrations()
 
     def write(self, contents: Contents, receipt: Receipt) -> None:
         """Write one Kafka transaction; `receipt` is complete when this returns or raises IndefiniteError.

@@ -27,6 +27,7 @@ from txbridge.core.effects import EXPIRED, MAX_CHECKS
 from txbridge.core.end_record import Source
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.states import RefusalReason, TransactionState
+from txbridge.kafka.endtxn_watch import Registrations
 from txbridge.worker.observe.histogram import BulkHistogram
 from txbridge.worker.observe.labels import KnownNames
 
@@ -124,6 +125,11 @@ class WorkerMetrics:
             buckets=_COMMIT_MESSAGES,
             registry=registry,
         )
+        self._registrations = counter("registrations_total", "AddPartitionsToTxn requests of Kafka transactions")
+        self._concurrent = counter(
+            "concurrent_transactions_total",
+            "AddPartitionsToTxn requests that came before the last markers were written",
+        )
         self._takeover = Histogram(
             "txbridge_takeover_seconds",
             "From the begin of a take-over until the partition is served",
@@ -208,6 +214,11 @@ class WorkerMetrics:
             sum(map(len, (draft.deliver, draft.rolled_back, draft.held, draft.checks, draft.discards)))
             + sum(len(run.commits) + len(run.rollbacks) for _, run in draft.runs)
         )
+
+    def registered(self, registrations: Registrations) -> None:
+        """So many requests to register partitions were sent, and came too soon."""
+        self._registrations.inc(registrations.sent)
+        self._concurrent.inc(registrations.concurrent)
 
     def found_partitions(self, number: int) -> None:
         """So many half partitions there are, whoever has them."""

@@ -1,0 +1,95 @@
+"""The demo without Kafka: the figures that it prints, and its local transactions, which share those of SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from txbridge import LocalTransactionState
+
+ROOT = Path(__file__).parents[3]
+COMMIT, ROLLBACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
+UNKNOW = LocalTransactionState.UNKNOW
+
+
+def test_the_figures_that_it_prints_are_those_of_the_page():
+    program = (ROOT / "examples" / "flights" / "run.py").read_text()
+    page = (ROOT / "docs" / "performance.md").read_text()
+    printed = re.search(r"^BENCH_PER_SECOND, ROCKETMQ_PER_SECOND = (\S+), (\S+)$", program, re.MULTILINE)
+    ours = re.search(r"^\| asyncio \| ([0-9,]+) \|", page, re.MULTILINE)
+    theirs = re.search(r"^\| RocketMQ, [^|]+ threads \| ([^|]+) \|", page, re.MULTILINE)
+    assert printed
+    assert ours
+    assert theirs
+    of_the_page = [int(ours[1].replace(",", "")), max(int(one.replace(",", "")) for one in theirs[1].split(", "))]
+    assert [int(one) for one in printed.groups()] == of_the_page
+
+
+@pytest.fixture
+def flight_log(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from flights.listener import FlightLog
+
+    made = FlightLog(tmp_path / "flights.sqlite")
+    yield made
+    made.close()
+
+
+def flight(*, departed=True, has_air_time=True):
+    row = {"time_hour": "2013-01-01T10:00:00Z"}
+    return SimpleNamespace(carrier="UA", flight="1545", departed=departed, has_air_time=has_air_time, row=row)
+
+
+def message(number):
+    return SimpleNamespace(transaction_id=f"{number:032}")
+
+
+def rows(flight_log):
+    return [row[0] for row in flight_log._connection.execute("SELECT transaction_id FROM departures ORDER BY 1")]
+
+
+def test_local_transactions_at_the_same_time_share_one_of_the_database(flight_log):
+    async def run():
+        return await asyncio.gather(
+            *(flight_log.execute_local_transaction(message(number), flight()) for number in range(500))
+        )
+
+    assert asyncio.run(run()) == [COMMIT] * 500
+    assert rows(flight_log) == [f"{number:032}" for number in range(500)]
+    assert 1 <= flight_log.commits <= 10
+
+
+def test_a_decision_follows_the_commit_and_a_check_finds_the_row(flight_log):
+    async def run():
+        kinds = flight(), flight(has_air_time=False), flight(departed=False)
+        answers = []
+        for number, kind in enumerate(kinds):
+            answers.append(await flight_log.execute_local_transaction(message(number), kind))
+            # Another connection sees nothing of a transaction that is open.
+            with sqlite3.connect(flight_log_file) as other:
+                assert other.execute("SELECT count(*) FROM departures").fetchone() == (min(number + 1, 2),)
+            other.close()
+        return answers, [await flight_log.check_local_transaction(message(number)) for number in range(3)]
+
+    flight_log_file = flight_log._connection.execute("PRAGMA database_list").fetchone()[2]
+    answers, checks = asyncio.run(run())
+    assert answers == [COMMIT, UNKNOW, ROLLBACK]
+    assert checks == [COMMIT, COMMIT, ROLLBACK]
+
+
+def test_what_the_database_refuses_is_refused_for_all_that_share_it_and_the_next_ones_go_on(flight_log):
+    async def run():
+        twice = [flight_log.execute_local_transaction(message(1), flight()) for _ in range(2)]
+        refused = await asyncio.gather(*twice, return_exceptions=True)
+        return refused, await flight_log.execute_local_transaction(message(2), flight())
+
+    refused, next_one = asyncio.run(run())
+    assert next_one is COMMIT
+    # The first may have had a transaction of the database of its own.
+    assert isinstance(refused[1], sqlite3.IntegrityError)
+    assert refused[0] is COMMIT or isinstance(refused[0], sqlite3.IntegrityError)
