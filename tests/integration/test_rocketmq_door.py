@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -18,6 +20,7 @@ from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import (
     SECRET,
     Door,
+    GoClient,
     JavaClient,
     RawClient,
     end_fields,
@@ -27,7 +30,7 @@ from tests.support.rocketmq_door import (
     topic_of,
 )
 from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.ports import free_port
+from txbridge.embedded.ports import free_port, is_free
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 SEND, HEARTBEAT, UNREGISTER, END, CHECK, ROUTE = 310, 34, 35, 37, 39, 105
@@ -41,9 +44,18 @@ def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
         yield made
 
 
+def port_above_another() -> int:
+    """A free port, of which the one two below is free as well."""
+    port = free_port()
+    while not is_free(port - 2):
+        port = free_port()
+    return port
+
+
 @pytest.fixture(scope="module")
 def door(bridge: Bridge) -> Iterator[Door]:
-    with Door(bridge) as made:
+    listen = f"127.0.0.1:{port_above_another()}"
+    with Door(bridge, "--old-port", listen=listen, metrics_port=free_port()) as made:
         yield made
 
 
@@ -120,6 +132,42 @@ def test_an_unmodified_java_client(bridge: Bridge, door: Door, version: str, opt
 
 
 @pytest.mark.long
+def test_an_unmodified_go_client(bridge: Bridge, door: Door) -> None:
+    """It sends in the long form of a SEND, and compresses above 4,096 bytes. Its checks have a channel of their own."""
+    topic = topic_of(bridge, "go")
+    with GoClient([door], "go") as client:
+        told = client.transaction(topic, "committed", "commit", tags="tagA", keys="k1 k2", p="v")
+        assert (told["status"], told["state"]) == ("SEND_OK", "COMMIT_MESSAGE")
+        assert told["msg_id"] == told["transaction_id"] == told["message_transaction_id"]
+        client.transaction(topic, "rolled back", "rollback", "commit")
+        asked = client.transaction(topic, "asked", "unknown", "unknown,commit", tags="tagB", keys="k3", p="w")
+        client.transaction(topic, "asked and rolled back", "unknown", "rollback")
+        client.transaction(topic, "x*100000", "unknown", "commit")
+        assert client.ask("plain", topic, "plain")[0] == "SEND_OK"
+        client.ask("oneway", topic, "oneway")
+        assert client.ask("batch", topic, "b1,b2,b3")[0] == "SEND_OK"
+        assert client.ask("delayed", topic, "late", "2")[0] == "SEND_OK"
+        expected = [b"committed", b"asked", b"x" * 100_000, b"plain", b"oneway", b"b1", b"b2", b"b3", b"late"]
+        bridge.wait_visible(topic, expected, 60)
+        eventually(lambda: "asked and rolled back" in {one["text"] for one in client.checks()}, 60)
+        checks = client.checks()
+        assert "no-such-topic" in str(client.try_("plain", "no-such-topic", "x"))
+    assert bridge.visible(topic) == Counter(expected)
+    assert {one["text"] for one in checks} == {"asked", "asked and rolled back", "x*100000"}
+    first, second = [one for one in checks if one["text"] == "asked"][:2]
+    assert (first["times"], second["times"]) == ("1", "2")
+    assert first["transaction_id"] == asked["transaction_id"]
+    assert (first["topic"], first["tags"], first["keys"], first["p"]) == (topic, "tagB", "k3", "w")
+    assert (first["group"], first["born_host"]) == ("go", "127.0.0.1")
+    assert {one["length"] for one in checks if one["text"] == "x*100000"} == {"100000"}
+    (record,) = [one for one in bridge.read(topic) if one.value() == b"committed"]
+    found = dict(record.headers() or ())
+    assert record.key() == b"k1"
+    assert (found["TAGS"], found["KEYS"], found["p"]) == (b"tagA", b"k1 k2", b"v")
+    assert found["UNIQ_KEY"].decode() == transaction_id(SECRET.encode(), "go", told["msg_id"])
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("compression", ["LZ4", "ZSTD"])
 def test_bodies_that_a_client_compresses_arrive_as_its_application_sent_them(
     bridge: Bridge, door: Door, compression: str
@@ -188,6 +236,120 @@ def test_the_door_is_a_member_of_a_group_while_a_producer_is_connected(bridge: B
         }
         assert client.ask(END, answer)[0]["code"] == 0
         bridge.wait_visible(topic, [b"one"])
+
+
+def test_the_port_two_below_is_the_same_door(bridge: Bridge, door: Door) -> None:
+    """Clients up to 4.4 send there, and all the rest to the port that they were told."""
+    topic, group = topic_of(bridge, "old-port"), "old-port"
+    with RawClient(door, door.port - 2) as old, RawClient(door) as usual:
+        for name in ("sent", "asked"):
+            fields = send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY=name)
+            sent, _ = old.ask(SEND, fields, name.encode())
+            assert sent["code"] == 0
+            if name == "sent":
+                assert usual.ask(END, end_fields(group, sent, COMMIT))[0]["code"] == 0
+        assert usual.ask(HEARTBEAT, {}, heartbeat(group))[0]["code"] == 0
+        check, _ = usual.next_check()
+        told = check["extFields"]
+        assert told["transactionId"] == "asked"
+        answer = {
+            "producerGroup": group,
+            "commitOrRollback": str(COMMIT),
+            "fromTransactionCheck": "true",
+            **{name: told[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")},
+        }
+        assert usual.ask(END, answer)[0]["code"] == 0
+        bridge.wait_visible(topic, [b"sent", b"asked"])
+    assert bridge.visible(topic) == Counter({b"sent": 1, b"asked": 1})
+
+
+@pytest.mark.long
+def test_a_java_client_that_sends_to_the_port_two_below(bridge: Bridge, door: Door) -> None:
+    """4.9.8 can do so still. To a door that does not listen there it cannot send."""
+    topic, flag = topic_of(bridge, "vip"), "-Dcom.rocketmq.sendMessageWithVIPChannel=true"
+    with JavaClient("4.9.8", [door], "vip", flag) as client:
+        client.transaction(topic, "committed", "commit")
+        client.transaction(topic, "asked", "unknown", "commit")
+        client.transaction(topic, "rolled back", "rollback")
+        assert client.ask("plain", topic, "plain")[0] == "SEND_OK"
+        bridge.wait_visible(topic, [b"committed", b"asked", b"plain"], 60)
+        assert {one["text"] for one in client.checks()} == {"asked"}
+    with (
+        Door(bridge, listen=f"127.0.0.1:{port_above_another()}") as other,
+        JavaClient("4.9.8", [other], "vip", flag) as client,
+    ):
+        assert f"127.0.0.1:{other.port - 2}" in str(client.try_("plain", topic, "lost"))
+    assert bridge.visible(topic) == Counter({b"committed": 1, b"asked": 1, b"plain": 1})
+
+
+def test_what_a_door_did_can_be_scraped(bridge: Bridge, door: Door) -> None:
+    topic, group = topic_of(bridge, "counted"), "counted"
+    assert door.page("/livez").status == 200
+    assert door.reasons() == []
+    # Those of other tests are gone.
+    eventually(lambda: door.metrics()["connections"] == door.metrics()["groups"] == 0)
+    before = door.metrics()
+    with RawClient(door) as client, RawClient(door) as bad:
+        answers = []
+        for number, decision in enumerate((COMMIT, ROLLBACK, UNKNOWN)):
+            fields = send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY=f"counted-{number}")
+            sent, _ = client.ask(SEND, fields, b"%d" % number)
+            answers.append(client.ask(END, end_fields(group, sent, decision))[0]["code"])
+        answers.append(client.ask(SEND, send_fields(group, topic), b"plain")[0]["code"])
+        assert answers == [0, 0, 0, 0]
+        assert client.ask(SEND, send_fields(group, "no-such-topic"), b"x")[0]["code"] == 17
+        assert client.ask(4711, {})[0]["code"] == 3
+        assert client.ask(HEARTBEAT, {}, heartbeat(group))[0]["code"] == 0
+        assert client.next_check()[0]["extFields"]["transactionId"] == "counted-2"
+        bad.send(b"\xff\xff\xff\xff")
+        assert bad.is_closed()
+        counted = door.metrics() - before
+        assert counted["requests_total{request=SEND_MESSAGE_V2,response=SUCCESS}"] == 4
+        assert counted["requests_total{request=SEND_MESSAGE_V2,response=TOPIC_NOT_EXIST}"] == 1
+        assert counted["requests_total{request=END_TRANSACTION,response=SUCCESS}"] == 3
+        assert counted["requests_total{request=HEART_BEAT,response=SUCCESS}"] == 1
+        assert counted["requests_total{request=(other),response=REQUEST_CODE_NOT_SUPPORTED}"] == 1
+        assert counted["send_seconds_count"] == 4
+        assert counted["checks_total{result=sent}"] >= 1
+        assert counted["connections_closed_total{reason=malformed}"] == 1
+        assert counted["ends_not_acknowledged_total"] == 0
+        # Of two connections one is left, and its group is a group here.
+        assert counted["connections"] == counted["groups"] == 1
+        assert counted["streams"] == 0
+    eventually(lambda: door.metrics()["connections"] == door.metrics()["groups"] == 0)
+
+
+@pytest.mark.long
+def test_a_door_is_ready_while_its_kafka_answers_and_it_goes_on(own_kafka: EmbeddedKafka) -> None:
+    """Nobody sends anything meanwhile: who asks for readiness keeps clients away from a door that is not."""
+    lost = ["Kafka can not be reached"]
+    with Bridge(own_kafka.bootstrap_servers, "ready") as bridge, Door(bridge, metrics_port=free_port()) as door:
+        topic = topic_of(bridge, "real")
+        assert door.reasons() == []
+        own_kafka.pause()
+        eventually(lambda: door.reasons() == lost, 40)
+        assert door.page("/livez").status == 200
+        own_kafka.resume()
+        eventually(lambda: door.reasons() == [], 40)
+        own_kafka.kill()
+        eventually(lambda: door.reasons() == lost, 40)
+        assert door.page("/livez").status == 200
+        own_kafka.restart()
+        eventually(lambda: door.reasons() == [], 60)
+        # A request at hand is answered before it ends, and until then it says that it is ending.
+        with RawClient(door) as client:
+            eventually(lambda: client.ask(ROUTE, {"topic": topic})[0]["code"] == 0)
+            own_kafka.pause()
+            client.send(frame(SEND, send_fields("ready", topic), b"late", opaque=2))
+            # It has read the first when it answers the second, for which it needs no Kafka.
+            assert client.ask(4711, {})[0]["code"] == 3
+            os.kill(door.pid, signal.SIGTERM)
+            eventually(lambda: "the door is stopping" in (door.reasons() or []))
+            answer, _ = client.receive()
+            assert (answer["opaque"], answer["code"]) == (2, 14)
+        own_kafka.resume()
+        assert door.wait_dead(60) == 0
+        assert door.page("/livez").status == 0
 
 
 def test_frames_that_are_none_close_their_connection_alone(bridge: Bridge, door: Door) -> None:
@@ -294,6 +456,21 @@ def test_a_real_client_signs_its_requests(bridge: Bridge, tmp_path: Path) -> Non
         with RawClient(door) as client:
             assert client.ask(ROUTE, {"topic": topic})[0]["code"] == 16
         assert "the secret key" not in door.log
+    assert bridge.visible(topic) == Counter({b"signed": 1})
+
+
+@pytest.mark.long
+def test_the_go_client_signs_its_requests_as_well(bridge: Bridge, tmp_path: Path) -> None:
+    topic, keys = topic_of(bridge, "go-signed"), tmp_path / "keys.toml"
+    keys.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["go-signed"]\n')
+    with Door(bridge, f"--access-keys={keys}") as door:
+        with GoClient([door], "go-signed", keys=["ak", "the secret key"]) as client:
+            client.transaction(topic, "signed", "unknown", "commit")
+            bridge.wait_visible(topic, [b"signed"], 60)
+            # That producer has another group, which the key may not speak for.
+            assert "may not speak for the group go-signed-plain" in str(client.try_("plain", topic, "x"))
+        with GoClient([door], "go-signed", keys=["ak", "another key"]) as client:
+            assert client.try_("transaction", topic, "x", "commit", "commit", "", "", "")[0] == "error"
     assert bridge.visible(topic) == Counter({b"signed": 1})
 
 

@@ -9,16 +9,20 @@ import socket
 import struct
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import pytest
 from confluent_kafka.admin import NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.peer.golang import go_client
 from tests.peer.jars import client_class_path
 from tests.peer.npm import NODE, node_packages
+from tests.support import http
 from tests.support.harness import Bridge, eventually
 from tests.support.line_process import LineProcess
 from txbridge.embedded.java import find_java
@@ -31,12 +35,31 @@ _CLIENT, _GRPC_JAVA, _GRPC_PYTHON = (_PEER / name for name in ("DoorClient.java"
 _ANSWER_S = 300.0
 
 
+class Reachable(Protocol):
+    """What a client has to know of a door."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def grpc_address(self) -> str: ...
+
+
 class Door(workers.WorkerProcess):
     """A `txbridge rocketmq`, as an operator starts it."""
 
-    def __init__(self, bridge: Bridge, *arguments: str, listen: str = "127.0.0.1:0", secret: str = SECRET) -> None:
+    def __init__(
+        self,
+        bridge: Bridge,
+        *arguments: str,
+        listen: str = "127.0.0.1:0",
+        secret: str = SECRET,
+        metrics_port: int = 0,
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-door-")
+        self._metrics_port = metrics_port
         command = [sys.executable, "-m", "txbridge.cli.main", "rocketmq", f"--listen={listen}", *arguments]
+        command.append(f"--metrics-port={metrics_port}")
         command += [f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}"]
         environment = {"TXBRIDGE_ROCKETMQ_SECRET": secret, "TXBRIDGE_LOG_FORMAT": "json"}
         super().__init__(command, Path(self._folder.name) / "log", environment)
@@ -63,6 +86,32 @@ class Door(workers.WorkerProcess):
     @property
     def grpc_address(self) -> str:
         return f"127.0.0.1:{self.grpc_port}"
+
+    def page(self, path: str) -> http.Answer:
+        """A page for machines, of a door that has a port for them; status 0 while nobody answers."""
+        return http.ask_if_there(f"http://127.0.0.1:{self._metrics_port}{path}")
+
+    def reasons(self) -> list[str] | None:
+        """Why it is not ready; None while nobody answers."""
+        answer = self.page("/readyz")
+        if not answer.status:
+            return None
+        found: list[str] = json.loads(answer.body)["reasons"]
+        assert answer.status == (503 if found else 200)
+        return found
+
+    def metrics(self) -> Counter[str]:
+        """What it has counted: "name" or "name{label=value,...}" without the prefix of all, to the number."""
+        return Counter(
+            {
+                sample.name.removeprefix("txbridge_rocketmq_")
+                + ("{" + ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items())) + "}")
+                * bool(sample.labels): int(sample.value)
+                for family in text_string_to_metric_families(self.page("/metrics").text)
+                for sample in family.samples
+                if not sample.name.endswith(("_created", "_bucket", "_sum"))
+            }
+        )
 
 
 def topic_of(bridge: Bridge, name: str, partitions: int = 4) -> str:
@@ -116,16 +165,13 @@ class Client:
         return [dict(zip(names, one.split("|"), strict=True)) for one in told.split(";")] if told else []
 
 
-class JavaClient(Client):
-    """RocketMQ's own producer of the remoting protocol."""
+class RemotingClient(Client):
+    """A producer of the remoting protocol: a program with its arguments, the doors, and a group."""
 
     def __init__(
-        self, version: str, doors: Sequence[Door], group: str, *options: str, keys: Sequence[str] = ()
+        self, program: Sequence[str | Path], doors: Sequence[Reachable], group: str, keys: Sequence[str] = ()
     ) -> None:
-        jars = os.pathsep.join(map(client_class_path, (version, "codecs")))
-        flags = ["-Xmx128m", *options, "-cp", jars]
-        names = ";".join(door.address for door in doors)
-        super().__init__([find_java().executable, *flags, str(_CLIENT), names, group, *keys])
+        super().__init__([*program, ";".join(door.address for door in doors), group, *keys])
 
     def transaction(
         self,
@@ -150,13 +196,33 @@ class JavaClient(Client):
         )
 
 
+class JavaClient(RemotingClient):
+    """RocketMQ's own producer in Java."""
+
+    def __init__(
+        self, version: str, doors: Sequence[Reachable], group: str, *options: str, keys: Sequence[str] = ()
+    ) -> None:
+        jars = os.pathsep.join(map(client_class_path, (version, "codecs")))
+        command = [find_java().executable, "-Xmx128m", *options, "-cp", jars, str(_CLIENT)]
+        super().__init__(command, doors, group, keys)
+
+
+class GoClient(RemotingClient):
+    """RocketMQ's own producer in Go, `rocketmq-client-go`."""
+
+    def __init__(self, doors: Sequence[Reachable], group: str, keys: Sequence[str] = ()) -> None:
+        if shutil.which("go") is None:
+            pytest.skip("NO GO: RocketMQ's Go client is not tested here; apt-get install golang-go")
+        super().__init__([go_client()], doors, group, keys)
+
+
 class GrpcClient(Client):
     """RocketMQ's own producer of the gRPC protocol, in Python, in Java or in JavaScript (node)."""
 
     def __init__(
         self,
         language: str,
-        doors: Sequence[Door],
+        doors: Sequence[Reachable],
         topics: Sequence[str] = (),
         *,
         keys: Sequence[str] = ("", ""),
@@ -204,8 +270,8 @@ def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int =
 class RawClient:
     """A connection of which a test writes every byte."""
 
-    def __init__(self, door: Door) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", door.port), 60)
+    def __init__(self, door: Door, port: int | None = None) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port or door.port), 60)
         self.socket.settimeout(120)
         self.checks: list[tuple[dict[str, Any], bytes]] = []
 
