@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import cycle, repeat
+from unittest import mock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.property.reference_model import IMMUNITY
+from txbridge.core import timer_queue
 from txbridge.core.batch import Batch
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.draft import Draft
@@ -21,6 +24,14 @@ from txbridge.core.transaction_size import Limits
 MESSAGES = 6
 
 
+@pytest.fixture(params=[1, 2, 8_192], ids=lambda page: f"pages of {page}", scope="module")
+def pages(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How many items of a large day go into the heap at a time."""
+    with mock.patch.object(timer_queue, "_PAGE", request.param):
+        yield
+
+
+@pytest.mark.usefixtures("pages")
 @given(
     st.lists(
         st.tuples(

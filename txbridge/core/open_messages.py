@@ -100,6 +100,13 @@ class OpenMessages:
             return self._rows.schedule_of(offset)
         return (entry.next_due, entry.checks, entry.since) if entry.state is TransactionState.PENDING else None
 
+    def timer_of(self, offset: int) -> int | None:
+        """Of one that is held, scheduled or discarded: when it is to be delivered, or forgotten."""
+        entry = self._objects.get(offset)
+        if entry is None:
+            return self._rows.delivery_of(offset)
+        return None if entry.state is TransactionState.PENDING else entry.next_due
+
     def count_fresh(self, halves: FreshHalves) -> None:
         """Those that are not in here yet are open, too."""
         for group in {envelope.group for envelope in halves.envelopes}:

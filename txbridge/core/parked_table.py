@@ -76,6 +76,11 @@ class ParkedTable:
             return None
         return self._next_due[row], self._checks[row], self._born[row]
 
+    def delivery_of(self, offset: int) -> int | None:
+        """When a scheduled one is due; cheaper than `get`."""
+        row = self._row(offset)
+        return None if row < 0 or self._states[row] != _SCHEDULED else self._next_due[row]
+
     def counted_as(self, offset: int) -> tuple[str, TransactionState, int] | None:
         """Group, state, and when it was born; cheaper than `get`."""
         row = self._row(offset)
@@ -166,7 +171,10 @@ class ParkedTable:
     def _at(self, row: int) -> HalfEntry:
         group, real_topic, messages = self._kind_names[self._kinds[row]]
         state, other, next_due = self._states[row], self._others[row], self._next_due[row]
-        entry = HalfEntry(
+        is_scheduled = state == _SCHEDULED
+        decided = other if is_scheduled else None
+        deliver_at = next_due if is_scheduled else None if other == _NONE else other
+        return HalfEntry(
             self._offsets[row],
             self._ids[row * _ID_BYTES : (row + 1) * _ID_BYTES].hex().upper(),
             group,
@@ -177,11 +185,10 @@ class ParkedTable:
             _STATES[state],
             self._checks[row],
             True,
+            decided=decided,
             messages=messages,
+            deliver_at=deliver_at,
         )
-        if state == _SCHEDULED:
-            return entry._replace(decided=other, deliver_at=next_due)
-        return entry if other == _NONE else entry._replace(deliver_at=other)
 
     def _append(self, row: HalfEntry) -> None:
         if self._index is not None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from bisect import insort
 from collections.abc import Callable
 
 #: With fewer items than this it is not worth cleaning.
 _SMALL = 1_024
 #: Days of the calendar, in ms: so much is moved into the heap at a time.
 _DAY = 1_024
+#: A day with more items than this is moved in pages of so many: a million items that are due in the same second would
+#: be 150 MB in the heap, after a pause of seconds.
+_PAGE = 8_192
+#: Items of such a day are single numbers: the time of the day above the offset, which is below 4 * 10^15.
+_OFFSET_BITS = 52
 #: Items that are looked at for each that is pushed, while there is something to clean: so many that it is done before
 #: another eighth has come, and so few that of 10,000 pushes in a row nobody notices.
 _LOOKS = 8
@@ -36,6 +42,10 @@ class TimerQueue:
         "_horizon",
         "_is_current",
         "_later",
+        "_rest",
+        "_rest_at",
+        "_rest_from",
+        "_rest_until",
         "_to_clean",
         "_unpaid",
     )
@@ -49,6 +59,10 @@ class TimerQueue:
         #: By number of the day: due, offset, due, offset ... And the numbers, as a heap.
         self._later: dict[int, array[int]] = {}
         self._days: list[int] = []
+        #: What is left of a large day, from this index on, in its order; and from when until when that day is. The heap
+        #: has what is due before it.
+        self._rest: array[int] = array("q")
+        self._rest_at = self._rest_from = self._rest_until = 0
         self._count = 0
         self._clean_at = _SMALL
         self._to_clean: list[int] = []
@@ -63,6 +77,12 @@ class TimerQueue:
         self._count += 1
         if due < self._horizon:
             heapq.heappush(self._heap, (due, offset))
+        elif due < self._rest_until and offset >> _OFFSET_BITS == 0:
+            code = (due - self._rest_from) << _OFFSET_BITS | offset
+            if code < self._rest[self._rest_at]:
+                heapq.heappush(self._heap, (due, offset))
+            else:
+                insort(self._rest, code, self._rest_at)
         else:
             self._note(due, offset)
         if self._cleaned and (self._to_clean or self._count >= self._clean_at):
@@ -82,7 +102,8 @@ class TimerQueue:
                 if self._is_current(*self._heap[0]):
                     return self._heap[0][0]
                 self._pop()
-            if not self._days or (until is not None and self._days[0] * _DAY > until):
+            first = self._horizon if self._rest else self._days[0] * _DAY if self._days else None
+            if first is None or (until is not None and first > until):
                 return None
             self._turn_page()
 
@@ -126,18 +147,44 @@ class TimerQueue:
 
     def _reach(self, now: int) -> bool:
         """Whether the heap's head is due, after what is due of the calendar was moved there as far as it is needed."""
-        while not self._heap and self._days and self._days[0] * _DAY <= now:
+        while not self._heap and (self._rest or self._days):
+            if (self._horizon if self._rest else self._days[0] * _DAY) > now:
+                return False
             self._turn_page()
         return bool(self._heap) and self._heap[0][0] <= now
 
     def _turn_page(self) -> None:
-        """Move the first day of the calendar into the heap, which is empty."""
+        """Move the first day of the calendar, or the next page of a large one, into the heap, which is empty."""
+        if self._rest:
+            self._next_page()
+            return
         number = heapq.heappop(self._days)
         day = self._later.pop(number)
+        if len(day) > 2 * _PAGE and max(day[1::2]) >> _OFFSET_BITS == 0:
+            self._rest_from, self._rest_until = number * _DAY, (number + 1) * _DAY
+            items = iter(day)
+            codes = [(due - self._rest_from) << _OFFSET_BITS | offset for due, offset in zip(items, items, strict=True)]
+            codes.sort()
+            self._rest, self._rest_at = array("q", codes), 0
+            self._next_page()
+            return
         self._horizon = (number + 1) * _DAY
         self._heap = self._current(day)
         heapq.heapify(self._heap)
         self._count += len(self._heap) - len(day) // 2
+
+    def _next_page(self) -> None:
+        rest, start = self._rest, self._rest_from
+        page = rest[self._rest_at : self._rest_at + _PAGE]
+        self._rest_at += len(page)
+        items = [(start + (code >> _OFFSET_BITS), code & ((1 << _OFFSET_BITS) - 1)) for code in page]
+        # In order, and so a heap.
+        self._heap = [item for item in items if self._is_current(*item)]
+        self._count += len(self._heap) - len(page)
+        if self._rest_at < len(rest):
+            self._horizon = start + (rest[self._rest_at] >> _OFFSET_BITS)
+        else:
+            self._horizon, self._rest, self._rest_at, self._rest_until = self._rest_until, array("q"), 0, 0
 
     def _current(self, day: array[int]) -> list[tuple[int, int]]:
         items, is_current = iter(day), self._is_current

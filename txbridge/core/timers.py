@@ -100,8 +100,7 @@ class Timers:
         return found is not None and found[0] == due and self._policy.is_exhausted(found[1])
 
     def _is_timer(self, due: int, offset: int) -> bool:
-        entry = self._entries.get(offset)
-        return entry is not None and entry.next_due == due and entry.state is not TransactionState.PENDING
+        return self._entries.timer_of(offset) == due
 
     def _is_aging(self, expires: int, offset: int) -> bool:
         found = self._entries.schedule_of(offset)
