@@ -1,7 +1,8 @@
 """How soon `txbridge audit --follow` raises a violation: from the record until it stands in the violations topic.
 
 With `--rate` legal transactions come all the while; with `--minutes` it goes on for so long. The memory of Spark is
-told beside each violation, so that growth shows.
+told beside each violation and, so that growth shows, at the beginning and at the end. `transactions_per_second` is what
+was written: a machine that is too small for the rate writes less.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -22,12 +24,14 @@ from pyspark import SparkContext
 from txbridge_audit.incremental.follow import INTERVAL, follow
 from txbridge_audit.incremental.steps import Step
 
-from tests.bench.measure import summary
+from tests.bench.measure import Ratio, summary
 from tests.corruption.writer import Writer
 from tests.support.harness import quiet
 from txbridge.embedded import EmbeddedKafka
 
 _NAMESPACE, _ALARMS = "follow", "alarms"
+#: The aim: seconds at the median.
+_GOAL_S = 5
 #: The first steps of a JVM are slower than all others; an audit that follows for days has few of them.
 _UNMEASURED = 3
 #: Between two violations, seconds: they come at any time of a step and of the pause behind it.
@@ -72,21 +76,27 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 _say(f"violation {len(taken)}: {taken[-1]:.1f} s, Spark has {memory[-1]:,} MiB")
             seconds = time.monotonic() - began
             alarms.close()
-    measured = taken[_UNMEASURED:]
+    measured, rate = taken[_UNMEASURED:], round(written[0] / seconds)
     figures = {
         "follower": {
             "s until raised": summary(measured),
+            "s until raised, p90": summary([sorted(measured)[int(len(measured) * 0.9)]]),
             "s of a step": summary([took for took, _ in steps[_UNMEASURED:]] or [0.0]),
+            "transactions of a step": summary([judged for _, judged in steps[_UNMEASURED:]] or [0]),
+            "transactions a second beside it": summary([rate]),
             "MiB of Spark": summary(memory[_UNMEASURED:]),
+            "MiB of Spark at the beginning": summary(memory[_UNMEASURED : _UNMEASURED + 1]),
+            "MiB of Spark at the end": summary(memory[-1:]),
         }
     }
+    raised = Ratio(median(measured), _GOAL_S, at_most=True, rounds=measured)
     return {
         "seconds_until_raised": [round(value, 2) for value in taken],
         "steps": [{"seconds": round(took, 2), "transactions_judged": judged} for took, judged in steps],
         "memory_mib": memory,
-        "transactions_per_second": round(written[0] / seconds),
+        "transactions_per_second": rate,
         "figures": figures,
-        "ratios": {},
+        "ratios": {"violation raised, median (s)": raised.report()},
     }
 
 

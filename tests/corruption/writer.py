@@ -54,7 +54,10 @@ class _Transaction:
 
 
 class Writer:
-    """Plants `transactions` of them, `each` of every kind that is not plain, at places that the seed chooses."""
+    """Plants `transactions` of them, `each` of every kind that is not plain, at places that the seed chooses.
+
+    With 0 of each all is as it should be, and nothing is gone.
+    """
 
     def __init__(
         self,
@@ -84,7 +87,8 @@ class Writer:
 
     def plant(self, transactions: int, each: int) -> None:
         self.create_topics()
-        self._plant_aged()
+        if each:
+            self._plant_aged()
         kinds = [kind for kind in (*LEGAL, *CORRUPT) for _ in range(each)]
         if len(kinds) > transactions:
             raise ValueError(f"{transactions} transactions can not hold {len(kinds)} that are not plain")

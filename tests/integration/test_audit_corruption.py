@@ -88,7 +88,7 @@ def read_all(servers: str, topic: str) -> list[bytes]:
     return found
 
 
-# In `make test` the follower's test has an audit of everything find all of another seed.
+# All of this file is long. In `make test` tests/support/audit_cases.py stands for it, in memory and on Kafka.
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka, spark: SparkSession, seed: int) -> None:
