@@ -65,7 +65,7 @@ _log = get_logger("txbridge.rocketmq")
 def run(settings: WorkerSettings, options: DoorOptions) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
-    Raises TxBridgeError when it can not begin: LayoutError, LocalProblemError, UsageError and others of Kafka's.
+    Raises TxBridgeError when it cannot begin: LayoutError, LocalProblemError, UsageError and others of Kafka's.
     """
     kafka = KafkaConnection(settings.bootstrap_servers)
     admin = kafka_config.create(
@@ -81,7 +81,7 @@ def run(settings: WorkerSettings, options: DoorOptions) -> None:
 
 
 def _layout(settings: WorkerSettings, admin: AdminClient) -> Layout:
-    """What the topics are like. While Kafka can not be reached it waits: a container restarts no sooner for it."""
+    """What the topics are like. While Kafka cannot be reached it waits: a container restarts no sooner for it."""
     while True:
         try:
             return check_layout(admin, Names(settings.namespace), client=True)
@@ -248,5 +248,5 @@ def _not_alive(loop: asyncio.AbstractEventLoop) -> list[str]:
 
 
 def _not_ready(kafka: KafkaConnection, watch: TopicWatch) -> list[str]:
-    reasons = ["Kafka can not be reached"] if kafka.is_lost else []
+    reasons = ["Kafka cannot be reached"] if kafka.is_lost else []
     return [*reasons, watch.refusal] if watch.refusal else reasons
