@@ -56,6 +56,11 @@ def loaded_from_elsewhere(html: str) -> list[str]:
     return _LOADED.findall(html) + hrefs + _STYLE_IMPORT.findall(html)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Material's script asks GitHub how many stars the repository has, on each page, where it finds this mark."""
+    return output.replace(' data-md-component="source"', "")
+
+
 def on_post_build(*, config: Any, **_: Any) -> None:
     """Fail when a page or a stylesheet loads something from another host."""
     site = Path(config.site_dir)

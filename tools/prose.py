@@ -1,7 +1,8 @@
 """Linter for the prose of README and docs: `python -m tools.prose`, part of `make check`.
 
 It reports words of tools/words.toml, what proselint finds, table cells of 300 characters or more, and sentences that
-are too long on the pages that people read first. Code, links and quoted output are not prose.
+are too long on the pages that people read first. Code, links and quoted output are not prose. A few of the words are
+reported in Python files as well.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +20,15 @@ from proselint.registry import CheckRegistry
 from proselint.tools import LintFile
 
 ROOT = Path(__file__).parents[1]
-WORDS = {
-    re.compile(pattern, re.IGNORECASE): instead
-    for pattern, instead in tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8"))["instead"].items()
+_TABLES = {
+    name: {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in words.items()}
+    for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text("utf-8")).items()
 }
+EVERYWHERE = _TABLES["everywhere"]
+WORDS = EVERYWHERE | _TABLES["instead"]
+#: Where Python files are. The tests of this module quote what it reports.
+CODE = ("compose", "connectors", "examples", "spark", "tests", "tools", "txbridge")
+_QUOTES = "tests/unit/project/test_prose.py"
 #: The pages that people read first. Their sentences are short.
 FIRST = (
     "README.md",
@@ -59,9 +65,9 @@ def prose(markdown: str) -> str:
     return _NOT_PROSE.sub(word, _CODE_BLOCK.sub(blank, markdown))
 
 
-def forbidden_words(text: str) -> Iterator[Problem]:
+def forbidden_words(text: str, words: Mapping[re.Pattern[str], str] = WORDS) -> Iterator[Problem]:
     """Words of the vocabulary."""
-    for pattern, instead in WORDS.items():
+    for pattern, instead in words.items():
         for match in pattern.finditer(text):
             yield Problem(_line(text, match.start()), f'"{match[0]}": say {instead}')
 
@@ -111,12 +117,19 @@ def problems(name: str, markdown: str) -> list[Problem]:
     return sorted(found)
 
 
+def in_code(python: str) -> list[Problem]:
+    """What is to be improved in a Python file: words alone, in docstrings, comments and messages."""
+    return sorted(forbidden_words(python, EVERYWHERE))
+
+
 def main() -> int:
     """Print what is to be improved; the exit code is 1 if there is anything."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    code = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py")) if not path.match(_QUOTES)]
     count = 0
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        name = str(path.relative_to(ROOT))
-        for problem in problems(name, path.read_text("utf-8")):
+    for path in [*pages, *code]:
+        name, text = str(path.relative_to(ROOT)), path.read_text("utf-8")
+        for problem in in_code(text) if path.suffix == ".py" else problems(name, text):
             sys.stdout.write(f"{name}:{problem.line}: {problem.text}\n")
             count += 1
     return 1 if count else 0

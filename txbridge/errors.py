@@ -8,7 +8,7 @@ class TxBridgeError(Exception):
 
 
 class UsageError(TxBridgeError, ValueError):
-    """The caller asked for something that can not work: a wrong option, a reserved name, an empty topic.
+    """The caller asked for something that cannot work: a wrong option, a reserved name, an empty topic.
 
     Raised before anything was sent or changed.
     """

@@ -1,4 +1,4 @@
-"""The setting TXBRIDGE, and what of it can not work."""
+"""The setting TXBRIDGE, and what of it cannot work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEYS = {one.name.upper(): one.name for one in fields(Options)}
 
 
 def problems() -> list[str]:
-    """What can not work, a sentence each."""
+    """What cannot work, a sentence each."""
     given = getattr(settings, "TXBRIDGE", None)
     if not isinstance(given, dict):
         return ['TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}']

@@ -162,7 +162,7 @@ class DjangoTransactionListener(TransactionListener):
                 cursor.execute(f"SET LOCAL statement_timeout = {2 * self._check_wait_ms}")
 
 
-_MIGRATE = "the table txbridge_transactions can not be read: run `manage.py migrate`"
+_MIGRATE = "the table txbridge_transactions cannot be read: run `manage.py migrate`"
 
 
 def _is_busy(error: DatabaseError) -> bool:

@@ -61,7 +61,7 @@ def send_message_in_transaction(
     result, and the message is undecided until it is checked.
 
     Raises:
-        UsageError: the message or the settings can not work, or this was called within `atomic()` or with
+        UsageError: the message or the settings cannot work, or this was called within `atomic()` or with
             ATOMIC_REQUESTS: the message would be decided before the outer transaction is. Nothing was sent.
         PrepareError: Kafka has not acknowledged the half message; the function was not called.
         LayoutError, EnvironmentProblemError: if this is what starts the producer.

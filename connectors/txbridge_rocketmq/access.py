@@ -113,7 +113,7 @@ def read_keys(path: Path) -> Access:
     try:
         given = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"the file of access keys {path} can not be read: {error.strerror}") from None
+        raise UsageError(f"the file of access keys {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"the file of access keys {path} is no TOML: {error}") from None
     keys: dict[str, AccessKey] = {}

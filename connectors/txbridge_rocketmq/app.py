@@ -68,7 +68,7 @@ _log = get_logger("txbridge.rocketmq")
 def run(settings: WorkerSettings, options: DoorOptions) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
-    Raises TxBridgeError when it can not begin: LayoutError, LocalProblemError, UsageError and others of Kafka's.
+    Raises TxBridgeError when it cannot begin: LayoutError, LocalProblemError, UsageError and others of Kafka's.
     """
     kafka = KafkaConnection(settings.bootstrap_servers)
     admin = kafka_config.create(
@@ -84,7 +84,7 @@ def run(settings: WorkerSettings, options: DoorOptions) -> None:
 
 
 def _layout(settings: WorkerSettings, admin: AdminClient) -> Layout:
-    """What the topics are like. While Kafka can not be reached it waits: a container restarts no sooner for it."""
+    """What the topics are like. While Kafka cannot be reached it waits: a container restarts no sooner for it."""
     while True:
         try:
             return check_layout(admin, Names(settings.namespace), client=True)
@@ -260,7 +260,7 @@ def _not_alive(loop: asyncio.AbstractEventLoop) -> list[str]:
 def _not_ready(kafka: KafkaConnection, watch: TopicWatch, stopped: asyncio.Event) -> list[str]:
     reasons = {
         "the door is stopping": stopped.is_set(),
-        "Kafka can not be reached": kafka.is_lost,
+        "Kafka cannot be reached": kafka.is_lost,
         watch.refusal: bool(watch.refusal),
     }
     return [reason for reason, is_so in reasons.items() if is_so]

@@ -16,14 +16,14 @@ _JSON, _BINARY = 0, 1
 _RESPONSE, _ONEWAY = 1, 2
 #: RocketMQ 5.3.2. A client remembers it, and asks older brokers in older ways.
 _VERSION = 477
-#: One that RocketMQ's clients know: another name, and they can not read the frame.
+#: One that RocketMQ's clients know: another name, and they cannot read the frame.
 _LANGUAGE = "PYTHON"
 _WORD = struct.Struct(">i")
 _BINARY_FIXED = struct.Struct(">hBhiii")
 
 
 class FrameError(Exception):
-    """Bytes that are no frame. What follows on the connection can not be read either."""
+    """Bytes that are no frame. What follows on the connection cannot be read either."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
 
 
 def _is_text(text: str) -> bool:
-    """Whether UTF-8 can express it: JSON's escapes can hold what it can not."""
+    """Whether UTF-8 can express it: JSON's escapes can hold what it cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -44,7 +44,7 @@ _STREAMS: dict[int, Callable[[], _Stream]] = {
     2: zstd.ZstdDecompressor,
     3: _zlib,
 }
-#: LZ4's library has no class of its own for what it can not read.
+#: LZ4's library has no class of its own for what it cannot read.
 _UNREADABLE = (zlib.error, zstd.ZstdError, RuntimeError)
 
 
@@ -65,7 +65,7 @@ def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
     try:
         text = stream.decompress(body, limit + 1)
     except _UNREADABLE as error:
-        raise RequestError(Response.MESSAGE_ILLEGAL, f"the compressed body can not be read: {error}") from None
+        raise RequestError(Response.MESSAGE_ILLEGAL, f"the compressed body cannot be read: {error}") from None
     if len(text) > limit:
         raise BodyTooLargeError(limit)
     if not stream.eof:

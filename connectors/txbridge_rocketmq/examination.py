@@ -125,7 +125,7 @@ def _silent(address: str, error: Exception) -> Finding:
     return problem(
         Check.DOOR,
         f"{address} does not answer as a door does: {error or type(error).__name__}",
-        "start the door, or see why it can not be reached from here",
+        "start the door, or see why it cannot be reached from here",
     )
 
 

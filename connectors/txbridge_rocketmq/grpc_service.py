@@ -124,7 +124,7 @@ class Service:
                 make, behaviour = grpc.unary_stream_rpc_method_handler, self._refusing(name)
             else:
                 make, behaviour = grpc.unary_unary_rpc_method_handler, self._refusing(name)
-            # Not gRPC, which would write a trace into the log: what can not be read is refused here.
+            # Not gRPC, which would write a trace into the log: what cannot be read is refused here.
             handlers[name] = make(behaviour, None, response.SerializeToString)
         self.handlers = grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
@@ -389,7 +389,7 @@ class Listener:
                 bound = int(self._server.add_secure_port(address, grpc.ssl_server_credentials([pem])))
         except RuntimeError as error:
             raise LocalProblemError(
-                f"can not listen on port {port} of {host} for gRPC clients: {error}. Choose another with --grpc-listen"
+                f"cannot listen on port {port} of {host} for gRPC clients: {error}. Choose another with --grpc-listen"
             ) from None
         self._place, self._port = (host, pem), bound
         return bound

@@ -48,7 +48,7 @@ def record_of(
     queue_id: int,
     limits: Limits,
 ) -> Message:
-    """What goes to Kafka. Raises RequestError for what can not.
+    """What goes to Kafka. Raises RequestError for what cannot.
 
     The client's clock tells when the message was born, unless it is ahead of the door's: a time in the future, Kafka
     would refuse at a commit.
@@ -85,7 +85,7 @@ def check_group(group: str, names: Names) -> None:
     if not is_group(group) or not is_topic(names.check(group)):
         raise RequestError(
             Response.INVALID_PARAMETER,
-            f"{group[:80]!r} can not be a producer group here: it takes 1 to 200 characters of A-Z a-z 0-9 . _ -",
+            f"{group[:80]!r} cannot be a producer group here: it takes 1 to 200 characters of A-Z a-z 0-9 . _ -",
         )
 
 
@@ -94,7 +94,7 @@ def check_topic(topic: str, names: Names) -> None:
     if not is_topic(topic):
         raise RequestError(
             Response.TOPIC_NOT_EXIST,
-            f"{topic[:80]!r} can not be a topic of Kafka: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
+            f"{topic[:80]!r} cannot be a topic of Kafka: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
         )
     if names.is_forbidden(topic):
         raise RequestError(Response.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")

@@ -1,4 +1,4 @@
-"""What a door is told, and what of it can not work."""
+"""What a door is told, and what of it cannot work."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def read_secret(file: Path | None, environ: Mapping[str, str]) -> bytes:
             text = file.read_text("utf-8").strip()
             everybody = file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH)
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"the secret can not be read from {file}: {error}") from None
+            raise UsageError(f"the secret cannot be read from {file}: {error}") from None
         if everybody:
             raise UsageError(f"every user of this machine can read or write the secret in {file}: chmod 600 {file}")
     elif given:
@@ -159,5 +159,5 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"the certificate {certificate} with the key {key} can not be used: {error}") from None
+        raise UsageError(f"the certificate {certificate} with the key {key} cannot be used: {error}") from None
     return context

@@ -84,7 +84,7 @@ def parse_send(command: Command) -> Send:
     if not command.body:
         raise RequestError(Response.MESSAGE_ILLEGAL, "the body is empty")
     if is_batch and send.is_transactional:
-        raise RequestError(Response.MESSAGE_ILLEGAL, "a batch can not be transactional")
+        raise RequestError(Response.MESSAGE_ILLEGAL, "a batch cannot be transactional")
     if send.sys_flag & TRANSACTION_MASK and not send.is_transactional:
         kind = "PREPARED" if send.sys_flag & TRANSACTION_MASK == PREPARED else "COMMIT or ROLLBACK"
         raise RequestError(

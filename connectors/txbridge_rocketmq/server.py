@@ -61,7 +61,7 @@ class Server:
         except OSError as error:
             self.close()
             raise LocalProblemError(
-                f"can not listen on port {port} of {host} for RocketMQ clients: {error.strerror or error}. Choose "
+                f"cannot listen on port {port} of {host} for RocketMQ clients: {error.strerror or error}. Choose "
                 "another with --listen"
             ) from None
         made.setblocking(False)

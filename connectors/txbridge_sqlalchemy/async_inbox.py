@@ -32,7 +32,7 @@ class AsyncInbox(Generic[_G]):
         consumer: whose effects these are, as in Inbox.
 
     Raises:
-        UsageError: an argument can not work.
+        UsageError: an argument cannot work.
 
     """
 

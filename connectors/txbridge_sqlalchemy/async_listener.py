@@ -104,7 +104,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         return await self._decided(message)
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the transaction up; where it is not found, make sure that it can not be committed later.
+        """Look the transaction up; where it is not found, make sure that it cannot be committed later.
 
         See SqlTransactionListener.
         """

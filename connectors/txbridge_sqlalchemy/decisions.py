@@ -58,7 +58,7 @@ class Waits:
         return ask(connection, found).scalar_one_or_none()
 
     def isolation_level(self, connection: Connection) -> str | None:
-        """None of a dialect that can not tell."""
+        """None of a dialect that cannot tell."""
         self.bound(connection)
         try:
             return connection.get_isolation_level()

@@ -40,7 +40,7 @@ class Inbox(Generic[_G]):
             two names. It stays the same for ever: under another name every record is new.
 
     Raises:
-        UsageError: an argument can not work.
+        UsageError: an argument cannot work.
 
     """
 
@@ -63,7 +63,7 @@ class Inbox(Generic[_G]):
         Raises:
             UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
                 transactions).
-            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database can not be asked.
+            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database cannot be asked.
 
         """
         probe(self._database, inbox_row(self._consumer, RecordName(probe_id(), 1)), lambda _: None)
@@ -124,7 +124,7 @@ ENDED = (
 
 
 def checked_consumer(consumer: object) -> str:
-    """UsageError if this can not be a consumer's name."""
+    """UsageError if this cannot be a consumer's name."""
     if not isinstance(consumer, str) or not consumer or len(consumer) > MAX_CONSUMER or "\0" in consumer:
         raise UsageError(f"consumer must be a text of 1 to {MAX_CONSUMER} characters, not {consumer!r}")
     return consumer

@@ -53,7 +53,7 @@ def inbox_ddl(dialect: Dialect) -> str:
 
 
 def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = 1_000) -> int:
-    """Delete rows of records that can not be read again; returns how many. Run it once a day or so, from anywhere.
+    """Delete rows of records that cannot be read again; returns how many. Run it once a day or so, from anywhere.
 
     Args:
         engine: of the database with the table.

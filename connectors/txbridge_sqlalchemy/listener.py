@@ -33,7 +33,7 @@ class SqlTransactionListener(TransactionListener):
 
     The application's function and a row with the transaction's id are committed together, so a check only has to look
     for the row. Where there is none, the check first writes one that says "rolled back": from then on a transaction
-    that stands still in some process can not commit any more. docs/sqlalchemy.md tells the rest.
+    that stands still in some process cannot commit any more. docs/sqlalchemy.md tells the rest.
 
     Thread-safe. All processes of the producer group must use the same database, its primary, not a replica.
     Synchronous: AsyncSqlTransactionListener is the one for an AsyncEngine.
@@ -89,7 +89,7 @@ class SqlTransactionListener(TransactionListener):
         Raises:
             UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
                 transactions), or read what others have not committed (READ UNCOMMITTED).
-            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database can not be asked.
+            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database cannot be asked.
 
         """
         refuse_dirty_reads(probe(self._database, row_of(probe_id(), ROLLED_BACK), self._waits.isolation_level))
@@ -115,9 +115,9 @@ class SqlTransactionListener(TransactionListener):
         return self._decided(message)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the transaction up; where it is not found, make sure that it can not be committed later.
+        """Look the transaction up; where it is not found, make sure that it cannot be committed later.
 
-        "Unknown" when the transaction still runs in some process. It raises what the database raises when it can not
+        "Unknown" when the transaction still runs in some process. It raises what the database raises when it cannot
         be asked, which the client counts as unknown, too, and logs.
         """
         try:

@@ -29,7 +29,7 @@ TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome ca
 
 
 class LostTransactionError(Exception):
-    """The transaction that wrote the row is over, or can not be committed. What was open has been rolled back."""
+    """The transaction that wrote the row is over, or cannot be committed. What was open has been rolled back."""
 
 
 class Work:
@@ -69,11 +69,11 @@ class Work:
         self._is_ours = lambda: ask(self.connection, row.found).first() is not None
 
     def refuse_second_database(self) -> None:
-        """Raise UsageError when the session has begun a transaction elsewhere, too: the two can not be atomic."""
+        """Raise UsageError when the session has begun a transaction elsewhere, too: the two cannot be atomic."""
         if self._second:
             raise UsageError(
                 "the session has used a second database (a second engine or connection): its transaction and that of "
-                f"{self._table.name} can not be committed together. Use one engine for all that belongs to one "
+                f"{self._table.name} cannot be committed together. Use one engine for all that belongs to one "
                 "message; everything was rolled back",
             )
 
@@ -123,7 +123,7 @@ def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
     engines = {id(getattr(bind, "sync_engine", bind)) for bind in binds if bind is not None}
     if len(engines) > 1:
         raise UsageError(
-            f"the sessionmaker is bound to {len(engines)} engines, whose transactions can not be committed together: "
+            f"the sessionmaker is bound to {len(engines)} engines, whose transactions cannot be committed together: "
             "give a sessionmaker with one engine",
         )
     if bound.get("twophase"):
@@ -153,7 +153,7 @@ def begin(database: Database, table: Table) -> Iterator[Work]:
             raise UsageError(BIND_IT)
         with ExitStack() as at_last, session.begin() as transaction:
             connection = session.connection(bind_arguments={"bind": bind})
-            # A session that can not roll its savepoints back, because the database has lost them, would keep its
+            # A session that cannot roll its savepoints back, because the database has lost them, would keep its
             # connection, with its locks.
             at_last.callback(connection.close)
             with _nothing_left_open(connection, transaction):

@@ -161,11 +161,11 @@ def _start_workers(stack: ExitStack, servers: str, folder: Path, console: Consol
 
 
 def _make_real_topic(admin: AdminClient) -> None:
-    """Raises EnvironmentProblemError when it can not be made, above all because it is there already."""
+    """Raises EnvironmentProblemError when it cannot be made, above all because it is there already."""
     try:
         admin.create_topics([NewTopic(TOPIC, _PARTITIONS)])[TOPIC].result(_ADMIN_TIMEOUT_S)
     except KafkaException as failure:
-        raise EnvironmentProblemError(f"the topic {TOPIC} can not be created: {failure.args[0].str()}") from failure
+        raise EnvironmentProblemError(f"the topic {TOPIC} cannot be created: {failure.args[0].str()}") from failure
 
 
 async def _run_flights(

@@ -144,7 +144,7 @@ def refuse_to_continue(
     *,
     with_overview: bool,
 ) -> None:
-    """Raise CouldNotAuditError for what a continued audit can not give."""
+    """Raise CouldNotAuditError for what a continued audit cannot give."""
     if ledger_path is None:
         raise CouldNotAuditError("an audit is continued from its ledger: say which with --ledger")
     refuse_without_rename(scheme_of(ledger_path))

@@ -127,7 +127,7 @@ class _Bench:
     def _commits_per_second(self, what: str, rounds: int) -> list[float]:
         """From the first END record to the last message that a read_committed reader sees; half messages lie ready.
 
-        A million can not be pending and not pending by turns: what is compared is several rounds of each.
+        A million cannot be pending and not pending by turns: what is compared is several rounds of each.
         """
         rates = []
         for _ in range(rounds):

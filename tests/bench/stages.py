@@ -118,7 +118,7 @@ def stages(transactions: Sequence[Times]) -> Found:
         seen_first[one.op_stored] = min(one.seen, seen_first.get(one.op_stored, one.seen))
     in_order = sorted(seen_first)
     before = {later: seen_first[earlier] for earlier, later in pairwise(in_order)}
-    # The worker can not begin sooner than its decision is stored, nor before it is through with the one before.
+    # The worker cannot begin sooner than its decision is stored, nor before it is through with the one before.
     begun = [min(max(one.end_stored, before.get(one.op_stored, one.end_stored)), one.op_stored) for one in transactions]
     return {
         _WHOLE: _mean_ms(one.seen - one.decided for one in transactions),

@@ -25,7 +25,7 @@ from txbridge.embedded.metadata import Metadata, ask
 #: A broker that is killed is away for at least as long as a session, so that others take over.
 _AWAY_S = 10.0
 _ELECTIONS = 10
-#: Bytes. Every segment that has grown beyond it can not grow any more.
+#: Bytes. Every segment that has grown beyond it cannot grow any more.
 _FULL_AT = 1_024
 
 #: Moves every partition of the topics to other brokers (argument 2 and on: servers are the first).

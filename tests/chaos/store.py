@@ -24,7 +24,7 @@ class DecisionStore:
     def decide(self, transaction_id: str, *, commits: bool) -> bool:
         """Decide unless it is decided; returns whether the transaction commits.
 
-        A check thus can not say "rolled back" of a transaction that a stopped process commits later.
+        A check thus cannot say "rolled back" of a transaction that a stopped process commits later.
         """
         with self._lock:
             self._connection.execute("INSERT OR IGNORE INTO decisions VALUES (?, ?)", (transaction_id, commits))

@@ -91,7 +91,7 @@ class Writer:
             self._plant_aged()
         kinds = [kind for kind in (*LEGAL, *CORRUPT) for _ in range(each)]
         if len(kinds) > transactions:
-            raise ValueError(f"{transactions} transactions can not hold {len(kinds)} that are not plain")
+            raise ValueError(f"{transactions} transactions cannot hold {len(kinds)} that are not plain")
         kinds += self._random.choices([COMMITTED, ROLLED_BACK], weights=[4, 1], k=transactions - len(kinds))
         self._random.shuffle(kinds)
         # Behind these a loss can be proved in every partition of every topic.

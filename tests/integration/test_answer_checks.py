@@ -1,4 +1,4 @@
-"""`txbridge answer-checks` as a process: it answers from the table what the application can not answer any more."""
+"""`txbridge answer-checks` as a process: it answers from the table what the application cannot answer any more."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_p2_p4_a_dead_application_is_answered_for_by_its_table(bridge, url):
         assert process.returncode == 0, said
         assert "Traceback" not in said
     with engine.connect() as connection:
-        # Whoever stood still before its transaction can not commit it any more.
+        # Whoever stood still before its transaction cannot commit it any more.
         assert sorted(connection.execute(select(transactions.c.state)).scalars()) == ["committed"] + ["rolled back"] * 2
         assert connection.execute(select(orders.c.id)).scalars().all() == [1]
     engine.dispose()
@@ -137,13 +137,13 @@ def test_a_database_that_goes_away_is_told_and_decides_nothing(bridge, url, tmp_
     [
         ([], "--group is missing: whose checks are to be answered?"),
         (["--group", "a"], "--database-url is missing (or TXBRIDGE_DATABASE_URL)"),
-        (["--group", "a", "--database-url", "no url s3cret"], "--database-url can not be used (ArgumentError)"),
-        (["--group", "a", "--database-url", "nosuch://u:s3cret@h/d"], "--database-url can not be used"),
+        (["--group", "a", "--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
+        (["--group", "a", "--database-url", "nosuch://u:s3cret@h/d"], "--database-url cannot be used"),
         (["--group", "a", "--database-url", "mysql+pymysql://u:s3cret@h/d"], "driver is not installed: pymysql"),
         (["--group", "a", "--database-url", "sqlite+aiosqlite:///x"], "names aiosqlite, an asynchronous driver"),
         (["--group", "a", "--database-url", "sqlite:///{empty}"], "no such table: txbridge_transactions"),
-        (["--group", "a", "--database-url", "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"], "can not be used: "),
-        (["--group", "a b", "--database-url", "sqlite:///{table}"], "can not be a producer group"),
+        (["--group", "a", "--database-url", "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"], "cannot be used: "),
+        (["--group", "a b", "--database-url", "sqlite:///{table}"], "cannot be a producer group"),
     ],
 )
 def test_mistakes_get_a_sentence(url, tmp_path, words, said):

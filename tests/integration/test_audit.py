@@ -314,7 +314,7 @@ def test_a_discard_topic_that_retention_has_emptied_blinds_no_rule(kafka: Embedd
     assert (report.fates, dict(report.violations.by_kind)) == (before.fates, dict(before.violations.by_kind))
     assert (report.fates["LEAKED"], report.fates["LOST"], report.discarded) == (2, 1, 1)
     assert before.unjudged == {}
-    # The one that was discarded: what came after its discard can not be told.
+    # The one that was discarded: what came after its discard cannot be told.
     assert report.unjudged == {"LOST": {"DISCARD_GONE": 1}, "WRONG_WINNER": {"DISCARD_GONE": 1}}
     assert report.to_dict()["unjudged"] == report.unjudged
     assert "BLIND" not in report.findings.by_kind
@@ -446,7 +446,7 @@ def test_live_system_raises_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSes
 
 
 def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkSession) -> None:
-    with pytest.raises(CouldNotAuditError, match=r"127\.0\.0\.1:9 can not be reached .*--bootstrap-servers"):
+    with pytest.raises(CouldNotAuditError, match=r"127\.0\.0\.1:9 cannot be reached .*--bootstrap-servers"):
         run_audit("127.0.0.1:9", spark=spark)
     with pytest.raises(CouldNotAuditError, match=r"no topic nowhere\.RMQ_SYS_TRANS_HALF_TOPIC.*topics apply"):
         run_audit(kafka.bootstrap_servers, namespace="nowhere", spark=spark)

@@ -162,11 +162,11 @@ def test_command_line_says_what_it_lacks(tmp_path: Path) -> None:
     unreachable = run()
     assert (unreachable.returncode, unreachable.stdout) == (2, "")
     about = r"\(default namespace on the cluster at 127\.0\.0\.1:9\)\n"
-    said = r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 can not be reached .*\n"
+    said = r"(connecting\n)?error: Kafka at 127\.0\.0\.1:9 cannot be reached .*\n"
     assert re.fullmatch(said + about, unreachable.stderr)
     for arguments, message in (
         (["--kafka", "nonsense"], "--kafka: must be name=value (number 1 of them)"),
-        (["--kafka", "isolation.level=read_uncommitted"], "Kafka property 'isolation.level' can not be set"),
+        (["--kafka", "isolation.level=read_uncommitted"], "Kafka property 'isolation.level' cannot be set"),
         (["--kafka", "no.such.option=1"], "unknown Kafka property 'no.such.option'"),
         (["--report", "no/such/folder/report.json"], "does not exist"),
         (["--since", "yesterday"], "--since 'yesterday' is not a time: write it as 2026-11-21"),

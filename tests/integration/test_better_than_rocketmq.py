@@ -391,7 +391,7 @@ def test_issues_2360_9640_a_stored_decision_that_is_not_applied_yet_overtakes_th
 def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_first(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocketMQ answers 'Find prepared transaction message failed' when the record can not be found yet."""
+    """RocketMQ answers 'Find prepared transaction message failed' when the record cannot be found yet."""
     take_in = HalfLog.take_in
 
     def only_when_needed(log: HalfLog, limit: int, timeout: float) -> int:
@@ -410,7 +410,7 @@ def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_
 
 
 def test_issue_7709_a_decision_whose_topic_is_missing_is_held_across_a_crash(bridge: Bridge) -> None:
-    """RocketMQ: a commit that can not be stored is lost, and neither side is told; only checks may repair it."""
+    """RocketMQ: a commit that cannot be stored is lost, and neither side is told; only checks may repair it."""
     missing = f"{bridge.namespace}.missing"
     worker = bridge.worker()
     with bridge.member() as member:

@@ -18,7 +18,7 @@ from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
-#: Every command that is about a cluster, with the arguments that it can not do without.
+#: Every command that is about a cluster, with the arguments that it cannot do without.
 COMMANDS = {
     "worker": [],
     "topics plan": ["--format", "json"],

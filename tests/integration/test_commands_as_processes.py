@@ -37,7 +37,7 @@ from txbridge.kafka.admin import Cluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
-#: Every command, with the arguments that it can not do without. {folder} is one of the test's own.
+#: Every command, with the arguments that it cannot do without. {folder} is one of the test's own.
 COMMANDS = {
     "worker": [],
     "topics plan": [],
@@ -131,7 +131,7 @@ def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         told = f"{command}: {errors}"
         assert code == 2, told
         assert servers in errors + output.decode(), told
-        assert "can not be reached" in errors + output.decode(), told
+        assert "cannot be reached" in errors + output.decode(), told
 
 
 #: Python's start takes a tenth of a second, and seconds on a machine that is very busy. A command that handles SIGINT
@@ -334,7 +334,7 @@ def test_an_output_that_can_not_be_written_is_said(
 ) -> None:
     with Path("/dev/full").open("wb") as full:
         code, _, errors = run(command, tmp_path, environment(kafka.bootstrap_servers, namespace), full.fileno())
-    assert (code, errors) == (2, "error: the output can not be written: No space left on device\n")
+    assert (code, errors) == (2, "error: the output cannot be written: No space left on device\n")
 
 
 @pytest.mark.parametrize("command", [*REPORTS, "resolve", "resume", "kafka status"])
@@ -381,7 +381,7 @@ def chunks(master: int, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         yield found
 
 
-#: Stands for an installation with the extra `cli` alone: what only the others bring can not be imported.
+#: Stands for an installation with the extra `cli` alone: what only the others bring cannot be imported.
 BLOCKER = """
 import sys
 
@@ -445,4 +445,4 @@ def test_the_audits_program_loses_its_output_as_the_commands_do(
             os.close(writing)
     if words != "--format table":
         with Path("/dev/full").open("wb") as full:
-            assert outcome(full.fileno()) == (2, "error: the output can not be written: No space left on device")
+            assert outcome(full.fileno()) == (2, "error: the output cannot be written: No space left on device")

@@ -1,4 +1,4 @@
-"""A real broker: its life, its deaths, and what is said when it can not live.
+"""A real broker: its life, its deaths, and what is said when it cannot live.
 
 Everything that looks for processes looks at the whole machine: at all command lines that name the folder of the test.
 """

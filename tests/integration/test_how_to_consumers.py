@@ -36,7 +36,6 @@ def shipped(database: Path) -> list[bytes]:
             return []
 
 
-@pytest.mark.long
 def test_the_consumer_in_python_does_the_work_of_each_transaction_once(bridge: Bridge, tmp_path: Path) -> None:
     topic = bridge.create_topic("placed", partitions=1)
     # As a consumer finds it that died before it had committed its offset: the first one comes twice.

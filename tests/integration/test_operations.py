@@ -313,13 +313,13 @@ def test_a_command_that_is_stored_is_not_reported_as_a_failure_when_kafka_can_no
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> None:
-        raise KafkaUnreachableError("Kafka can not be reached; all brokers are down")
+        raise KafkaUnreachableError("Kafka cannot be reached; all brokers are down")
 
     monkeypatch.setattr(actions, "wait_applied", away)
     prepared = bridge.prepare(bridge.create_topic("real"), b"value", partition=0)
     answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
     assert (answer.result, answer.end_offset) == (Result.STORED, 0)
-    assert "could not be learnt: Kafka can not be reached; all brokers are down" in answer.detail
+    assert "could not be learnt: Kafka cannot be reached; all brokers are down" in answer.detail
 
 
 def test_a_held_message_is_decided_already_and_resolving_it_changes_nothing(bridge: Bridge) -> None:
@@ -332,7 +332,7 @@ def test_a_held_message_is_decided_already_and_resolving_it_changes_nothing(brid
             answer = resolve(connect(bridge), where(prepared), decision, **WORDS)
             assert (answer.result, answer.end_offset) == (Result.REFUSED, None)
             assert answer.detail.startswith(
-                f"it is committed already (END offset 0) and can not be delivered: topic {missing} does not exist"
+                f"it is committed already (END offset 0) and cannot be delivered: topic {missing} does not exist"
             )
         assert len(ends(bridge)) == 1
         bridge.create_topic("missing")
@@ -670,7 +670,7 @@ def test_mistakes_on_the_command_line_are_one_line_and_exit_code_2(bridge: Bridg
     assert forged not in unknown.stderr
     away = run(bridge, "pending", TXBRIDGE_BOOTSTRAP_SERVERS="127.0.0.1:1")
     assert (away.returncode, away.stdout) == (2, "")
-    assert "Kafka can not be reached" in away.stderr
+    assert "Kafka cannot be reached" in away.stderr
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The pytest plugin for users: what it says when it can not do what it is asked for. It starts no Kafka here."""
+"""The pytest plugin for users: what it says when it cannot do what it is asked for. It starts no Kafka here."""
 
 from __future__ import annotations
 

@@ -403,7 +403,7 @@ def laid_out(secure: SecureKafka) -> Iterator[Bridge]:
 def test_each_right_that_an_admin_lacks_is_named(
     secure: SecureKafka, laid_out: Bridge, row: int, operation: str
 ) -> None:
-    # A namespace of its own that has no topic yet, when one can not be created.
+    # A namespace of its own that has no topic yet, when one cannot be created.
     bridge = Bridge(secure.plain, "to be laid out", partitions=1) if operation == "CREATE" else laid_out
     scene = Scene(secure, bridge, "real")
     user, right = deprived(scene, "admin", row, operation)
@@ -526,7 +526,7 @@ def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene:
     bridge, names = scene.bridge, scene.bridge.names
     worker = scene.worker(scene.user("worker"))
     victim = bridge.prepare(scene.real, b"not yours to decide", partition=0, group=GROUP)
-    # Somebody with every right of a client: Kafka can not tell the groups apart inside END.
+    # Somebody with every right of a client: Kafka cannot tell the groups apart inside END.
     stranger = scene.user("client")
     forged = secrets.token_hex(16).upper()
     producer = Producer({**stranger.settings, "bootstrap.servers": scene.secure.secure})
@@ -559,7 +559,7 @@ def test_secrets_appear_in_no_output(scene: Scene) -> None:
     assert done.returncode == 2
     assert "Authentication failed" in done.stdout
     assert wrong.password not in done.stdout + done.stderr
-    # A setting that can not be: the error shows the settings' names, not what is in them.
+    # A setting that cannot be: the error shows the settings' names, not what is in them.
     broken = scene.cli(user, "pending", "--kafka", "ssl.key.location=nowhere", "--kafka", "ssl.key.password=hunter2")
     assert (broken.returncode, broken.stdout) == (2, "")
     assert "hunter2" not in broken.stderr

@@ -414,7 +414,7 @@ def test_unreachable_cluster(namespace, monkeypatch):
     monkeypatch.setattr("txbridge.kafka.admin.REQUEST_TIMEOUT_S", 1.0)
     result = CliRunner().invoke(app, ["plan", "--bootstrap-servers", "127.0.0.1:1", "--namespace", namespace])
     assert isinstance(result.exception, KafkaUnreachableError)
-    assert "Kafka can not be reached" in str(result.exception)
+    assert "Kafka cannot be reached" in str(result.exception)
     assert "Connection refused" in str(result.exception)
     quiet = AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
     with pytest.raises(KafkaUnreachableError):

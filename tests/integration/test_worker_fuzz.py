@@ -98,7 +98,7 @@ class _Stranger:
         self._producer.poll(0)
 
     def write_undecodable(self, topic: str, partition: int) -> None:
-        """A record with a header whose name is not UTF-8, which confluent-kafka can not read."""
+        """A record with a header whose name is not UTF-8, which confluent-kafka cannot read."""
         # OFFSET, which is compacted, takes no record without a key: this one would be the last checkpoint.
         key = self._bridge.names.checkpoint_key(partition) if topic == self._bridge.names.offset else None
         offset = self._bridge.produce_undecodable(topic, b"undecodable", [("TXB_V", b"1")], partition, key)

@@ -1,4 +1,4 @@
-"""Commits that can not be delivered: that transaction alone waits and is reported, and it is not lost (P2, P8)."""
+"""Commits that cannot be delivered: that transaction alone waits and is reported, and it is not lost (P2, P8)."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def test_a_taken_port_is_told_in_one_line(lonely: int) -> None:
     [started, line] = text.splitlines()
     assert "worker_started" in started
     assert line.startswith(
-        f"error: can not listen on port {lonely} of 127.0.0.1 for the metrics: Address already in use"
+        f"error: cannot listen on port {lonely} of 127.0.0.1 for the metrics: Address already in use"
     )
 
 

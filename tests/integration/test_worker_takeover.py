@@ -1,4 +1,4 @@
-"""Take-over: zombies and half-finished take-overs harm nobody, and topics that can not be right are refused by name."""
+"""Take-over: zombies and half-finished take-overs harm nobody, and topics that cannot be right are refused by name."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
         made.append(writer)
         outcome = next(outcomes, None) if contents.draft.delivered else None
         if outcome == "aborted":
-            # Lost on the way: nothing was written, but the writer can not know.
+            # Lost on the way: nothing was written, but the writer cannot know.
             writer._seq += 1
             raise IndefiniteError("nobody knows")
         real_write(writer, contents, receipt)

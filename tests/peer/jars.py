@@ -31,7 +31,7 @@ def jar_folder() -> Path:
     """The folder with all jars, fetched into the cache of txbridge if they are not there.
 
     Raises:
-        EnvironmentProblemError: they can not be had, or are not those of the lock.
+        EnvironmentProblemError: they cannot be had, or are not those of the lock.
 
     """
     return _folder(f"rocketmq-{ROCKETMQ_VERSION}", f"RocketMQ {ROCKETMQ_VERSION}", JARS)

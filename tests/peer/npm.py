@@ -22,7 +22,7 @@ def node_packages() -> Path:
     """The folder with all of them, fetched into the cache of txbridge if they are not there.
 
     Raises:
-        EnvironmentProblemError: they can not be had, or are not those of the lock.
+        EnvironmentProblemError: they cannot be had, or are not those of the lock.
 
     """
     digest = hashlib.sha256(b"".join((NODE / name).read_bytes() for name in _FILES)).hexdigest()

@@ -108,7 +108,7 @@ def test_half_messages(user_headers, transaction_id, group, topic, partition, im
         headers=headers,
         real_partition=partition,
         immunity=None if immunity is None else str(immunity),
-        # 0 can not be delivered: librdkafka takes it for "now".
+        # 0 cannot be delivered: librdkafka takes it for "now".
         user_timestamp=timestamp or None,
     )
     assert delivered_headers(half, 3) == [

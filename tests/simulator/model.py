@@ -81,7 +81,7 @@ _OURS |= {"TXB_DELIVER_AT"}
 
 
 def _messages(stored: Stored, headers: dict[str, str]) -> list[frames.Framed] | None:
-    """What a half message holds; None when it can not be read."""
+    """What a half message holds; None when it cannot be read."""
     if "TXB_MESSAGES" in headers:
         return frames.read(stored.value or b"", int(headers["TXB_MESSAGES"]))
     users = [header for header in stored.headers if header[0] not in _OURS]

@@ -89,7 +89,7 @@ def quiet(bootstrap_servers: str) -> dict[str, object]:
     """Settings of a plain client of a test, which says nothing by itself.
 
     librdkafka complains on stderr from threads of its own, past pytest's capture, of a Kafka that a test has stopped;
-    and a client may outlive its test, because an AdminClient can not be closed. What matters to a test, calls and
+    and a client may outlive its test, because an AdminClient cannot be closed. What matters to a test, calls and
     callbacks tell.
     """
     return {"bootstrap.servers": bootstrap_servers, "log_level": 0}

@@ -65,7 +65,7 @@ class Partition:
     def __init__(self, policy: CheckPolicy = POLICY, **start: int) -> None:
         self.queue = HalfQueue(policy, **start)
         self.dead: set[str] = set()
-        #: Real topics that can not be written, and why.
+        #: Real topics that cannot be written, and why.
         self.obstacles: dict[str, str] = {}
         #: Groups whose check topic refuses what it is offered, and why.
         self.unasked: dict[str, str] = {}

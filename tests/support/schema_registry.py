@@ -1,6 +1,6 @@
 """A schema registry for tests: as much of Confluent's HTTP API as its serializers use, in memory.
 
-A real one can not be had from a package registry that this project uses; docs/how-to/schema-registry.md says so.
+A real one cannot be had from a package registry that this project uses; docs/how-to/schema-registry.md says so.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def answer_checks(
             envvar=DATABASE_VARIABLE,
             show_envvar=False,
             help="The database with the table txbridge_transactions, as SQLAlchemy writes it: "
-            f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users can not read.",
+            f"postgresql+psycopg://... Or {DATABASE_VARIABLE}, which other users cannot read.",
         ),
     ] = None,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Checks of a group that are looked up at once.")] = 4,
@@ -44,7 +44,7 @@ def answer_checks(
 ) -> None:
     """Answer the checks of producer groups from their table txbridge_transactions, without the application.
 
-    Ctrl-C and SIGTERM end it. Exit code 0: ended so; 2: it can not work.
+    Ctrl-C and SIGTERM end it. Exit code 0: ended so; 2: it cannot work.
     """
     if not group:
         raise UsageError("--group is missing: whose checks are to be answered?")

@@ -103,7 +103,7 @@ def _engine(url: str, size: int) -> Engine:
         raise LocalProblemError(f"the database's driver is not installed: {error.name}. Install it, too") from None
     except (ArgumentError, TypeError, ValueError) as error:
         # Its text may not show the password.
-        raise UsageError(f"--database-url can not be used ({type(error).__name__}): {_EXAMPLE}") from None
+        raise UsageError(f"--database-url cannot be used ({type(error).__name__}): {_EXAMPLE}") from None
     if engine.dialect.is_async:
         raise UsageError(f"--database-url names {engine.dialect.driver}, an asynchronous driver: {_EXAMPLE}")
     return engine
@@ -117,7 +117,7 @@ def _verify(listener: TableListener, engine: Engine) -> None:
         listener.verify()
     except SQLAlchemyError as error:
         raise LocalProblemError(
-            f"the table txbridge_transactions in {engine.url.render_as_string()} can not be used: "
+            f"the table txbridge_transactions in {engine.url.render_as_string()} cannot be used: "
             f"{_first_line(error)}. It must be there, with the rights to SELECT, INSERT and DELETE"
         ) from None
 

@@ -151,7 +151,7 @@ def _write_files(options: Options, report: AuditReport) -> None:
     try:
         _write(options, report)
     except OSError as error:
-        raise CouldNotAuditError(f"the report can not be written: {error}") from error
+        raise CouldNotAuditError(f"the report cannot be written: {error}") from error
 
 
 def _write(options: Options, report: AuditReport) -> None:

@@ -23,10 +23,10 @@ EXIT_NO_READER = 128 + signal.SIGPIPE
 
 
 class OutputLostError(TxBridgeError):
-    """What a command prints can not be written. `code` is the exit code."""
+    """What a command prints cannot be written. `code` is the exit code."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(f"the output can not be written: {error.strerror}")
+        super().__init__(f"the output cannot be written: {error.strerror}")
         self.code = EXIT_NO_READER if isinstance(error, BrokenPipeError) else EXIT_COULD_NOT
 
 

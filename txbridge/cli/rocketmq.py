@@ -116,8 +116,8 @@ def rocketmq(
 ) -> None:
     """Run a front door: unmodified RocketMQ producers send transactional messages into Kafka through it.
 
-    Ctrl-C and SIGTERM end it: it answers the requests at hand and leaves its groups. Exit code 0: ended so; 2: it can
-    not work.
+    Ctrl-C and SIGTERM end it: it answers the requests at hand and leaves its groups. Exit code 0: ended so; 2: it
+    cannot work.
     """
     with needs("rocketmq", "the front door needs structlog, prometheus-client and grpcio"):
         from txbridge_rocketmq.app import run  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`txbridge worker`: its flags are the worker's options, so that they can not drift apart."""
+"""`txbridge worker`: its flags are the worker's options, so that they cannot drift apart."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_command() -> Callable[..., None]:
         """Run a worker: it owns its share of the half partitions and delivers, checks and discards.
 
         Ctrl-C and SIGTERM end it: it finishes the Kafka transactions at hand and leaves its group. Exit code 0: ended
-        so; 130: interrupted before it served; 2: it can not work.
+        so; 130: interrupted before it served; 2: it cannot work.
         """
         # Faust takes seconds to import: not for --help and not for a mistyped option.
         with needs("worker", "a worker runs on Faust"):

@@ -35,7 +35,7 @@ class AsyncTransactionListener(ABC):
         """Look up what became of the local transaction `message.transaction_id`; see TransactionListener."""
 
 
-#: Told, when a call is cancelled, of the thread that still runs the method: a thread can not be cancelled.
+#: Told, when a call is cancelled, of the thread that still runs the method: a thread cannot be cancelled.
 LeftRunning = Callable[["asyncio.Future[Any]"], object]
 
 

@@ -78,7 +78,7 @@ class AsyncTransactionProducer:
         metrics: as in TransactionProducer.
 
     Raises:
-        UsageError: an argument can not work.
+        UsageError: an argument cannot work.
 
     """
 
@@ -129,7 +129,7 @@ class AsyncTransactionProducer:
     async def start(self) -> Self:
         """Verify the topics and connect; does nothing if it runs already.
 
-        Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka can not be
+        Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka cannot be
         reached within `start_timeout` or refuses, UsageError after close and in another event loop.
         """
         await self._started()
@@ -147,7 +147,7 @@ class AsyncTransactionProducer:
         that the worker asks; a plain method goes on in its thread, and `close` waits for it.
 
         Raises:
-            UsageError: the message can not be sent, the producer is closed, or this is another event loop; nothing was
+            UsageError: the message cannot be sent, the producer is closed, or this is another event loop; nothing was
                 sent.
             PrepareError: the half message was not acknowledged, the local transaction was not run.
             LayoutError, EnvironmentProblemError: if this is what starts the producer.

@@ -135,6 +135,6 @@ def _failed(prefix: str, error: BaseException) -> Outcome:
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  an exception of the application may be broken, too
-        text = "(its text can not be had)"
+        text = "(its text cannot be had)"
     remark = f"{prefix}{type(error).__name__}: {text}"[:MAX_REMARK]
     return Outcome(LocalTransactionState.UNKNOW, remark, error if isinstance(error, Exception) else None)

@@ -51,7 +51,7 @@ class Message:
             which it becomes.
 
     Raises:
-        UsageError: an argument has the wrong type, or text that UTF-8 can not express. What it may hold is checked
+        UsageError: an argument has the wrong type, or text that UTF-8 cannot express. What it may hold is checked
             when it is sent.
 
     """
@@ -224,7 +224,7 @@ def check_message(message: Message, names: Names) -> None:
         raise UsageError("the topic is empty")
     if not is_topic(message.topic):
         raise UsageError(
-            f"{message.topic[:80]!r} can not be a topic: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
+            f"{message.topic[:80]!r} cannot be a topic: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
         )
     if names.is_forbidden(message.topic):
         raise UsageError(f"sending to system topic {message.topic} is forbidden")
@@ -251,7 +251,7 @@ def require_time(message: Message) -> None:
 
 
 def check_limits(message: Message, limits: Limits) -> None:
-    """Refuse what these topics can not take, with a UsageError that says why."""
+    """Refuse what these topics cannot take, with a UsageError that says why."""
     if message.value is not None and len(message.value) > limits.value:
         what = "the value has" if type(message) is Message else "the messages of the transaction have together"
         raise UsageError(
@@ -318,7 +318,7 @@ def _encoded(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{name} can not be encoded as UTF-8: {error.reason}") from None
+        raise UsageError(f"{name} cannot be encoded as UTF-8: {error.reason}") from None
 
 
 def _headers(

@@ -1,4 +1,4 @@
-"""What a client is made from, whatever its face is, and what of it can not work."""
+"""What a client is made from, whatever its face is, and what of it cannot work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ClientOptions:
         metrics: ClientMetrics | None = None,
         timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
     ) -> Self:
-        """UsageError if they can not work."""
+        """UsageError if they cannot work."""
         _require_group(group, namespace)
         require_positive(check_request_hold_max=check_request_hold_max)
         if not 0 < timer_max_delay < _LONGEST_DELAY_S:
@@ -71,8 +71,6 @@ def require_positive(**options: int) -> None:
 
 def _require_group(group: str, namespace: str) -> None:
     if not isinstance(group, str) or not is_group(group):
-        raise UsageError(f"{group!r} can not be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ - are needed")
+        raise UsageError(f"{group!r} cannot be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ - are needed")
     if not is_topic(Names(namespace).check(group)):
-        raise UsageError(
-            f"namespace {namespace!r} can not prefix topic names, or makes them longer than 249 characters"
-        )
+        raise UsageError(f"namespace {namespace!r} cannot prefix topic names, or makes them longer than 249 characters")

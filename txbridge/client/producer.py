@@ -68,7 +68,7 @@ class TransactionProducer:
         metrics: counts what this producer does; one object may serve several producers.
 
     Raises:
-        UsageError: an argument can not work.
+        UsageError: an argument cannot work.
 
     """
 
@@ -119,7 +119,7 @@ class TransactionProducer:
     def start(self) -> Self:
         """Verify the topics and connect; does nothing if it runs already.
 
-        Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka can not be
+        Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka cannot be
         reached within `start_timeout` or refuses, UsageError after close.
         """
         self._life.started()
@@ -133,7 +133,7 @@ class TransactionProducer:
         `message.timeout.ms`, and for the listener; not for that of the END: see the result.
 
         Raises:
-            UsageError: the message can not be sent, or the producer is closed; nothing was sent.
+            UsageError: the message cannot be sent, or the producer is closed; nothing was sent.
             PrepareError: the half message was not acknowledged, the local transaction was not run.
             LayoutError, EnvironmentProblemError: if this is what starts the producer.
 
@@ -196,7 +196,7 @@ class TransactionProducer:
         as its local transaction has not begun. RocketMQ has no such call.
 
         Raises:
-            UsageError: the message can not be sent, or the producer is closed; nothing was sent.
+            UsageError: the message cannot be sent, or the producer is closed; nothing was sent.
             LayoutError, EnvironmentProblemError: if this is what starts the producer.
 
         """

@@ -32,7 +32,7 @@ from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import Layout
 
-#: Asks the application; the second argument takes the answer, from any thread, or None when it can not be asked.
+#: Asks the application; the second argument takes the answer, from any thread, or None when it cannot be asked.
 Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]
 
 #: The consumer of checks leaves its group in milliseconds, unless Kafka is away: then the group notices by itself
@@ -115,7 +115,7 @@ class Runtime:
         return self._ends.flush(timeout)
 
     def is_called_by_it(self) -> bool:
-        """Whether this code runs in a thread of ours, in a callback of the application's: it can not wait for it."""
+        """Whether this code runs in a thread of ours, in a callback of the application's: it cannot wait for it."""
         return self._ends.is_this_thread() or self._checks.is_this_thread() or self._halves.is_served_here()
 
     def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:

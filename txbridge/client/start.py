@@ -20,7 +20,7 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
 
 #: Between attempts to reach Kafka: an attempt itself waits for a connection, so this only slows down one that fails at
-#: once (a name that can not be resolved).
+#: once (a name that cannot be resolved).
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 

@@ -15,7 +15,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"can not read the configuration file {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read the configuration file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"the configuration file {path} is not valid TOML: {error}") from None
 

@@ -87,7 +87,7 @@ def load_settings(
 
     `flags["kafka"]` is a mapping or a sequence of `name=value`. Without `config_file` the variable TXBRIDGE_CONFIG
     names the file, or there is none. Raises UsageError with one line per problem: unknown options (with the nearest
-    name), values that can not be, a file that can not be read.
+    name), values that cannot be, a file that cannot be read.
     """
     problems: list[str] = []
     if config_file is None and environ.get(CONFIG_FILE_VARIABLE):
@@ -176,7 +176,7 @@ def _layer(
     problems: list[str],
     aliases: Mapping[str, str] | None = None,
 ) -> _Layer:
-    """Bring the values of one source to our names; what can not be is added to the problems."""
+    """Bring the values of one source to our names; what cannot be is added to the problems."""
     aliases = aliases or {}
     values: dict[str, Any] = {}
     for spelling, value in given.items():

@@ -14,7 +14,7 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits
 
-#: Whether one more message of its topic has room, or None when it can not be delivered now and needs none.
+#: Whether one more message of its topic has room, or None when it cannot be delivered now and needs none.
 Room = Callable[[HalfEntry], bool | None]
 
 

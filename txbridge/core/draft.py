@@ -178,7 +178,7 @@ class Draft:
             self.resumed.append(self.change(entry, state, self.now, attempts=0, **anew))
 
     def hold(self, entry: HalfEntry, why: str | None, decided: int | None) -> None:
-        """It is committed (END offset `decided`) and can not be delivered now."""
+        """It is committed (END offset `decided`) and cannot be delivered now."""
         due = self.queue.policy.retry_refused(self.now, 1)
         self.held.append(self.change(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
 

@@ -9,7 +9,7 @@ from txbridge.core.end_record import EndEntry, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import RefusalReason
 
-#: Why a message can not be delivered now, or None: asked once for every commit.
+#: Why a message cannot be delivered now, or None: asked once for every commit.
 Obstacle = Callable[[HalfEntry], str | None]
 
 

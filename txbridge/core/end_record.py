@@ -209,7 +209,7 @@ def parse_end(
     ours.require_version("END record")
     group = ours.required(names.PGROUP)
     if not names.is_group(group):
-        raise MalformedRecordError(f"header {names.PGROUP} can not be a producer group: {group[:40]!r}")
+        raise MalformedRecordError(f"header {names.PGROUP} cannot be a producer group: {group[:40]!r}")
     source = _SOURCES.get(ours.required(names.SOURCE))
     if source is None:
         raise MalformedRecordError(f"header {names.SOURCE} is not one of {', '.join(_SOURCES)}")

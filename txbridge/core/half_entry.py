@@ -36,7 +36,7 @@ class _Fields(NamedTuple):
     parked: bool = False
     #: Of a held or scheduled one: END offset of its decision.
     decided: int | None = None
-    #: Why it can not be delivered, or why it could not be checked, and attempts so far.
+    #: Why it cannot be delivered, or why it could not be checked, and attempts so far.
     error: str | None = None
     attempts: int = 0
     #: Of a discarded one: why, and where it lies in the discard topic.
@@ -53,7 +53,7 @@ class _Fields(NamedTuple):
 class HalfEntry(_Fields):
     """One open half message: pending, held, scheduled, or discarded and resumable. Its body is elsewhere (BodyCache).
 
-    It can not be changed: many are made out of a row whenever they are asked for, and a change of such a one would be
+    It cannot be changed: many are made out of a row whenever they are asked for, and a change of such a one would be
     lost. Another one takes its place (`OpenMessages.put`). A tuple, which is made as quickly as an object with slots.
     """
 

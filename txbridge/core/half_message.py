@@ -148,7 +148,7 @@ def _parse_by_name(
         raise MalformedRecordError(f"sending to system topic {real_topic} is forbidden")
     real_partition = ours.optional_number(names.REAL_QID)
     if real_partition is not None and real_partition >= 2**31:
-        raise MalformedRecordError(f"header {names.REAL_QID} can not be a partition: {real_partition}")
+        raise MalformedRecordError(f"header {names.REAL_QID} cannot be a partition: {real_partition}")
     half = HalfMessage(
         offset=offset,
         transaction_id=transaction_id,
@@ -183,7 +183,7 @@ def _of_several(half: HalfMessage) -> HalfMessage:
 def _group(value: bytes) -> str:
     group = decoded(names.PGROUP, value)
     if not names.is_group(group):
-        raise MalformedRecordError(f"header {names.PGROUP} can not be a producer group: {group[:40]!r}")
+        raise MalformedRecordError(f"header {names.PGROUP} cannot be a producer group: {group[:40]!r}")
     return sys.intern(group)
 
 
@@ -303,7 +303,7 @@ def _envelope(real_topic: bytes, group: bytes, namespace: str) -> Envelope | Non
 def _real_topic(value: bytes) -> str:
     real_topic = decoded(names.REAL_TOPIC, value)
     if not names.is_topic(real_topic):
-        raise MalformedRecordError(f"header {names.REAL_TOPIC} can not be a topic: {real_topic[:40]!r}")
+        raise MalformedRecordError(f"header {names.REAL_TOPIC} cannot be a topic: {real_topic[:40]!r}")
     return sys.intern(real_topic)
 
 

@@ -15,7 +15,7 @@ class OpenMessages:
     """Open messages by half offset. An entry that comes out of it is a snapshot: to change one, `put` another.
 
     One that is pending or scheduled, and parked, becomes a row when the low watermark passes it (`settle`): watermark
-    after watermark, so that rows come in the order of offsets. What is held, discarded, was resumed or can not be
+    after watermark, so that rows come in the order of offsets. What is held, discarded, was resumed or cannot be
     checked stays an object.
     """
 

@@ -77,7 +77,7 @@ class Event(Enum):
     __hash__ = object.__hash__
 
     COMMIT = "commit"
-    #: A commit that can not be delivered now.
+    #: A commit that cannot be delivered now.
     COMMIT_UNDELIVERABLE = "commit_undeliverable"
     #: A commit before the time that the message names.
     COMMIT_EARLY = "commit_early"
@@ -87,7 +87,7 @@ class Event(Enum):
     ABANDON = "abandon"
     #: The real topic took a held message after all, or the time of a scheduled one has come.
     DELIVER = "deliver"
-    #: The time of a scheduled message has come, and it can not be delivered now.
+    #: The time of a scheduled message has come, and it cannot be delivered now.
     DUE_UNDELIVERABLE = "due_undeliverable"
     CHECK = "check"
     #: A full interval has passed since the last check, or the message has reached its greatest age.
@@ -120,7 +120,7 @@ _REPEAT, _CONTRADICTION = RefusalReason.REPEAT, RefusalReason.CONTRADICTION
 _LATE, _NOT_DISCARDED = RefusalReason.LATE, RefusalReason.NOT_DISCARDED
 _NOT_HELD = RefusalReason.NOT_HELD
 
-#: (state, event) -> transition. A pair that is not here can not happen: asking for it is a programming error.
+#: (state, event) -> transition. A pair that is not here cannot happen: asking for it is a programming error.
 TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_PENDING, Event.COMMIT): Transition(_COMMITTED),
     (_PENDING, Event.COMMIT_UNDELIVERABLE): Transition(_HELD),

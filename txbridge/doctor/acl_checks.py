@@ -37,7 +37,7 @@ def _wanted(patient: Patient) -> list[Right]:
                 found[right] = None
     if questions.door:
         found |= dict.fromkeys(topic(name, "WRITE") for name in questions.real_topics)
-    # What no name was given for can not be looked at.
+    # What no name was given for cannot be looked at.
     nameless = {"", patient.names.check("")}
     return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
 
@@ -65,7 +65,7 @@ def _of_right(patient: Patient, answers: Answers, groups: Mapping[str, Any], rig
     kind = right.kind.value.lower().replace("_", " ")
     if unasked:
         wanted = ", ".join(right.operations)
-        yield unknown(Check.RIGHTS, f"whether this user has {wanted} on {kind} {_some(unasked)} can not be told", _SEE)
+        yield unknown(Check.RIGHTS, f"whether this user has {wanted} on {kind} {_some(unasked)} cannot be told", _SEE)
     for missing, names in lacking.items():
         yield problem(
             Check.RIGHTS,
@@ -81,7 +81,7 @@ def _some(names: list[str]) -> str:
 def _names(patient: Patient, right: Right) -> list[str]:
     """The resources there are of those that a right is for."""
     if right.pattern is Pattern.LITERAL:
-        # The rights on what is not there can not be told, and the findings about topics name it.
+        # The rights on what is not there cannot be told, and the findings about topics name it.
         missing = right.kind is Kind.TOPIC and right.name in patient.seen and patient.seen[right.name] is None
         return [] if missing else [right.name]
     match right.kind:
@@ -100,7 +100,7 @@ def _names(patient: Patient, right: Right) -> list[str]:
 def _has(
     patient: Patient, answers: Answers, groups: Mapping[str, Any], right: Right, name: str
 ) -> frozenset[str] | None:
-    """The operations that are granted; None when that can not be known."""
+    """The operations that are granted; None when that cannot be known."""
     match right.kind:
         case Kind.CLUSTER:
             return patient.operations

@@ -91,7 +91,7 @@ def ask(
 ) -> Answers:
     """Everything at once, over connections of its own. `leaders` are partitions to look at, by the broker that leads.
 
-    Raises EnvironmentProblemError when no connection can be made, UsageError for settings that aiokafka can not use.
+    Raises EnvironmentProblemError when no connection can be made, UsageError for settings that aiokafka cannot use.
     """
     try:
         # Its own lines would stand between ours; what went wrong is in the answers.
@@ -99,7 +99,7 @@ def ask(
             return asyncio.run(_Client(kafka).ask(transactional_ids, leaders))
     except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
         raise EnvironmentProblemError(
-            f"a worker's second Kafka client, aiokafka, can not connect with these settings: {_text(error)}"
+            f"a worker's second Kafka client, aiokafka, cannot connect with these settings: {_text(error)}"
         ) from None
 
 

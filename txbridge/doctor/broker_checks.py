@@ -129,7 +129,7 @@ def limits(patient: Patient) -> Iterator[Finding]:
             fine = False
             yield problem(
                 Check.LIMITS,
-                f"{option} is {ours} ms, and broker {node} accepts {limit} at {which} ({name}): workers can not start",
+                f"{option} is {ours} ms, and broker {node} accepts {limit} at {which} ({name}): workers cannot start",
                 f"set {option} accordingly, or {name} on the brokers",
             )
         if config.get("unclean.leader.election.enable") == "true":

@@ -114,7 +114,7 @@ class Patient:
 
     @property
     def partitions(self) -> int:
-        """Of HALF; 0 when it can not be seen."""
+        """Of HALF; 0 when it cannot be seen."""
         half = self.seen.get(self.names.half)
         return half.partitions if isinstance(half, TopicFacts) else 0
 
@@ -126,7 +126,7 @@ class Patient:
         return {name: entry.value for name, entry in answer.result().items() if entry.value}
 
     def describe_groups(self, groups: Collection[str]) -> dict[str, Any]:
-        """Kafka's description of consumer groups, or the KafkaError of one that can not be seen."""
+        """Kafka's description of consumer groups, or the KafkaError of one that cannot be seen."""
         if not groups:
             return {}
         found: dict[str, Any] = {}

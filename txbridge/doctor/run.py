@@ -1,4 +1,4 @@
-"""The examination from beginning to end: what can not be looked at is a finding as well, and hides nothing else."""
+"""The examination from beginning to end: what cannot be looked at is a finding as well, and hides nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
 
     Takes about a second on a healthy cluster; each request is bounded by REQUEST_TIMEOUT_S (10 s), the reading of a
     partition by 30 s. Raises KafkaUnreachableError when no broker answers, EnvironmentProblemError, and UsageError for
-    settings that can not work.
+    settings that cannot work.
     """
     cluster = Cluster.connect(settings.librdkafka)
     greeting = cluster.greet(Names(settings.namespace).half)
@@ -83,7 +83,7 @@ def _findings(patient: Patient, answers: Answers, groups: Mapping[str, Any], now
 
 
 def _backlog(patient: Patient, now: int) -> tuple[runtime_checks.Backlog | None, str]:
-    """What is open, or why that can not be told."""
+    """What is open, or why that cannot be told."""
     sights = [patient.seen[topic] for topic in patient.names.identified.values()]
     if not all(isinstance(sight, TopicFacts) for sight in sights):
         # Where there is no topic nothing is open; what is hidden is not known.
@@ -95,5 +95,5 @@ def _backlog(patient: Patient, now: int) -> tuple[runtime_checks.Backlog | None,
 
 
 def _more_groups(patient: Patient, groups: Mapping[str, Any], backlog: runtime_checks.Backlog) -> dict[str, Any]:
-    """Groups whose check topic this user can not see, or that have none."""
+    """Groups whose check topic this user cannot see, or that have none."""
     return patient.describe_groups([name for name in map(patient.names.check, backlog.pending) if name not in groups])

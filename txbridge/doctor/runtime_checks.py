@@ -36,9 +36,7 @@ def workers(patient: Patient, groups: Mapping[str, Any]) -> Iterator[Finding]:
     app_id, end = patient.settings.app_id, patient.names.end
     group = groups[app_id]
     if isinstance(group, KafkaError):
-        yield unknown(
-            Check.WORKERS, f"the group {app_id} can not be described: {group.name()}", _grant("group", app_id)
-        )
+        yield unknown(Check.WORKERS, f"the group {app_id} cannot be described: {group.name()}", _grant("group", app_id))
         return
     if not group.members:
         yield problem(
@@ -129,7 +127,7 @@ def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | No
         if isinstance(answer, KafkaError):
             name = patient.names.check(group)
             yield unknown(
-                Check.PRODUCERS, f"the group {name} can not be described: {answer.name()}", _grant("group", name)
+                Check.PRODUCERS, f"the group {name} cannot be described: {answer.name()}", _grant("group", name)
             )
         elif answer is not None and answer.members:
             alive[group] = len(answer.members)
@@ -224,7 +222,7 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
         fine = False
         yield unknown(
             Check.TRANSACTIONS,
-            f"the state of {counted(len(which), 'transactional id')} ({which[0]}{', ...' * (len(which) > 1)}) can not "
+            f"the state of {counted(len(which), 'transactional id')} ({which[0]}{', ...' * (len(which) > 1)}) cannot "
             f"be seen: {error}",
             "grant DESCRIBE on them to this user" if error in _NO_RIGHT else "look at the brokers' logs",
         )

@@ -55,7 +55,7 @@ def _of_topic(patient: Patient, topic: str, properties: list[Wanted]) -> Iterato
         doubt = "it is there, and" if sight.right == "DESCRIBE" else "it is"
         yield unknown(
             Check.TOPICS,
-            f"missing right {sight.right} on topic {topic}: whether {doubt} as it must be, can not be told",
+            f"missing right {sight.right} on topic {topic}: whether {doubt} as it must be, cannot be told",
             "grant it to the user of this connection; docs/security.md lists the rights of each role",
         )
     else:

@@ -42,7 +42,7 @@ class DataDir:
     def prepare(self) -> None:
         """Make the folders, and find out now whether they can be written to."""
         if "\n" in str(self.path) or "," in str(self.path):
-            raise UsageError(f"Kafka can not keep data in {self.path}: use a path without commas and line breaks")
+            raise UsageError(f"Kafka cannot keep data in {self.path}: use a path without commas and line breaks")
         with self.os_errors():
             for folder in (self.kafka, self.logs):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -58,13 +58,13 @@ class DataDir:
 
     @contextlib.contextmanager
     def os_errors(self) -> Iterator[None]:
-        """Say what to do about a folder that can not be written, or a full disk."""
+        """Say what to do about a folder that cannot be written, or a full disk."""
         try:
             yield
         except OSError as error:
             cure = "free some space on its disk" if error.errno == errno.ENOSPC else "correct its rights"
             raise EnvironmentProblemError(
-                f"the data folder {self.path} can not be written ({error.strerror}): {cure}, or use another one "
+                f"the data folder {self.path} cannot be written ({error.strerror}): {cure}, or use another one "
                 "(--data-dir, in Python data_dir=...)"
             ) from error
 

@@ -10,7 +10,7 @@ from txbridge.errors import EnvironmentProblemError
 
 #: More lines hide the one that matters; Kafka's chains of causes are up to six deep.
 QUOTED_LINES = 8
-#: What Java says when it can not listen on a port.
+#: What Java says when it cannot listen on a port.
 PORT_LOST = "Address already in use"
 # The reason of a failed start is among the last lines; a log of 10 MB need not be read for it.
 _TAIL_BYTES = 64 * 1024
@@ -20,7 +20,7 @@ _RELEVANT = re.compile(
 )
 _STACK_FRAME = re.compile(r"^\s+at |^\s+\.\.\. \d+ (more|common frames)")
 
-# Bytes. Below this a program can not even write down that the disk is full.
+# Bytes. Below this a program cannot even write down that the disk is full.
 _FULL = 1024 * 1024
 _DISK_FULL = "The disk is full. Free some space, or keep the data elsewhere (--data-dir, in Python data_dir=...)."
 

@@ -6,7 +6,7 @@ coordinator wants to write them: it takes them for deleted and records the trans
 coordinator tried again). The transaction then hangs for ever: readers of committed records stop in front of it.
 
 On one node that is no rare case but nearly every restart under load: after a crash the new broker takes its former
-registration for its own, becomes coordinator, has markers to write and can not reach itself yet; then the controller
+registration for its own, becomes coordinator, has markers to write and cannot reach itself yet; then the controller
 ends the former session, for an instant no partition has a leader, and the markers are gone. If the session was ended
 before, the broker becomes leader of everything at once, when it is ready, and writes them.
 

@@ -58,7 +58,7 @@ class JarCache:
 
         Raises:
             BrokenCacheError: a jar was damaged after it had been fetched.
-            EnvironmentProblemError: they can not be fetched, or the cache folder can not be written.
+            EnvironmentProblemError: they cannot be fetched, or the cache folder cannot be written.
 
         """
         if refetch or not self.folder.is_dir():
@@ -134,7 +134,7 @@ class JarCache:
                     "TXBRIDGE_CACHE_DIR"
                 ) from error
             raise EnvironmentProblemError(
-                f"the cache folder {self.root} can not be written ({error.strerror}); name another one with "
+                f"the cache folder {self.root} cannot be written ({error.strerror}); name another one with "
                 "TXBRIDGE_CACHE_DIR"
             ) from error
 

@@ -58,7 +58,7 @@ class Launch:
     may_detach: bool = False
     #: To delete when this process is gone before it could do so itself.
     scratch: Path | None = None
-    #: What the others come through; None when it can not be cut off.
+    #: What the others come through; None when it cannot be cut off.
     links: Links | None = None
 
 

@@ -27,7 +27,7 @@ def cache_root(cache_dir: str | os.PathLike[str] | None = None, env: Mapping[str
     path = Path(chosen).expanduser().absolute()
     if os.pathsep in str(path):
         raise UsageError(
-            f"the cache folder {path} has a {os.pathsep!r} in its name, which a Java class path can not carry; "
+            f"the cache folder {path} has a {os.pathsep!r} in its name, which a Java class path cannot carry; "
             "name another one with TXBRIDGE_CACHE_DIR"
         )
     return path
@@ -39,7 +39,7 @@ def default_data_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def require_free_space(folder: Path, needed: int, purpose: str, advice: str) -> None:
-    """Refuse to begin what can not end: `needed` is in bytes, `folder` must exist."""
+    """Refuse to begin what cannot end: `needed` is in bytes, `folder` must exist."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise EnvironmentProblemError(

@@ -86,7 +86,7 @@ class EmbeddedKafka:
         class_data_archive: make (once per Java) and use an archive of parsed classes, which halves the start.
 
     Raises:
-        UsageError: an argument can not work.
+        UsageError: an argument cannot work.
 
     """
 
@@ -194,7 +194,7 @@ class EmbeddedKafka:
             if self.is_running():
                 raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
             if may_detach and self._can_cut_off:
-                raise UsageError("a Kafka whose nodes can be cut off can not be detached: its links end with us")
+                raise UsageError("a Kafka whose nodes can be cut off cannot be detached: its links end with us")
             java = find_java()
             self._jars.ensure()
             archive = self._archive(java)

@@ -113,7 +113,7 @@ def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
     with contextlib.suppress(ProcessLookupError), _may_signal(data_dir, state):
         for order, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILL_GRACE_S)):
             if state.is_alive():
-                os.kill(state.pid, signal.SIGCONT)  # a paused process can not obey SIGTERM
+                os.kill(state.pid, signal.SIGCONT)  # a paused process cannot obey SIGTERM
                 os.kill(state.pid, order)
             deadline = Deadline(patience)
             while state.is_alive() and not deadline.is_over:
@@ -137,7 +137,7 @@ class StoredBroker:
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError), _may_signal(self.data_dir, self.state):
             if self.state.is_alive():
-                os.kill(self.state.pid, signal.SIGCONT)  # a paused process can not obey SIGTERM
+                os.kill(self.state.pid, signal.SIGCONT)  # a paused process cannot obey SIGTERM
                 os.kill(self.state.pid, signal.SIGTERM)
 
     def kill(self) -> None:

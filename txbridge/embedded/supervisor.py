@@ -98,7 +98,7 @@ class _Supervisor:
                 return self._orphaned(child)
 
     def _orphaned(self, child: subprocess.Popen[bytes]) -> int:
-        child.send_signal(signal.SIGCONT)  # a paused program can not obey SIGTERM
+        child.send_signal(signal.SIGCONT)  # a paused program cannot obey SIGTERM
         child.terminate()
         try:
             code = child.wait(_ORPHAN_GRACE_S)

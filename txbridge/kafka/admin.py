@@ -307,7 +307,7 @@ class Cluster:
         if error.code() in UNREACHABLE:
             self._admin.poll(0)  # an admin client calls error_cb only from here
             reason = self.last_error or error.str()
-            return KafkaUnreachableError(f"Kafka can not be reached ({purpose}): {reason}")
+            return KafkaUnreachableError(f"Kafka cannot be reached ({purpose}): {reason}")
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}")
 
 

@@ -18,7 +18,7 @@ from txbridge.kafka.config import BOOTSTRAP_SERVERS
 def aiokafka_client(kafka: Mapping[str, Any], purpose: str, request_timeout_s: float) -> AIOKafkaClient:
     """A client that has not connected yet; brokers see it as txbridge-PURPOSE. Within an event loop.
 
-    `kafka` are librdkafka's properties. Raises UsageError for those that aiokafka can not use.
+    `kafka` are librdkafka's properties. Raises UsageError for those that aiokafka cannot use.
     """
     return AIOKafkaClient(
         bootstrap_servers=kafka[BOOTSTRAP_SERVERS],

@@ -38,7 +38,7 @@ _USE_PEM = (
 )
 _USE_KEY_FILE = "give the key itself, as ssl.key.location or ssl.key.pem"
 _USE_BROKERS = "leave it out; what is allowed can be set on the brokers"
-#: Those that it can not have, and what to use instead. The two connections of a worker must not differ in silence.
+#: Those that it cannot have, and what to use instead. The two connections of a worker must not differ in silence.
 REFUSED = {
     "ssl.keystore.location": _USE_PEM,
     "ssl.keystore.password": _USE_PEM,
@@ -52,7 +52,7 @@ REFUSED = {
 
 
 def credentials(kafka: Mapping[str, Any]) -> Any:
-    """Credentials for `faust.App`, or None for a plain connection. Raises UsageError for what Faust can not do."""
+    """Credentials for `faust.App`, or None for a plain connection. Raises UsageError for what Faust cannot do."""
     protocol = str(kafka.get("security.protocol", "plaintext")).upper()
     if protocol == "PLAINTEXT":
         return None
@@ -64,7 +64,7 @@ def credentials(kafka: Mapping[str, Any]) -> Any:
     mechanism = str(kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "").upper()
     if mechanism not in _MECHANISMS:
         raise UsageError(
-            f"sasl.mechanism {mechanism!r} can not be used by a worker; use one of {', '.join(_MECHANISMS)}"
+            f"sasl.mechanism {mechanism!r} cannot be used by a worker; use one of {', '.join(_MECHANISMS)}"
         )
     return faust.SASLCredentials(
         username=str(kafka.get("sasl.username", "")),
@@ -81,10 +81,10 @@ def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:
-    """The same trust and key as librdkafka's properties say. Raises UsageError for what can not be used."""
+    """The same trust and key as librdkafka's properties say. Raises UsageError for what cannot be used."""
     for name, instead in REFUSED.items():
         if kafka.get(name):
-            raise UsageError(f"{name} can not be used by a worker, whose second connection is Faust's: {instead}")
+            raise UsageError(f"{name} cannot be used by a worker, whose second connection is Faust's: {instead}")
     for name in ("ssl.key.pem", "ssl.key.location"):
         if kafka.get(name) and not kafka.get("ssl.certificate.pem") and not kafka.get("ssl.certificate.location"):
             raise UsageError(f"{name} is given without ssl.certificate.location or ssl.certificate.pem")
@@ -92,7 +92,7 @@ def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:
         return _context_of(kafka)
     except (OSError, ValueError) as error:
         names = ", ".join(name for name in HONOURED if kafka.get(name))
-        raise UsageError(f"the TLS properties can not be used: {error} (given are {names})") from None
+        raise UsageError(f"the TLS properties cannot be used: {error} (given are {names})") from None
 
 
 def _context_of(kafka: Mapping[str, Any]) -> ssl.SSLContext:

@@ -44,7 +44,7 @@ def to_half(message: Message, names: Names, headers: Headers | None = None) -> H
 def mark_of(message: Message, names: Names, transaction_id: str | None = None) -> Mark:
     """What the checkpoint keeps of a record of HALF or END.
 
-    `transaction_id`, if it is known: empty for a malformed record. Headers that can not be decoded must not be asked
+    `transaction_id`, if it is known: empty for a malformed record. Headers that cannot be decoded must not be asked
     for twice, as confluent-kafka then ends the process.
     """
     epoch: int | None = message.leader_epoch()

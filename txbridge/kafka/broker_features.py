@@ -121,7 +121,7 @@ def require_features(kafka: Mapping[str, Any]) -> None:
     found = [f"broker {node} lacks {what}" for node, known in sorted(asked.items()) if (what := lacking(known))]
     if found:
         raise EnvironmentProblemError(
-            "a worker can not work with these brokers:\n- " + "\n- ".join(found) + f"\nWhat to do: {REMEDY}"
+            "a worker cannot work with these brokers:\n- " + "\n- ".join(found) + f"\nWhat to do: {REMEDY}"
         )
 
 

@@ -98,7 +98,7 @@ _ALIASES = {
 }
 
 _OURS_TO_COMMIT = "txbridge itself decides what counts as read"
-#: Refused names and why the protocol needs our own value. A reason completes the sentence "X can not be set: ...".
+#: Refused names and why the protocol needs our own value. A reason completes the sentence "X cannot be set: ...".
 _REFUSED = {
     "transactional.id": "it is the fence of a half partition and derives from the topics",
     "transaction.timeout.ms": "it is the worker's option commit_timeout",
@@ -165,7 +165,7 @@ def user_config(user: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"Kafka property names are text, not {given!r}")
         name = canonical_name(given)
         if name in _REFUSED:
-            raise UsageError(f"Kafka property {given!r} can not be set: {_REFUSED[name]}")
+            raise UsageError(f"Kafka property {given!r} cannot be set: {_REFUSED[name]}")
         if name in config:
             raise UsageError(f"Kafka property {name!r} is given twice (once as {given!r} or another alias)")
         if name not in _KNOWN:
@@ -216,7 +216,7 @@ def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, lin
         timeout = HALF_MESSAGE_TIMEOUT_MS
     if not 1 <= timeout <= LONGEST_MESSAGE_TIMEOUT_MS:
         raise UsageError(
-            f"Kafka property 'message.timeout.ms' can not be {timeout}: from 1 to {LONGEST_MESSAGE_TIMEOUT_MS}. A half "
+            f"Kafka property 'message.timeout.ms' cannot be {timeout}: from 1 to {LONGEST_MESSAGE_TIMEOUT_MS}. A half "
             f"message that is sent again later could become a second transaction",
         )
     return _sized(config, max_message_bytes)

@@ -71,7 +71,7 @@ class EndTxnWatch:
         self._ended, self.trouble = False, None
 
     def trouble_of_commit(self) -> str | None:
-        """Why the transaction that was committed since `clear` can not be believed to have ended only once."""
+        """Why the transaction that was committed since `clear` cannot be believed to have ended only once."""
         if self.trouble is None and not self._ended:
             # Better slow and noticed than torn: a librdkafka that says it in other words.
             return "librdkafka did not say how EndTxn went"

@@ -1,4 +1,4 @@
-"""Headers of a consumed record, as confluent-kafka yields them, or a reason why they can not be had."""
+"""Headers of a consumed record, as confluent-kafka yields them, or a reason why they cannot be had."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _raw_headers = methodcaller("headers")
 
 
 def headers_of(message: Message) -> Headers:
-    """Headers of a consumed record. Raises MalformedRecordError when they can not be had."""
+    """Headers of a consumed record. Raises MalformedRecordError when they cannot be had."""
     try:
         return cast("Headers", _raw_headers(message) or ())
     except (SystemError, UnicodeDecodeError):
         # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
-        raise MalformedRecordError("the name of a header is not UTF-8; the headers can not be copied") from None
+        raise MalformedRecordError("the name of a header is not UTF-8; the headers cannot be copied") from None
 
 
 def headers_of_all(messages: Iterable[Message]) -> list[Headers | MalformedRecordError]:
-    """The same for many, each with the reason when they can not be had."""
+    """The same for many, each with the reason when they cannot be had."""
     found: list[Headers | MalformedRecordError] = []
     for message in messages:
         try:

@@ -8,7 +8,7 @@ Why that is enough, as long as no leader is elected uncleanly: a record that was
 replica that was in sync. With min.insync.replicas 2 of 3 those are two, which had learned of their leader before they
 fetched the record from it. Any two of three that are asked later include one of them. If it names the leader that took
 the record, that one has it. If it names a later one, that one was in sync when it was elected, so it has it, too, and
-has itself learned of its predecessor by then: it can not answer as the leader that it once was. In general a majority
+has itself learned of its predecessor by then: it cannot answer as the leader that it once was. In general a majority
 is enough where min.insync.replicas is at least half of the replicas.
 """
 

@@ -23,7 +23,7 @@ PassedOver = Callable[[int, MalformedRecordError], None]
 
 
 class NewerOpError(Exception):
-    """An OP record that a worker of a later release has written: the state can not be restored without it."""
+    """An OP record that a worker of a later release has written: the state cannot be restored without it."""
 
     def __init__(self, offset: int, text: str) -> None:
         super().__init__(text)

@@ -108,7 +108,7 @@ def _after(
     if "half" in lost:
         mark = checkpoint.marks["half"]
         if mark.epoch is None:
-            raise EnvironmentProblemError("the checkpoint knows no leader epoch: where HALF was cut can not be found")
+            raise EnvironmentProblemError("the checkpoint knows no leader epoch: where HALF was cut cannot be found")
         epoch = mark.epoch
         low, high = bounds_of(half)
         first = _first(half, low, min(high, mark.offset + 1), lambda message: (message.leader_epoch() or 0) > epoch)

@@ -83,7 +83,7 @@ def resume_group(
     A dry run says which they are and writes nothing. Errors are those of `resolve_all`.
     """
     if not is_group(group):
-        raise UsageError(f"{group[:40]!r} can not be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ -")
+        raise UsageError(f"{group[:40]!r} cannot be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ -")
     return resolve_all(
         connection,
         Action.RESUME,

@@ -76,7 +76,7 @@ def abandon(
     _, message = find_target(connection, target, id_prefix)
     body = "its body is gone from the half topic" if message.gone else f"{message.size} bytes go to the discard topic"
     is_held = message.state is TransactionState.HELD
-    why = f"It can not be delivered: {message.error}" if is_held else "Its time has not come"
+    why = f"It cannot be delivered: {message.error}" if is_held else "Its time has not come"
     detail = f"would be abandoned; {body}. {why}. Nothing was written"
     return refuse(Action.ABANDON, message) or Answer(message, Result.WOULD_ABANDON, detail)
 

@@ -178,7 +178,7 @@ def act_on_batch(
 
 
 def _lost_sight(end_offset: int, error: TxBridgeError) -> str:
-    """What to say when a command is stored, but what became of it can not be read: it must not look like a failure."""
+    """What to say when a command is stored, but what became of it cannot be read: it must not look like a failure."""
     return (
         f"stored at END offset {end_offset}, but what became of it could not be learnt: {error}. Look with "
         f"`txbridge pending` later; do not repeat it"

@@ -20,7 +20,7 @@ _SHORTEST_PREFIX = re.compile(r"[0-9A-F]{8,32}\Z")
 _PAST = {
     Outcome.COMMIT: "it was committed and delivered",
     Outcome.ROLLBACK: "it was rolled back",
-    Outcome.DISCARD: "it was discarded, and can not be resumed (any more)",
+    Outcome.DISCARD: "it was discarded, and cannot be resumed (any more)",
     Outcome.ABANDON: "it was committed, could not be delivered, and was abandoned by an operator",
 }
 

@@ -25,7 +25,7 @@ def cause_of(message: OpenMessage, now: int) -> str:
     if message.stored is not None:
         return f"{state}, decided: no worker has applied it yet"
     if message.gone:
-        return f"{state}, and the body is gone from the half topic: can not be delivered"
+        return f"{state}, and the body is gone from the half topic: cannot be delivered"
     match message.state:
         case TransactionState.HELD:
             return f"held for topic {message.real_topic}: {message.error or 'the reason is not known'}"

@@ -27,7 +27,7 @@ def kafka_errors(purpose: str) -> Iterator[None]:
         error: KafkaError = failure.args[0]
         text = f"{purpose}: {error.str()} ({error.name()})"
         if error.code() in UNREACHABLE:
-            raise KafkaUnreachableError(f"Kafka can not be reached; {text}") from failure
+            raise KafkaUnreachableError(f"Kafka cannot be reached; {text}") from failure
         if error.code() in NO_RIGHT | {KafkaError.GROUP_AUTHORIZATION_FAILED}:
             raise EnvironmentProblemError(
                 f"a right is missing; {text}. docs/operations.md lists the rights that operations need",

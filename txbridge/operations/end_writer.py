@@ -23,7 +23,7 @@ _FLUSH_TIMEOUT_S = kafka_config.END_MESSAGE_TIMEOUT_MS / 1000 + 5
 
 
 def check_words(reason: str, operator: str) -> tuple[str, str]:
-    """Reason and operator without surrounding blanks. Raises UsageError for what can not be recorded."""
+    """Reason and operator without surrounding blanks. Raises UsageError for what cannot be recorded."""
     reason, operator = reason.strip(), operator.strip()
     if not reason:
         raise UsageError("a reason is needed: it is recorded with the decision (--reason)")

@@ -206,7 +206,7 @@ def _collect(
         if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_TOPIC}:
             return
         if not is_denied(error):
-            raise EnvironmentProblemError(f"{topic} can not be read: {error.str()}") from failure
+            raise EnvironmentProblemError(f"{topic} cannot be read: {error.str()}") from failure
         missing.append(f"missing right READ on topic {topic}")
     except EnvironmentProblemError as error:
         if not isinstance(error.__cause__, KafkaException) or not is_denied(error.__cause__.args[0]):

@@ -26,7 +26,7 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
     """Open messages, oldest first: pending and held ones unless the selection says otherwise.
 
     `errors` also looks in END for the remark of the last "unknown" about each; that reads END from the birth of the
-    oldest message listed. A partition that can not be read does not hide the others: the listing names it.
+    oldest message listed. A partition that cannot be read does not hide the others: the listing names it.
 
     Raises UsageError for a partition that does not exist; when there is no partition that can be read,
     HangingTransactionError (a Kafka transaction hangs in an internal topic) or EnvironmentProblemError; and
@@ -63,7 +63,7 @@ def list_discarded(connection: Connection, selection: Selection = _EVERYTHING, *
 
 
 def _read(connection: Connection, partitions: Sequence[int]) -> tuple[list[PartitionView], dict[int, str]]:
-    """The views that can be had, and by partition why another can not."""
+    """The views that can be had, and by partition why another cannot."""
     views: list[PartitionView] = []
     failures: dict[int, TxBridgeError] = {}
     for partition, found in zip(partitions, try_read_views(connection, partitions), strict=True):

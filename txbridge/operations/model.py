@@ -21,7 +21,7 @@ class NextStep(Enum):
     RETRY = "retry"
     #: Deliver it, for its time has come.
     DELIVER = "deliver"
-    #: Forget a discarded one: then it can not be resumed any more.
+    #: Forget a discarded one: then it cannot be resumed any more.
     LAPSE = "lapse"
 
 
@@ -64,7 +64,7 @@ class OpenMessage:
     next_due: int | None
     #: Whether a parked entry for it stands in OFFSET.
     parked: bool = False
-    #: Why it can not be delivered (held) or not be checked (pending); of others the remark of the last "unknown", if
+    #: Why it cannot be delivered (held) or not be checked (pending); of others the remark of the last "unknown", if
     #: one was found.
     error: str | None = None
     #: Of a held or scheduled one: END offset of its decision.
@@ -80,7 +80,7 @@ class OpenMessage:
     stored: StoredCommand | None = None
     #: The user's key; only a listing reads it, and None is also a message without one.
     key: bytes | None = None
-    #: Whether its body is gone from HALF: then it can not be delivered any more.
+    #: Whether its body is gone from HALF: then it cannot be delivered any more.
     gone: bool = False
 
     @property

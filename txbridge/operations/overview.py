@@ -88,7 +88,7 @@ def read_overview(
 
     They are the oldest.
 
-    `progress` is told how many partitions of how many are read. A partition that can not be read, or would take too
+    `progress` is told how many partitions of how many are read. A partition that cannot be read, or would take too
     long, is named and does not hide the others. Raises KafkaUnreachableError.
     """
     causes: dict[str, Cause] = {}

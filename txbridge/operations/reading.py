@@ -59,7 +59,7 @@ def never() -> bool:
 
 
 def try_read_views(connection: Connection, partitions: Iterable[int]) -> list[PartitionView | TxBridgeError]:
-    """Views of these partitions in their order; for one that can not be read, what `read_view` raised."""
+    """Views of these partitions in their order; for one that cannot be read, what `read_view` raised."""
 
     def attempt(partition: int) -> PartitionView | TxBridgeError:
         try:
@@ -107,7 +107,7 @@ def read_view(
         half_start, half_end = bounds_of(half)
         offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset), stopping)
         view = PartitionView(offset_topic, connection.policy, half_start, half_end, warnings=warnings)
-        # After OFFSET: what the checkpoint names can not lie behind them, unless a log was cut.
+        # After OFFSET: what the checkpoint names cannot lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         checkpoint = offset_topic.checkpoint or Checkpoint(half_start, bounds["end"][0], bounds["op"][0], {})
         others = _warn_of_other_topics(connection, view, checkpoint)
@@ -202,7 +202,7 @@ def _warn_of_other_topics(connection: Connection, view: PartitionView, checkpoin
 
 
 def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], warnings: list[str]) -> int:
-    """Where to read from. What retention has eaten can not be read; a log that ends too early was cut."""
+    """Where to read from. What retention has eaten cannot be read; a log that ends too early was cut."""
     low, high = bounds
     if wanted > high:
         raise EnvironmentProblemError(

@@ -22,13 +22,13 @@ def refuse_decision(message: OpenMessage, decision: Decision) -> str | None:
     if message.stored is not None:
         return f"somebody was first: {message.stored}, which no worker has applied yet. Nothing was written"
     if message.state is TransactionState.HELD:
-        decided = f"it is committed already (END offset {message.decided}) and can not be delivered: {message.error}"
+        decided = f"it is committed already (END offset {message.decided}) and cannot be delivered: {message.error}"
         again = "The worker tries again until it can"
-        remedy = again if decision is Decision.COMMIT else "That can not be undone; it can be abandoned"
+        remedy = again if decision is Decision.COMMIT else "That cannot be undone; it can be abandoned"
         return f"{decided}. {remedy}. Nothing was written"
     if message.state is TransactionState.SCHEDULED:
         decided = f"it is committed already (END offset {message.decided}), and is delivered when its time comes"
-        remedy = "" if decision is Decision.COMMIT else " That can not be undone; it can be abandoned."
+        remedy = "" if decision is Decision.COMMIT else " That cannot be undone; it can be abandoned."
         return f"{decided}.{remedy} Nothing was written"
     if message.state is TransactionState.DISCARDED:
         return (
@@ -36,7 +36,7 @@ def refuse_decision(message: OpenMessage, decision: Decision) -> str | None:
             f"Nothing was written"
         )
     if message.gone and decision is Decision.COMMIT:
-        return "its body is gone from the half topic (retention), so that it can not be delivered. Nothing was written"
+        return "its body is gone from the half topic (retention), so that it cannot be delivered. Nothing was written"
     return None
 
 
@@ -65,7 +65,7 @@ def judge_decision(
         result, detail = Result.ROLLED_BACK, "rolled back"
     elif parked is not None and parked.state is TransactionState.HELD:
         result = Result.HELD
-        detail = f"committed, but it can not be delivered yet, and the worker goes on trying: {parked.error}"
+        detail = f"committed, but it cannot be delivered yet, and the worker goes on trying: {parked.error}"
     elif parked is not None and parked.state is TransactionState.SCHEDULED:
         result, detail = Result.SCHEDULED, "committed; it is delivered when its time comes"
     elif last is Outcome.DISCARD or (parked is not None and parked.state is TransactionState.DISCARDED):
@@ -80,7 +80,7 @@ def refuse_abandon(message: OpenMessage) -> str | None:
     if message.state.is_committed:
         return None
     return (
-        f"it is not held but {message.state.value}: only a committed message that can not be delivered, or whose time "
+        f"it is not held but {message.state.value}: only a committed message that cannot be delivered, or whose time "
         f"has not come, is abandoned. Nothing was written"
     )
 

@@ -31,7 +31,7 @@ class Backend(ABC):
 
     @abstractmethod
     def start(self) -> Self:
-        """Start Kafka and wait until it answers. Raises EnvironmentProblemError when it can not be had."""
+        """Start Kafka and wait until it answers. Raises EnvironmentProblemError when it cannot be had."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -239,7 +239,7 @@ class ContainerBackend(ProcessBackend):
 
 
 def docker_problem() -> str | None:
-    """Why containers can not be had here, or None if they can."""
+    """Why containers cannot be had here, or None if they can."""
     host = get_docker_host() or DEFAULT_UNIX_SOCKET
     if "unix://" in host and (problem := _socket_problem(host.partition("unix://")[2])):
         return f"Docker does not answer: {problem}"
@@ -270,7 +270,7 @@ def _socket_problem(path: str) -> str | None:
 
 
 def require_docker() -> None:
-    """Raises EnvironmentProblemError when containers can not be had here."""
+    """Raises EnvironmentProblemError when containers cannot be had here."""
     problem = docker_problem()
     if problem is not None:
         raise EnvironmentProblemError(

@@ -41,7 +41,7 @@ def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> 
     """Add the groups whose check topics clients have created: these grow with the largest message, too."""
     for group in options.groups:
         if not is_group(group) or not is_topic(names.check(group)):
-            raise UsageError(f"{group!r} can not be a producer group: {names.check(group)!r} would be no topic name")
+            raise UsageError(f"{group!r} cannot be a producer group: {names.check(group)!r} would be no topic name")
     prefix = names.check("")
     there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
     return replace(options, groups=tuple(sorted({*options.groups, *there})))

@@ -47,7 +47,7 @@ class Rule(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One property of a topic. A topic that misses a `vital` one loses messages or can not work."""
+    """One property of a topic. A topic that misses a `vital` one loses messages or cannot work."""
 
     name: str
     rule: Rule
@@ -103,7 +103,7 @@ def late_resume(names: Names, *, half_retention_ms: str, transaction_max_age: in
         return None
     return LateResume(
         f"a discarded message can be resumed for {duration(DISCARD_RETENTION_MS)}, and {names.half} has its body for "
-        f"{duration(int(half_retention_ms))} after its birth: resumed later it can not be delivered; a commit is held "
+        f"{duration(int(half_retention_ms))} after its birth: resumed later it cannot be delivered; a commit is held "
         f"and has to be abandoned",
         f"resume in time; or set retention.ms of {names.half} to {enough} (kafka-configs.sh) and run `txbridge topics "
         f"apply`, which raises END and OP as well",

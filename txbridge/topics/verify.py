@@ -118,11 +118,11 @@ def ensure_check_topic(
     """Create the topic of a producer group's checks if it is missing, and wait until it can be subscribed to.
 
     It is replicated like HALF. A topic that is there already must be able to carry the checks.
-    Raises UsageError for a group that can not be one, LayoutError, KafkaUnreachableError, EnvironmentProblemError.
+    Raises UsageError for a group that cannot be one, LayoutError, KafkaUnreachableError, EnvironmentProblemError.
     """
     topic = names.check(group)
     if not is_group(group) or not is_topic(topic):
-        raise UsageError(f"{group!r} can not be a producer group: {topic!r} would be no topic name")
+        raise UsageError(f"{group!r} cannot be a producer group: {topic!r} would be no topic name")
     cluster = Cluster(admin, bounds)
     wanted = check_topic(names, group, message_size=layout.max_message_size)
     sight = cluster.read([topic])[topic]

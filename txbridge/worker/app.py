@@ -46,7 +46,7 @@ from txbridge.worker.partition_state import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
 from txbridge.worker.startup import log_end, log_start, require_rights
 
-#: Back-off while Kafka can not be reached at start, and after a crash of Faust.
+#: Back-off while Kafka cannot be reached at start, and after a crash of Faust.
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 10.0
 #: After this long without a crash the next one is a new one.

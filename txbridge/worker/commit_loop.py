@@ -101,7 +101,7 @@ class CommitLoop:
     def run(self, end_log: EndLog) -> None:
         """One turn: at most one Kafka transaction, with what waits in END and what is due.
 
-        Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
+        Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
         waiting = end_log.waiting
         self._more = self._outside.monotonic() >= self._read_ahead_at and self._read_ahead(end_log)

@@ -52,7 +52,7 @@ class PartitionCounts:
             problem = (
                 f"{self._names.half} has {half} partitions, {' and '.join(others)}: their number was changed. What is "
                 f"sent to a partition that not all of them have is never delivered, and nobody is asked about it. "
-                f"Partitions can not be removed: stop the clients, let what is pending come to its end, and use a new "
+                f"Partitions cannot be removed: stop the clients, let what is pending come to its end, and use a new "
                 f"namespace"
             )
         if problem is not None and problem != self.problem:

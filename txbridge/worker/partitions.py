@@ -265,7 +265,7 @@ class Worker:
             owner.inbox.offer(event)
 
     def applied(self, partition: int) -> int | None:
-        """END is applied up to this offset; None when this worker can not tell."""
+        """END is applied up to this offset; None when this worker cannot tell."""
         owner = self._owners.get(partition)
         return None if owner is None else owner.applied
 

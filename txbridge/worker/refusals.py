@@ -14,7 +14,7 @@ from txbridge.kafka.failures import LogGoneError, StoppedError, TakeOverRefusedE
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted
 
-#: Between two questions about an end that can not be the true one.
+#: Between two questions about an end that cannot be the true one.
 _ASK_AGAIN_S = 0.25
 #: Log start and end, by the short name of the topic.
 Bounds = Mapping[str, tuple[int, int]]
@@ -68,7 +68,7 @@ def refuse_lost(lost: Mapping[str, str]) -> None:
 
 
 def refuse_parked_beyond(names: Names, partition: int, offset_topic: OffsetTopic, half_read: int) -> None:
-    """What nobody has read can not be open; and the next message to get that offset would be taken for it."""
+    """What nobody has read cannot be open; and the next message to get that offset would be taken for it."""
     last = max(offset_topic.parked, default=-1)
     if last >= half_read:
         raise TakeOverRefusedError(

@@ -11,9 +11,9 @@ A broker that leads a partition no more may answer for a moment as if it did, wi
 somebody reports is believed: of OFFSET the first transaction proves it, of OP a majority of its brokers (and the
 checkpoint knows how many records there are), and of HALF the checkpoint how far it was read.
 
-Only workers write OP and OFFSET. What can not be theirs is passed over and reported. What looks like theirs is
+Only workers write OP and OFFSET. What cannot be theirs is passed over and reported. What looks like theirs is
 believed, unless the logs contradict it: then the take-over is refused. It is refused, too, when a worker of a later
-release has written there what this one can not read.
+release has written there what this one cannot read.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _topic_ids(requests: ControllerRequests, names: Names, partition: int) -> di
             others = len(facts["end"].partitions)
             raise TakeOverRefusedError(
                 f"{topic} has {counted(count, 'partition')}, {names.end} has {others}: their number was changed, and "
-                f"partition {partition} can not be served. The others go on; use a new namespace to grow",
+                f"partition {partition} cannot be served. The others go on; use a new namespace to grow",
             )
     return {short: str(found.topic_id) for short, found in facts.items()}
 

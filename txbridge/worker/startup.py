@@ -56,7 +56,7 @@ def require_rights(admin: AdminClient, coordinator: AdminClient, names: Names, a
         *_of_group(coordinator, next(right for right in wanted if right.kind is Kind.GROUP)),
     ]
     if missing:
-        raise EnvironmentProblemError("a worker can not work without these rights:\n- " + "\n- ".join(missing))
+        raise EnvironmentProblemError("a worker cannot work without these rights:\n- " + "\n- ".join(missing))
 
 
 def _of_topics(admin: AdminClient, wanted: list[Right]) -> Iterator[str]:

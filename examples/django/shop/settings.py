@@ -25,7 +25,7 @@ else:
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": os.environ.get("SHOP_SQLITE", "shop.sqlite"),
             "OPTIONS": {"timeout": float(os.environ.get("SHOP_SQLITE_TIMEOUT", "20"))},
-            # In a file also in tests: threads that share one connection can not show what two transactions do.
+            # In a file also in tests: threads that share one connection cannot show what two transactions do.
             "TEST": {"NAME": os.environ.get("SHOP_SQLITE", "shop.sqlite") + ".test"},
         }
     }

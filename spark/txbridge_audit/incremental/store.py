@@ -88,7 +88,7 @@ class Store:
         return [status.getPath().getName() for status in self._files.listStatus(root)]
 
     def last(self) -> State | None:
-        """The state after the last step; None before the first. Raises CouldNotAuditError when it can not be read."""
+        """The state after the last step; None before the first. Raises CouldNotAuditError when it cannot be read."""
         numbers = self._steps()
         if not numbers:
             return None
@@ -115,7 +115,7 @@ class Store:
             ) from error
 
     def tidy(self, state: State) -> None:
-        """Delete what no step needs any more. What can not be deleted now goes after a later step."""
+        """Delete what no step needs any more. What cannot be deleted now goes after a later step."""
         archives = {archive.step for archive in state.archives}
         for status in self._files.listStatus(self._path(self.folder)):
             path = status.getPath()

@@ -87,7 +87,7 @@ class Alarms:
             deadline = time.monotonic() + TIMEOUT
             while unread:
                 if time.monotonic() >= deadline:
-                    raise CouldNotAuditError(f"{self._topic} can not be read to its end within {TIMEOUT:.0f} s")
+                    raise CouldNotAuditError(f"{self._topic} cannot be read to its end within {TIMEOUT:.0f} s")
                 message = consumer.poll(1.0)
                 if message is None:
                     continue
@@ -141,7 +141,7 @@ class Alarms:
         first = error.args[0] if error.args else error
         reason = self._named(first, operation).str() if isinstance(first, KafkaError) else str(first)
         return CouldNotAuditError(
-            f"violations can not be written to {self._topic} ({reason}): check that it is up, and that no other audit "
+            f"violations cannot be written to {self._topic} ({reason}): check that it is up, and that no other audit "
             "follows this ledger",
         )
 

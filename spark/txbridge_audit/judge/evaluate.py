@@ -35,7 +35,7 @@ class Judgement:
     #: Visible records without a half message: how many of each kind, and the first.
     strays: Mapping[str, int]
     stray_entries: Sequence[Entry]
-    #: What is known of records that can not be read, of open Kafka transactions and of ranges that are gone.
+    #: What is known of records that cannot be read, of open Kafka transactions and of ranges that are gone.
     others: Mapping[str, int]
     other_entries: Sequence[Entry]
 
@@ -81,7 +81,7 @@ def sum_up(
         odd = findings.malformed(frames.halves, frames.bad_ends, frames.discards, names.half, names.end)
         others, entries = summary.malformed(names, cache.keep(odd))
     if counted.bad_ops:
-        context.refuse_unknown_versions(gathered.raw_op)  # not before: each is an OP record that can not be read
+        context.refuse_unknown_versions(gathered.raw_op)  # not before: each is an OP record that cannot be read
         others = others | {findings.UNREADABLE_OP: counted.bad_ops}
         entries += summary.unreadable(names, frames.outcomes)
     gone = notes.range_gone(names, gathered.facts)

@@ -275,7 +275,7 @@ def _names(spark: SparkSession, topics: Sequence[str]) -> DataFrame:
 
 
 def _rest(frames: Frames, others: DataFrame) -> Frames:
-    """The rows of these coordinates, and those that name none. Records that can not be read, and discards, are few."""
+    """The rows of these coordinates, and those that name none. Records that cannot be read, and discards, are few."""
     others = others.withColumnRenamed("at_partition", "other_partition")
     partition, half = _coordinates()
 

@@ -195,7 +195,7 @@ RULES: tuple[Rule, ...] = (
     # Nobody is accused because of what is gone.
     Rule(
         UNVERIFIABLE,
-        "visible once; whether it was committed can not be told any more",
+        "visible once; whether it was committed cannot be told any more",
         lambda: (_col("copies") == 1) & ~_winner_known(),
     ),
     Rule(

@@ -103,9 +103,9 @@ SAYS = {rule.kind: rule.says for rule in RULES} | {
     COPY: "a half message that its producer has sent twice; the first one counts",
     OTHER_NAMESPACE: "a visible record that belongs to a half message of another namespace",
     HALF_GONE: "a visible record whose half message retention has removed",
-    UNREADABLE_OP: "a record of OP that can not be read",
+    UNREADABLE_OP: "a record of OP that cannot be read",
     OPEN_TRANSACTION: "a Kafka transaction stayed open; what it may hide is not judged",
-    HALF_RANGE_GONE: "retention removed half messages that the checkpoint had not passed; their fates can not be told",
+    HALF_RANGE_GONE: "retention removed half messages that the checkpoint had not passed; their fates cannot be told",
     RIGHT_MISSING: "a right on a real topic is missing, so that no loss can be proved there",
     BLIND: "a rule could judge nothing at all: what it rests on is gone",
 }

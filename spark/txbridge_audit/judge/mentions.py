@@ -20,7 +20,7 @@ KEY = ["partition", "half"]
 
 #: Kinds of mentions, and what their columns hold. HALF: the half message itself.
 HALF, END, OP, COPY, PARKED = range(5)
-#: Half message set aside as malformed; END record that can not be read; OP record that can not be read.
+#: Half message set aside as malformed; END record that cannot be read; OP record that cannot be read.
 ASIDE, BAD_END, BAD_OP = range(5, 8)
 #: A check request.
 CHECK = 8

@@ -187,8 +187,8 @@ def _ahead(one: Group) -> int | None:
     return CHECKPOINT | (0 if one.recorded else _DECISIONS | OP | PARKED | OPEN)
 
 
-#: Of each rule that can lack evidence: what it needs for a transaction (bits), or why it can not judge it whatever is
-#: there (text). None: the transaction can not break it.
+#: Of each rule that can lack evidence: what it needs for a transaction (bits), or why it cannot judge it whatever is
+#: there (text). None: the transaction cannot break it.
 _NEEDS: Mapping[str, Callable[[Group], int | str | None]] = {
     fates.LOST: _lost,
     fates.PARTIAL: _partial,

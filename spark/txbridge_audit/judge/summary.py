@@ -50,7 +50,7 @@ class Counts:
     answered_by_check: int = 0
     #: Copies below the earlier cut that match no half message.
     strays: int = 0
-    #: Half messages, ENDs and OP records that can not be read.
+    #: Half messages, ENDs and OP records that cannot be read.
     malformed: int = 0
     bad_ops: int = 0
     #: What each rule judged and did not (reach.tell).
@@ -227,7 +227,7 @@ def malformed(names: Names, records: DataFrame) -> tuple[dict[str, int], list[En
 
 
 def unreadable(names: Names, outcomes: DataFrame) -> list[Entry]:
-    """The first OP records that can not be read."""
+    """The first OP records that cannot be read."""
     chosen = outcomes.where(F.col("fault").isNotNull()).orderBy("partition", "op_at").limit(FINDINGS_LISTED)
     return [
         Entry(findings.UNREADABLE_OP, row.fault, evidence=(Place("op", names.op, row.partition, row.op_at),))

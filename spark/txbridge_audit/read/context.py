@@ -126,7 +126,7 @@ def refuse_unknown_versions(raw: DataFrame) -> None:
     for row in decode.unknown_versions(raw).limit(1).collect():
         raise CouldNotAuditError(
             f"{row.topic}/{row.partition}@{row.offset} has TXB_V={row.version[:20]}, which this audit does not "
-            "know: a newer worker wrote it, and what it means for the verdict can not be told; "
+            "know: a newer worker wrote it, and what it means for the verdict cannot be told; "
             "use the audit of that version",
         )
 
@@ -179,7 +179,7 @@ def check_ends(
     end: Mapping[TopicPartition, int],
     half: Mapping[TopicPartition, int],
 ) -> None:
-    """END and HALF were cut after OFFSET: they can not end below what the checkpoint has seen (CouldNotAuditError)."""
+    """END and HALF were cut after OFFSET: they cannot end below what the checkpoint has seen (CouldNotAuditError)."""
     for partition, seen in known.items():
         for topic, ends, position in ((names.end, end, seen.least_end), (names.half, half, seen.low)):
             if position is not None and position > ends.get((topic, partition), 0):

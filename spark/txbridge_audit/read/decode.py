@@ -1,6 +1,6 @@
 """The typed rows of raw Kafka records, after docs/protocol.md and nothing else.
 
-The expressions are Spark's own: no Python runs per record. Nothing raises on bad data: a row that can not be read
+The expressions are Spark's own: no Python runs per record. Nothing raises on bad data: a row that cannot be read
 carries its `fault`. Breaches that change no meaning, such as a long remark, are no fault. The discard topic tells what
 the worker has set aside.
 """
@@ -67,7 +67,7 @@ def halves(raw: DataFrame) -> DataFrame:
         (~_forbidden(topic), "REAL_TOPIC is forbidden"),
         (fixed.isNull() | fixed.rlike(_DIGITS), "REAL_QID is not a partition"),
         (stamp.isNull() | stamp.rlike(_DIGITS), "BORN_TIMESTAMP is not a time"),
-        (messages.isNull() | F.col("parts").isNotNull(), "the message frames can not be read"),
+        (messages.isNull() | F.col("parts").isNotNull(), "the message frames cannot be read"),
         (messages.isNull() | (first["topic"] == topic), "REAL_TOPIC is not that of the first message"),
         (messages.isNull() | _may_all_be(F.col("parts")), "a message has no topic that it may go to"),
         (messages.isNull() | (fixed.isNull() & stamp.isNull()), "a header that each of several messages has itself"),
@@ -121,7 +121,7 @@ def end_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
         (F.col("group").rlike(_GROUP), "PGROUP is not a producer group"),
         (source.isin("client", "check", "operator", "resume", "abandon"), "SOURCE is unknown"),
         (F.size(lines).between(1, MAX_ENTRIES), "not 1 to 1,000 entries"),
-        (shape, "an entry can not be read"),
+        (shape, "an entry cannot be read"),
         *(_exact_rules() if exactly else ()),
     )
     return named.select("partition", "end_at", "stamp", "source", "group", "client", "lines", fault.alias("fault"))
@@ -148,7 +148,7 @@ def _exact_rules() -> tuple[tuple[Column, str], ...]:
 
 
 def unreadable(records: DataFrame) -> DataFrame:
-    """END records that can not be read: partition, end_at, fault."""
+    """END records that cannot be read: partition, end_at, fault."""
     return records.where(F.col("fault").isNotNull()).select("partition", "end_at", "fault")
 
 
@@ -344,7 +344,7 @@ def discards(raw: DataFrame) -> DataFrame:
 def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
     """Real topics: records that carry TXB_HALF; the rest is other people's. `partitions` says how many a topic has.
 
-    topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF can not be read), id, content (a
+    topic, copy_partition, copy_at (offset), partition and half (null when TXB_HALF cannot be read), id, content (a
     hash of the user's key, value and headers; a header that is ours and should not be there counts as the user's),
     dated (its timestamp, ms; null when the broker gives its own), by_key (the partition that its key asks for, if it is
     in one where the key was never put; else null), number and numbers (of several messages which one it is, and of how
@@ -396,7 +396,7 @@ def _where_the_key_goes(partitions: Mapping[str, int]) -> Column:
 
 def checks(raw: DataFrame) -> DataFrame:
     """Check requests: topic, check_partition, check_at (offset), partition, half, id, checks (number of this one),
-    end_position. Records that can not be read are dropped: nothing follows from them.
+    end_position. Records that cannot be read are dropped: nothing follows from them.
     """
     named = raw.select(
         "topic",

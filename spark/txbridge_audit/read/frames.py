@@ -17,7 +17,7 @@ class Frames:
     """Typed rows of each topic, as decode.py gives them."""
 
     halves: DataFrame
-    #: Entries of the END records that can be read, and the records that can not.
+    #: Entries of the END records that can be read, and the records that cannot.
     entries: DataFrame
     bad_ends: DataFrame
     outcomes: DataFrame

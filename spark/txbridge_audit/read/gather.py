@@ -67,7 +67,7 @@ class Seen:
             if whole and starts[key] > position:
                 raise CouldNotAuditError(
                     f"retention has removed {key[0]}/{key[1]} from {position} to {starts[key]}, which no audit has "
-                    "read: what became of the transactions in there can not be told; begin a new ledger, and audit "
+                    "read: what became of the transactions in there cannot be told; begin a new ledger, and audit "
                     "more often than records expire",
                 )
             chosen[key] = max(position, starts[key])
@@ -80,7 +80,7 @@ class Gathered:
 
     frames: Frames
     facts: Facts
-    #: Of OP as it is: what can not be read may be of another version.
+    #: Of OP as it is: what cannot be read may be of another version.
     raw_op: DataFrame
     #: Log starts of the internal and of the real topics.
     starts: Ends
@@ -272,8 +272,8 @@ def _existing(cluster: Cluster, topics: Collection[str], selection: Selection) -
     hidden = cluster.forbidden([topic for topic in topics if topic not in counts])
     if hidden:
         raise CouldNotAuditError(
-            f"half messages go to {', '.join(hidden)}, which the audit's user may not see: what became of them can "
-            "not be told; give it the right to read there, or audit others with --only-topic",
+            f"half messages go to {', '.join(hidden)}, which the audit's user may not see: what became of them cannot "
+            "be told; give it the right to read there, or audit others with --only-topic",
         )
     return [key for topic in sorted(topics) if topic in counts for key in partitions_of(topic, counts[topic])]
 

@@ -121,7 +121,7 @@ class Cluster:
                     continue
                 reason = self._last_error or _text(error)
                 raise CouldNotAuditError(
-                    f"Kafka at {self._servers} can not be reached ({reason}): check --bootstrap-servers and --kafka",
+                    f"Kafka at {self._servers} cannot be reached ({reason}): check --bootstrap-servers and --kafka",
                 ) from error
         self._answered, self.cluster_id = True, str(seen.cluster_id)
         return {name: len(topic.partitions) for name, topic in seen.topics.items() if topic.error is None}

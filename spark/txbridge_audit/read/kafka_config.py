@@ -57,8 +57,8 @@ class KafkaSettings:
 def kafka_settings(bootstrap_servers: str, options: Mapping[str, str] | None = None) -> KafkaSettings:
     """Settings of both clients from librdkafka's names.
 
-    Raises CouldNotAuditError for options that would undermine the audit, can not be translated or name files that can
-    not be read.
+    Raises CouldNotAuditError for options that would undermine the audit, cannot be translated or name files that
+    cannot be read.
     """
     options = dict(options or {})
     refused = sorted(_REFUSED & {name.removeprefix(JAVA_PREFIX) for name in options})
@@ -90,7 +90,7 @@ def _translated(native: Mapping[str, str]) -> dict[str, str]:
         java["ssl.key.password"] = native["ssl.key.password"]
     if native.get("enable.ssl.certificate.verification", "true").lower() == "false":
         raise CouldNotAuditError(
-            "Spark's Kafka consumer can not skip the verification of certificates: give the CA with ssl.ca.location",
+            "Spark's Kafka consumer cannot skip the verification of certificates: give the CA with ssl.ca.location",
         )
     return java
 
@@ -100,7 +100,7 @@ def _login(native: Mapping[str, str]) -> str:
     module = _LOGIN_MODULES.get(mechanism)
     if module is None:
         raise CouldNotAuditError(
-            f"sasl.mechanism {mechanism or '(none)'} with a user name can not be translated for Spark: "
+            f"sasl.mechanism {mechanism or '(none)'} with a user name cannot be translated for Spark: "
             f"use one of {', '.join(_LOGIN_MODULES)}, or give {JAVA_PREFIX}sasl.jaas.config",
         )
     user, password = _quoted(native["sasl.username"]), _quoted(native.get("sasl.password", ""))
@@ -116,4 +116,4 @@ def _read(name: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise CouldNotAuditError(f"{name} {path} can not be read as a PEM file: {error}") from error
+        raise CouldNotAuditError(f"{name} {path} cannot be read as a PEM file: {error}") from error

@@ -84,7 +84,7 @@ def spark_session(
     small: bool = False,
     with_delta: bool = False,
 ) -> Iterator[SparkSession]:
-    """A session for one audit. Raises CouldNotAuditError when Spark can not start or fails.
+    """A session for one audit. Raises CouldNotAuditError when Spark cannot start or fails.
 
     Given a session, or inside spark-submit or a program that has one: that one, with a configuration of our own
     (`newSession`). Otherwise a local one that is stopped with its JVM at the end; all that Ivy and Spark print goes to
@@ -245,7 +245,7 @@ def _configured(spark: SparkSession, progress: Progress, *, connector: bool, wit
     # Spark Connect has no such thing. The cuts are taken by the driver, the state goes through its JVM's file systems.
     if not hasattr(spark, "sparkContext"):
         raise CouldNotAuditError(
-            "the audit can not run over Spark Connect: use spark-submit, or let it start a Spark of its own",
+            "the audit cannot run over Spark Connect: use spark-submit, or let it start a Spark of its own",
         )
     if with_delta:
         delta_lake.refuse_without(spark)

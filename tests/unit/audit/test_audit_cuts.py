@@ -244,7 +244,7 @@ def test_a_cut_of_a_leader_that_has_a_successor_is_refused(monkeypatch: pytest.M
 
 def test_misspelt_cluster_is_told_at_once_and_a_busy_one_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     never, client = broken(monkeypatch, KafkaError._TRANSPORT)
-    with pytest.raises(CouldNotAuditError, match=r"kafka:9092 can not be reached .*: check --bootstrap-servers"):
+    with pytest.raises(CouldNotAuditError, match=r"kafka:9092 cannot be reached .*: check --bootstrap-servers"):
         never.partition_counts()
     assert client.asked == 1
     busy, client = broken(monkeypatch, 0, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, 0)
@@ -449,7 +449,7 @@ def test_java_options_reach_spark_alone() -> None:
         ({"isolation.level": "read_uncommitted"}, "sets isolation.level itself"),
         ({"java.group.id": "mine"}, "sets group.id itself"),
         ({"sasl.username": "audit", "sasl.mechanism": "OAUTHBEARER"}, "give java.sasl.jaas.config"),
-        ({"ssl.ca.location": "/no/such/file"}, "can not be read"),
+        ({"ssl.ca.location": "/no/such/file"}, "cannot be read"),
         ({"enable.ssl.certificate.verification": "false"}, "give the CA"),
     ],
 )
@@ -537,7 +537,7 @@ def test_exit_code() -> None:
     assert report(findings=Tally({"LATE": 1}), unverifiable=1).strict_exit_code == 1
     assert report(findings=Tally({"FOREIGN_COPY": 3, "HALF_GONE": 1}), pending=1).strict_exit_code == 0
     assert report(Tally({"LOST": 1}), LOST=1).strict_exit_code == 1
-    # Findings and what can not be verified are no violations.
+    # Findings and what cannot be verified are no violations.
     assert report(findings=Tally({"LATE": 1}), unverifiable=1).exit_code == 0
 
 
@@ -619,5 +619,5 @@ def test_an_address_where_nobody_answers_is_told_within_ten_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asked = Cluster(kafka_settings(f"127.0.0.1:{silent.getsockname()[1]}"))
         assert kafka_admin._FIRST_TIMEOUT <= 8
-        with pytest.raises(CouldNotAuditError, match=r"can not be reached .*: check --bootstrap-servers"):
+        with pytest.raises(CouldNotAuditError, match=r"cannot be reached .*: check --bootstrap-servers"):
             asked.partition_counts()

@@ -198,7 +198,7 @@ def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[s
     assert said["no good"] == 15
     assert said["TXB_V is not 1"] == said["TRAN_MSG is not true"] == 1
     assert said["REAL_TOPIC is forbidden"] == 4
-    assert said["an entry can not be read"] == 1
+    assert said["an entry cannot be read"] == 1
 
 
 def test_nothing_is_judged_above_the_earlier_cut(spark: SparkSession) -> None:
@@ -496,7 +496,7 @@ def test_empty_topics(spark: SparkSession) -> None:
     assert (judged.rows, judged.strays, judged.malformed, judged.unreadable) == ([], [], [], 0)
 
 
-# Reach: what can not be judged is told
+# Reach: what cannot be judged is told
 
 FOREVER = 2**62
 BOTH = (PLAIN, PASSED)
@@ -539,7 +539,7 @@ TAKEN_AWAY = {
 def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
     spark: SparkSession, planted: tuple[dict[str, Half | None], Judged], name: str
 ) -> None:
-    """Each violation that was planted is found, or its rule says of as many transactions that it can not judge them."""
+    """Each violation that was planted is found, or its rule says of as many transactions that it cannot judge them."""
     log = Memory()
     plant(log)
     topic = {"check": log.names.check("billing")}.get(name) or getattr(log.names, name)

@@ -18,6 +18,6 @@ class Remote:
 
 
 def test_spark_connect_is_refused_with_what_to_use_instead() -> None:
-    refused = pytest.raises(CouldNotAuditError, match="can not run over Spark Connect: use spark-submit")
+    refused = pytest.raises(CouldNotAuditError, match="cannot run over Spark Connect: use spark-submit")
     with refused, spark_session(cast(SparkSession, Remote()), lambda _: None):
         raise AssertionError

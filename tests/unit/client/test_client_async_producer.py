@@ -440,8 +440,8 @@ def test_a_loop_that_is_gone_is_not_told(runtime):
     ("arguments", "complaint"),
     [
         ({"listener": None}, "an AsyncTransactionListener or a TransactionListener is needed, not NoneType"),
-        ({"group": "a b"}, "can not be a producer group"),
-        ({"settings": {**SETTINGS, "acks": "1"}}, "'acks' can not be set"),
+        ({"group": "a b"}, "cannot be a producer group"),
+        ({"settings": {**SETTINGS, "acks": "1"}}, "'acks' cannot be set"),
         ({"check_concurrency": 0}, "check_concurrency must be at least 1"),
         ({"check_request_hold_max": 0}, "check_request_hold_max must be at least 1"),
     ],

@@ -171,7 +171,7 @@ def test_record_that_can_not_be_sent(wire, sender):
 def test_record_that_can_not_even_be_made(wire, sender, caplog):
     wire.refusals.append(TypeError("a bug"))
     [future] = submit(sender, 1)
-    with pytest.raises(EndTransactionError, match="can not be sent: a bug"):
+    with pytest.raises(EndTransactionError, match="cannot be sent: a bug"):
         future.result(120)
     assert "end_can_not_be_sent" in caplog.text
     [again] = submit(sender, 2)

@@ -115,7 +115,7 @@ def test_what_is_no_exception_gets_out(error):
 
 def test_exception_without_text_and_endless_text(caplog):
     assert execute(Listener(BrokenError()), MESSAGE, None).remark == (
-        "executeLocalTransactionBranch exception: BrokenError: (its text can not be had)"
+        "executeLocalTransactionBranch exception: BrokenError: (its text cannot be had)"
     )
     long = execute(Listener(ValueError("x" * 1_000_000)), MESSAGE, None)
     assert len(long.remark) == 2_048

@@ -1,4 +1,4 @@
-"""The blocking client without Kafka: what it refuses, and that nothing is left behind when it can not start."""
+"""The blocking client without Kafka: what it refuses, and that nothing is left behind when it cannot start."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Coroutine(Listener):
         ({"execute_thread_pool_max_size": 0}, "execute_thread_pool_max_size must be at least 1"),
         ({"listener": None}, "a TransactionListener is needed, not NoneType"),
         ({"listener": print}, "a TransactionListener is needed"),
-        ({"group": ""}, "'' can not be a producer group"),
-        ({"group": "a b"}, "can not be a producer group"),
-        ({"group": "g" * 201}, "can not be a producer group"),
-        ({"group": None}, "None can not be a producer group"),
-        ({"namespace": "a/b"}, "namespace 'a/b' can not prefix"),
+        ({"group": ""}, "'' cannot be a producer group"),
+        ({"group": "a b"}, "cannot be a producer group"),
+        ({"group": "g" * 201}, "cannot be a producer group"),
+        ({"group": None}, "None cannot be a producer group"),
+        ({"namespace": "a/b"}, "namespace 'a/b' cannot prefix"),
         ({"group": "g" * 200, "namespace": "n" * 40}, "longer than 249"),
         ({"settings": {}}, "'bootstrap.servers' is missing"),
-        ({"settings": {**SETTINGS, "acks": "1"}}, "'acks' can not be set"),
-        ({"settings": {**SETTINGS, "transactional.id": "x"}}, "'transactional.id' can not be set"),
+        ({"settings": {**SETTINGS, "acks": "1"}}, "'acks' cannot be set"),
+        ({"settings": {**SETTINGS, "transactional.id": "x"}}, "'transactional.id' cannot be set"),
         ({"settings": {**SETTINGS, "linger": 5}}, "unknown Kafka property 'linger'"),
         ({"check_thread_pool_max_size": 0}, "check_thread_pool_max_size must be at least 1"),
         ({"check_request_hold_max": 0}, "check_request_hold_max must be at least 1"),

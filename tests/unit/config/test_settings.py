@@ -212,7 +212,7 @@ def test_bootstrap_servers_of_a_stronger_source_win_in_either_spelling(write):
 def test_bad_kafka_properties(write):
     assert problems({**MINIMAL, "kafka": {"acks": "1"}}) == [
         (
-            "Kafka property 'acks' can not be set: a half message counts as prepared only when all in-sync replicas "
+            "Kafka property 'acks' cannot be set: a half message counts as prepared only when all in-sync replicas "
             "have it (acks=all)"
         ),
     ]
@@ -234,7 +234,7 @@ def test_bad_kafka_properties(write):
 def test_files_that_can_not_be_read(write, tmp_path):
     absent = tmp_path / "absent.toml"
     assert problems(MINIMAL, file=absent) == [
-        f"can not read the configuration file {absent}: No such file or directory",
+        f"cannot read the configuration file {absent}: No such file or directory",
     ]
     file = write("transaction_timeout = = 5")
     assert problems(MINIMAL, file=file)[0].startswith(f"the configuration file {file} is not valid TOML: ")

@@ -161,7 +161,7 @@ def test_the_transaction_id_is_that_of_group_and_key_under_the_secret() -> None:
         identity.transaction_id(secret, "orders", "K2"),
         identity.transaction_id(secret, "orderz", "K1"),
         identity.transaction_id(secret + b"x", "orders", "K1"),
-        # What separates the two can not be moved.
+        # What separates the two cannot be moved.
         identity.transaction_id(secret, "ordersK", "1"),
     }
     assert made not in others
@@ -277,7 +277,7 @@ def test_a_compressed_body_is_read_up_to_the_limit(name: str) -> None:
         (compress(TEXT), "more than the 4999 bytes"),
         (compress(TEXT[:100])[:-3], "cut off"),
         (compress(TEXT[:100]) + b"more", "something follows"),
-        (b"none", "cut off|can not be read"),
+        (b"none", "cut off|cannot be read"),
         (b"", "cut off"),
     ):
         with pytest.raises(RequestError, match=remark) as refused:
@@ -469,7 +469,7 @@ def test_a_short_or_open_secret_is_refused(tmp_path: Path) -> None:
         read_secret(None, {"TXBRIDGE_ROCKETMQ_SECRET": "x" * 31})
     with pytest.raises(UsageError, match="needs a secret"):
         read_secret(None, {})
-    with pytest.raises(UsageError, match="can not be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         read_secret(tmp_path / "missing", {})
 
 

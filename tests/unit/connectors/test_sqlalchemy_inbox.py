@@ -326,7 +326,7 @@ def test_an_error_of_the_consumer_is_refused(engine, make):
         make().process(Record(failure="partition EOF"), add_effect)
 
 
-# --- what can not work ------------------------------------------------------------------------------------------------
+# --- what cannot work ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("consumer", ["", "c" * 101, None, 3, "a\0b"])

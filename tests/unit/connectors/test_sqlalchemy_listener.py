@@ -322,7 +322,7 @@ def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
     assert SqlTransactionListener(factory, place_order).execute_local_transaction(MESSAGE, 1) is ROLLBACK
     assert rows(engine) == []
 
-    # Where the check's own row can not be committed either, it says so instead of rolling back.
+    # Where the check's own row cannot be committed either, it says so instead of rolling back.
     event.listen(factory, "before_commit", swallow)
     with pytest.raises(LostTransactionError, match="the database has rolled the transaction back"):
         SqlTransactionListener(factory, place).check_local_transaction(message("0" * 32))

@@ -130,7 +130,7 @@ def test_a_remark_of_another_client_is_taken_as_well_as_it_goes(field, remark):
         (
             b"",
             [("TXB_V", b"1"), ("PGROUP", b"a/b"), ("SOURCE", b"client")],
-            "header PGROUP can not be a producer group: 'a/b'",
+            "header PGROUP cannot be a producer group: 'a/b'",
         ),
         (b"", HEADERS[:2], "header SOURCE is missing"),
         (

@@ -141,7 +141,7 @@ def test_a_header_of_ours_among_the_users_is_malformed(name, error):
 @pytest.mark.parametrize("name", ["REAL_TOPIC", "PGROUP"])
 def test_what_is_too_long_for_a_name_is_malformed_and_not_remembered(name):
     known = _envelope.cache_info().currsize
-    with pytest.raises(MalformedRecordError, match=f"header {name} can not be a"):
+    with pytest.raises(MalformedRecordError, match=f"header {name} cannot be a"):
         parse(changed(name, b"x" * 100_000, PLAIN))
     assert _envelope.cache_info().currsize == known
 
@@ -155,7 +155,7 @@ def test_what_is_too_long_for_a_name_is_malformed_and_not_remembered(name):
         (changed("TXB_V", b"2", PLAIN), "TXB_V='2' is not a version that this worker knows"),
         (changed("TRAN_MSG", b"True", PLAIN), "header TRAN_MSG is not true"),
         (changed("REAL_TOPIC", b"RMQ_SYS_X", PLAIN), "sending to system topic RMQ_SYS_X is forbidden"),
-        (changed("PGROUP", b"two words", PLAIN), "header PGROUP can not be a producer group: 'two words'"),
+        (changed("PGROUP", b"two words", PLAIN), "header PGROUP cannot be a producer group: 'two words'"),
         ([*LEAST[:0:-1], ("other", ID.encode())], "header UNIQ_KEY is missing"),
         ([LEAST[4], *LEAST[4:0:-1]], "header TXB_V is there 2 times"),
     ],
@@ -200,19 +200,19 @@ def test_size_counts_key_value_and_headers():
         (changed("UNIQ_KEY", ID.lower().encode()), "header UNIQ_KEY is not 32 digits of 0-9A-F"),
         ([*MOST, ("UNIQ_KEY", ID.encode())], "header UNIQ_KEY is there 2 times"),
         (LEAST[:1] + LEAST[2:], "header PGROUP is missing"),
-        (changed("PGROUP", b"two words"), "header PGROUP can not be a producer group: 'two words'"),
-        (changed("PGROUP", b"x/" * 500), f"header PGROUP can not be a producer group: '{'x/' * 20}'"),
+        (changed("PGROUP", b"two words"), "header PGROUP cannot be a producer group: 'two words'"),
+        (changed("PGROUP", b"x/" * 500), f"header PGROUP cannot be a producer group: '{'x/' * 20}'"),
         (changed("PGROUP", b"\xff"), "header PGROUP is not UTF-8"),
         (LEAST[:2] + LEAST[3:], "header REAL_TOPIC is missing"),
-        (changed("REAL_TOPIC", b""), "header REAL_TOPIC can not be a topic: ''"),
-        (changed("REAL_TOPIC", b".."), "header REAL_TOPIC can not be a topic: '..'"),
+        (changed("REAL_TOPIC", b""), "header REAL_TOPIC cannot be a topic: ''"),
+        (changed("REAL_TOPIC", b".."), "header REAL_TOPIC cannot be a topic: '..'"),
         (changed("REAL_TOPIC", b"__consumer_offsets"), "sending to system topic __consumer_offsets is forbidden"),
         (
             changed("REAL_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"),
             "sending to system topic RMQ_SYS_TRANS_OP_HALF_TOPIC is forbidden",
         ),
         (changed("REAL_QID", b"-1"), "header REAL_QID is not a whole number: '-1'"),
-        (changed("REAL_QID", b"2147483648"), "header REAL_QID can not be a partition: 2147483648"),
+        (changed("REAL_QID", b"2147483648"), "header REAL_QID cannot be a partition: 2147483648"),
         (changed("BORN_TIMESTAMP", b"now"), "header BORN_TIMESTAMP is not a whole number: 'now'"),
         (changed("REAL_TOPIC", None), "header REAL_TOPIC is null"),
         (changed("TRAN_MSG", None), "header TRAN_MSG is null"),

@@ -9,7 +9,7 @@ import pytest
 from txbridge.core.end_record import Decision, Source
 from txbridge.core.states import TRANSITIONS, Event, TransactionState, event_of
 
-#: Rows are events, columns are states; "-" is a pair that can not happen.
+#: Rows are events, columns are states; "-" is a pair that cannot happen.
 BY_HAND = """
 event                pending     held            scheduled       discarded  committed       rolled_back     abandoned
 commit               committed   ! repeat        ! repeat        ! late     ! repeat        ! contradict. ! repeat

@@ -363,7 +363,7 @@ def test_op_is_replayed_from_the_first_record_that_names_something_above_the_wat
     assert partition.queue.ops.start == 50, "message 1 still lies above the watermark"
     partition.step(NOW, end(2, entry(0, COMMIT)))
     assert partition.queue.watermark == 3
-    # OP 50, 52 and 54 with a marker behind each: the next record can not land below 56.
+    # OP 50, 52 and 54 with a marker behind each: the next record cannot land below 56.
     assert partition.queue.ops.start == 56
 
 

@@ -1,4 +1,4 @@
-"""Findings of the doctor that a cluster of one node can not show: lost brokers, copies, releases, coordinators."""
+"""Findings of the doctor that a cluster of one node cannot show: lost brokers, copies, releases, coordinators."""
 
 from __future__ import annotations
 

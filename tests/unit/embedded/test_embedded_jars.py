@@ -152,7 +152,7 @@ def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch):
 
 def test_cache_folder_that_can_not_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentProblemError, match=r"cache folder .* can not be written .*TXBRIDGE_CACHE_DIR"):
+    with pytest.raises(EnvironmentProblemError, match=r"cache folder .* cannot be written .*TXBRIDGE_CACHE_DIR"):
         jars.JarCache(tmp_path / "file").ensure()
 
 
@@ -179,6 +179,6 @@ def test_data_folder_that_can_not_be_written(tmp_path):
     with pytest.raises(EnvironmentProblemError) as caught:
         datadir.DataDir(tmp_path / "file").prepare()
     assert str(caught.value) == (
-        f"the data folder {tmp_path / 'file'} can not be written (Not a directory): "
+        f"the data folder {tmp_path / 'file'} cannot be written (Not a directory): "
         "correct its rights, or use another one (--data-dir, in Python data_dir=...)"
     )

@@ -121,7 +121,7 @@ def test_what_can_not_be_honoured_is_refused_by_name_with_what_to_use_instead(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         credentials({"security.protocol": protocol, "sasl.mechanism": "PLAIN", name: "something"})
-    assert str(caught.value).startswith(f"{name} can not be used by a worker")
+    assert str(caught.value).startswith(f"{name} cannot be used by a worker")
     assert instead in str(caught.value)
     assert "something" not in str(caught.value)
 
@@ -145,12 +145,12 @@ def test_every_property_of_tls_is_honoured_or_refused() -> None:
             {"ssl.key.location": "k"},
             "ssl.key.location is given without ssl.certificate.location or ssl.certificate.pem",
         ),
-        ({"ssl.certificate.pem": "none", "ssl.key.pem": KEY}, "the TLS properties can not be used: "),
+        ({"ssl.certificate.pem": "none", "ssl.key.pem": KEY}, "the TLS properties cannot be used: "),
         # Without its password OpenSSL would ask for it on the terminal.
-        ({"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": ENCRYPTED_KEY}, "the TLS properties can not be used: "),
-        ({"ssl.cipher.suites": "NONE-OF-THEM"}, "the TLS properties can not be used: "),
-        ({"ssl.ca.location": "/nowhere"}, "the TLS properties can not be used: "),
-        ({"ssl.crl.location": "/nowhere"}, "the TLS properties can not be used: "),
+        ({"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": ENCRYPTED_KEY}, "the TLS properties cannot be used: "),
+        ({"ssl.cipher.suites": "NONE-OF-THEM"}, "the TLS properties cannot be used: "),
+        ({"ssl.ca.location": "/nowhere"}, "the TLS properties cannot be used: "),
+        ({"ssl.crl.location": "/nowhere"}, "the TLS properties cannot be used: "),
     ],
 )
 def test_what_can_not_be_read_is_a_sentence_without_secrets(given: dict[str, object], problem: str) -> None:

@@ -35,7 +35,7 @@ COMMON = {
 
 @pytest.mark.parametrize("timeout", [0, 30_001, "300000"])
 def test_a_half_message_may_not_be_sent_longer_than_copies_are_known(timeout):
-    with pytest.raises(UsageError, match=r"'message\.timeout\.ms' can not be .*: from 1 to 30000"):
+    with pytest.raises(UsageError, match=r"'message\.timeout\.ms' cannot be .*: from 1 to 30000"):
         kafka_config.half_producer_config({**USER, "message.timeout.ms": timeout}, max_message_bytes=1_000)
     config = kafka_config.half_producer_config({**USER, "delivery.timeout.ms": 30_000}, max_message_bytes=1_000)
     assert config["message.timeout.ms"] == 30_000
@@ -169,7 +169,7 @@ def test_what_the_protocol_needs_is_refused_with_the_reason(name, value, reason)
         kafka_config.producer_config,
         lambda user: kafka_config.reader_config(user, group="g", read_committed=True),
     ):
-        with pytest.raises(UsageError, match=f"'{name}' can not be set: .*{reason}"):
+        with pytest.raises(UsageError, match=f"'{name}' cannot be set: .*{reason}"):
             derive({**USER, name: value})
 
 
@@ -250,9 +250,9 @@ def test_values_that_librdkafka_refuses_are_usage_errors(extra, reason):
 
 def test_no_secret_in_an_error():
     def refuse(config):
-        raise ValueError(f"can not use {config['sasl.password']}")
+        raise ValueError(f"cannot use {config['sasl.password']}")
 
-    with pytest.raises(UsageError, match=r"can not use \*\*\*"):
+    with pytest.raises(UsageError, match=r"cannot use \*\*\*"):
         kafka_config.create(refuse, USER)
 
 

@@ -50,7 +50,7 @@ def parked(state: TransactionState, **fields: object) -> HalfEntry:
             ROLLBACK,
             "somebody was first: commit of client host-1 at END offset 12, whi",
         ),
-        (HELD, ROLLBACK, "it is committed already (END offset 6) and can not be delivered: topic orders.placed does n"),
+        (HELD, ROLLBACK, "it is committed already (END offset 6) and cannot be delivered: topic orders.placed does n"),
         (HELD, COMMIT, "it is committed already (END offset 6)"),
         (SCHEDULED, ROLLBACK, "it is committed already (END offset 6)"),
         (DISCARDED, COMMIT, "it was discarded (MAX_CHECKS), and a decision has no effect then: resume it first"),
@@ -146,7 +146,7 @@ def test_a_discarded_message_can_be_resumed_also_a_second_time_after_a_second_di
             [],
             parked(TransactionState.HELD, decided=20, error="no topic"),
             Result.HELD,
-            "committed, but it can not be delivered yet, and the worker goes on trying: no topic",
+            "committed, but it cannot be delivered yet, and the worker goes on trying: no topic",
         ),
         (
             COMMIT,

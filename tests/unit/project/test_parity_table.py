@@ -1,4 +1,4 @@
-"""docs/parity.md can not rot: every behaviour has its row, every verdict is legal, every test that it names exists."""
+"""docs/parity.md cannot rot: every behaviour has its row, every verdict is legal, every test that it names exists."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.prose import LONGEST_SENTENCE, problems
+from tools.prose import LONGEST_SENTENCE, in_code, problems
 
 WORDS = [f"w{number}" for number in range(LONGEST_SENTENCE + 1)]
 
@@ -31,6 +31,23 @@ def test_words_of_the_vocabulary_and_cliches_are_reported_with_their_line(text: 
 )
 def test_code_and_links_are_no_prose(text: str) -> None:
     assert lines("docs/limits.md", f"# Title\n\n{text}\n") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""It can not work."""',
+        "# It can not work.",
+        '"""It can\n    not work."""',
+        "    # It can\n    # not work.",
+        "    #: It can\n    #: not work.",
+    ],
+)
+def test_a_few_words_are_reported_in_code_too(text: str) -> None:
+    found = in_code(
+        f'import sys\n{text}\n# In vain: "cannot" is right, and a name like can_not_be_read is none of it.\n'
+    )
+    assert [problem.line for problem in found] == [2]
 
 
 def test_a_cell_has_less_than_300_characters() -> None:

@@ -118,7 +118,7 @@ def test_a_discarded_message_can_be_resumed_for_longer_than_its_body_is_kept():
     options = PlanOptions(transaction_max_age=3 * 86_400_000)
     note = (
         f"a discarded message can be resumed for 30d, and {HALF} has its body for 7d after its birth: resumed later it "
-        "can not be delivered; a commit is held and has to be abandoned. Resume in time; or set retention.ms of "
+        "cannot be delivered; a commit is held and has to be abandoned. Resume in time; or set retention.ms of "
         f"{HALF} to 2851200000 (kafka-configs.sh) and run `txbridge topics apply`, which raises END and OP as well"
     )
     for sights in (seen(), NOTHING):
@@ -346,7 +346,7 @@ class ManagedCluster(FakeCluster):
 
     def _refusal(self, config, dry_run):
         found = [name for name in self.forbidden if name in config]
-        return f"Kafka refused: {found[0]} can not be set" if found and (self.judges or not dry_run) else None
+        return f"Kafka refused: {found[0]} cannot be set" if found and (self.judges or not dry_run) else None
 
     def create(self, requests, *, dry_run):
         refusals = {request.name: self._refusal(request.config, dry_run) for request in requests}
@@ -375,13 +375,13 @@ def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vit
     assert made["cleanup.policy"] == "compact"
     assert made["message.timestamp.type"] == "LogAppendTime"
     assert "segment.bytes" not in made
-    if judges:  # what it takes is set; otherwise it can not be known which of them it was
+    if judges:  # what it takes is set; otherwise it cannot be known which of them it was
         assert made["delete.retention.ms"] == "86400000"
         assert done[OFFSET].notes == (
-            "segment.bytes=16777216 is left out, nothing is lost by it: Kafka refused: segment.bytes can not be set",
+            "segment.bytes=16777216 is left out, nothing is lost by it: Kafka refused: segment.bytes cannot be set",
             (
                 "min.cleanable.dirty.ratio=0.1 is left out, nothing is lost by it: "
-                "Kafka refused: min.cleanable.dirty.ratio can not be set"
+                "Kafka refused: min.cleanable.dirty.ratio cannot be set"
             ),
         )
     # Again: nothing is left to be done, and it is still said.
@@ -395,7 +395,7 @@ def test_a_vital_setting_that_a_managed_cluster_refuses_still_stops_everything()
     cluster = ManagedCluster("message.timestamp.type", "segment.bytes")
     plans = {one.topic: one for one in apply(cluster, NAMES, PlanOptions())}
     assert {one.action for one in plans.values()} == {Action.REFUSED}
-    assert plans[OFFSET].reasons == ("Kafka refused: message.timestamp.type can not be set",)
+    assert plans[OFFSET].reasons == ("Kafka refused: message.timestamp.type cannot be set",)
     assert cluster.topics == {}
 
 
@@ -427,7 +427,7 @@ def test_apply_does_not_wait_for_ever(monkeypatch):
 
 @pytest.mark.parametrize("group", ["", "a b", "a" * 201])
 def test_groups_must_be_groups(group):
-    with pytest.raises(UsageError, match="can not be a producer group"):
+    with pytest.raises(UsageError, match="cannot be a producer group"):
         plan(FakeCluster(), NAMES, PlanOptions(groups=(group,)))
 
 

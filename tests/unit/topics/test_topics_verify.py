@@ -58,7 +58,7 @@ class FakeCluster:
         assert not dry_run
         refused = [request.name for request in requests if self.forbidden in request.config]
         self.created += [request for request in requests if request.name not in refused]
-        return {request.name: "can not be set" if request.name in refused else self.refusal for request in requests}
+        return {request.name: "cannot be set" if request.name in refused else self.refusal for request in requests}
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_check_topic_that_never_gets_leaders(cluster, monkeypatch):
 @pytest.mark.parametrize(("namespace", "group"), [("ns", ""), ("ns", "a b"), ("n" * 100, "g" * 200)])
 def test_groups_that_can_not_be(cluster, namespace, group):
     layout = check_layout("admin", NAMES)
-    with pytest.raises(UsageError, match="can not be a producer group"):
+    with pytest.raises(UsageError, match="cannot be a producer group"):
         ensure_check_topic("admin", Names(namespace), group, layout)
 
 

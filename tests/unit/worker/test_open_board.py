@@ -123,9 +123,9 @@ def test_one_cause_is_chosen_by_its_name_and_one_that_is_gone_is_all(board, read
 def test_what_was_read_before_is_shown_with_the_error_of_now(board, reading):
     reading.go_on.set()
     read(board)
-    reading.now, reading.answer = 100.0, EnvironmentProblemError("Kafka can not be reached")
+    reading.now, reading.answer = 100.0, EnvironmentProblemError("Kafka cannot be reached")
     board.snapshot("")
     eventually(lambda: reading.begun == 2)
     found = read(board)
-    assert found["error"] == "Kafka can not be reached"
+    assert found["error"] == "Kafka cannot be reached"
     assert found["read"]["total"] == 3

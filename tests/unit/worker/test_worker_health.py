@@ -240,7 +240,7 @@ def test_an_address_that_can_not_be_had_is_told_in_one_line(web, host, why):
     with pytest.raises(EnvironmentProblemError) as caught:
         Web(host, web.port, CollectorRegistry(), {})
     text = str(caught.value)
-    assert text.startswith(f"can not listen on port {web.port} of {host} for the metrics: {why}")
+    assert text.startswith(f"cannot listen on port {web.port} of {host} for the metrics: {why}")
     assert "--metrics-port" in text
     assert "\n" not in text
 

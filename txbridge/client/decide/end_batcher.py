@@ -61,7 +61,7 @@ class Ticket:
         self._future: Future[None] | None = None
 
     def future(self) -> Future[None]:
-        """Resolved when the command is settled; it can not be cancelled, as the command will be sent."""
+        """Resolved when the command is settled; it cannot be cancelled, as the command will be sent."""
         if not self._settled and self._process != process.generation():
             self.settle(
                 EndTransactionError("the END is sent by the parent of this forked process: only the parent knows")

@@ -115,7 +115,7 @@ class EndSender:
                     self._send(batch)
                 except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
                     report(logging.ERROR, "end_can_not_be_sent", exception=error)
-                    self._settle(batch, EndTransactionError(f"the END can not be sent: {error}. {_NOT_LOST}"))
+                    self._settle(batch, EndTransactionError(f"the END cannot be sent: {error}. {_NOT_LOST}"))
             self._rest()
         with self._lock:
             self._give_up = True
@@ -154,7 +154,7 @@ class EndSender:
             return self._queue.take(math.inf if self._closing else time.monotonic())
 
     def _send(self, batch: Batch) -> None:
-        """Produce the batch's record; it is settled by its delivery report, or here if it can not be sent."""
+        """Produce the batch's record; it is settled by its delivery report, or here if it cannot be sent."""
         value, headers = encode_end(
             [ticket.entry for ticket in batch.tickets],
             self._group,

@@ -99,7 +99,7 @@ class Pipeline:
             with calling(self):
                 self._settle(attempt, error)
         except BaseException:
-            # Interrupted. If it can not be cancelled any more, its local transaction has begun and will be decided.
+            # Interrupted. If it cannot be cancelled any more, its local transaction has begun and will be decided.
             if future.cancel():
                 sends.give_up(transaction_id)
                 self._leave(attempt)

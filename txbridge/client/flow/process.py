@@ -1,4 +1,4 @@
-"""Which process this is: after a fork, what belongs to threads of the parent can not be used."""
+"""Which process this is: after a fork, what belongs to threads of the parent cannot be used."""
 
 from __future__ import annotations
 

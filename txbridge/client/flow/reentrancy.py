@@ -22,7 +22,7 @@ def calling(owner: object) -> threading.Lock:
     Follows the call into coroutines, into the tasks they start and into threads that inherit its context
     (asyncio.to_thread does), where a flag of the thread would be lost.
 
-    It returns a lock, because only the `with` of a lock can not be interrupted by a signal between its parts: a call
+    It returns a lock, because only the `with` of a lock cannot be interrupted by a signal between its parts: a call
     that is over must not be taken for one that runs. So the context is not put back either; a call counts while its
     lock is held.
     """

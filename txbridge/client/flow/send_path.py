@@ -49,7 +49,7 @@ _NO_ROOM_FOR_HALF_MESSAGES = (
 class SendPath:
     """Thread-safe. A transaction passes these steps, in this order; each API waits between them in its own way.
 
-    1. `admit` refuses what these topics can not take, and names the transaction.
+    1. `admit` refuses what these topics cannot take, and names the transaction.
     2. `begin` notes that it runs, so that a check finds it running.
     3. `half_writer` chooses who writes the half message, and `hand_over` gives it to Kafka.
     4. `prepared` takes Kafka's word of it. Without an acknowledgement the transaction is given up here.
@@ -93,7 +93,7 @@ class SendPath:
     # --- the steps --------------------------------------------------------------------------------------------------
 
     def admit(self, message: Message) -> str:
-        """The id of a new transaction; UsageError if this client can not send the message."""
+        """The id of a new transaction; UsageError if this client cannot send the message."""
         self.require_this_process()
         check_limits(message, self._limits)
         return self._ids.new()

@@ -75,7 +75,7 @@ class Wire:
     ) -> None:
         """Hand over a record; `partition` -1 is by the key, `timestamp` (ms) 0 is now.
 
-        Raises BufferError when librdkafka's queue is full, KafkaException when the record can not be sent at all.
+        Raises BufferError when librdkafka's queue is full, KafkaException when the record cannot be sent at all.
         """
         # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the rest.
         # With None for `callback`, `on_delivery` would be ignored.

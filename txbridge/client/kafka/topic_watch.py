@@ -43,12 +43,12 @@ class TopicWatch:
             self._wanted.append(real_topic)
 
     def found(self, partitions: int) -> str:
-        """HALF has so many partitions, at least. Returns why it can not be used then, or nothing."""
+        """HALF has so many partitions, at least. Returns why it cannot be used then, or nothing."""
         if partitions != self.partitions and not self.refusal:
             self.refusal = (
                 f"the number of partitions of {self._half} has changed: {partitions} instead of the {self.partitions} "
                 "that END, OP and OFFSET have, too. Nothing is sent, because nobody reads what is in the others. "
-                "Kafka can not take partitions away: use another namespace (`txbridge topics apply --namespace`), "
+                "Kafka cannot take partitions away: use another namespace (`txbridge topics apply --namespace`), "
                 "or, if nothing in the topics is needed, delete them and apply again; then restart this process"
             )
             report(

@@ -90,7 +90,7 @@ class Committer:
     def commit(self, draft: Draft, malformed: Sequence[MalformedRecord]) -> bool:
         """Write and apply the draft; False when it was abandoned and must be drafted anew.
 
-        Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka can not be asked.
+        Raises FencedError, OutdatedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
         state = self._state
         receipt = Receipt()

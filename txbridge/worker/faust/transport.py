@@ -1,4 +1,4 @@
-"""Faust's Kafka transport, except that it does not die of a record that it can not read."""
+"""Faust's Kafka transport, except that it does not die of a record that it cannot read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = get_logger("txbridge.worker")
 
 
 class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # Faust has no types for mypy here
-    """Skips what aiokafka can not decode: a compression it lacks the library for, a header name that is not UTF-8.
+    """Skips what aiokafka cannot decode: a compression it lacks the library for, a header name that is not UTF-8.
 
     Without this every worker of the group dies of such a record, one after the other. Skipping loses nothing: what
     Faust does not tell us of END we read ourselves.

@@ -47,7 +47,7 @@ class RefusedChecks:
         self._proven: set[int] = set()
 
     def obstacle(self, entry: HalfEntry, topic: str) -> str | None:
-        """Why this message can not be checked now."""
+        """Why this message cannot be checked now."""
         if not self._topics:
             # Nearly always.
             return None

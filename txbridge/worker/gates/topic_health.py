@@ -116,7 +116,7 @@ class TopicHealth:
             self._topics[topic] = (now + (_GOOD_FOR_S if problem is None else _BAD_FOR_S), problem)
 
     def _tell(self, topic: str, problem: str | None) -> None:
-        """A held message says why it is held; that a group can not be asked would show nowhere."""
+        """A held message says why it is held; that a group cannot be asked would show nowhere."""
         if CHECK_TOPIC in topic and problem is not None and problem.startswith(_DENIED) and problem != self._told:
             self._told = problem
             _log.warning("check_refused", topic=topic, error=problem)
@@ -174,7 +174,7 @@ class TopicHealth:
         return not (self._refused or self._walls or self._limits) and self.problem_of(topic) is None
 
     def obstacle(self, entry: HalfEntry) -> str | None:
-        """Why a message whose commit has just come can not be delivered now."""
+        """Why a message whose commit has just come cannot be delivered now."""
         if not (self._refused or self._walls):
             # Nearly always.
             return self._problem_of_any(entry)
@@ -185,7 +185,7 @@ class TopicHealth:
         return why
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
-        """Why a held message can not be delivered now."""
+        """Why a held message cannot be delivered now."""
         now = self._outside.monotonic()
         why = self._refused.pop(entry.offset, None) or self._problem_of_any(entry)
         for topic in entry.topics:
@@ -204,7 +204,7 @@ class TopicHealth:
         return why
 
     def _problem_of_any(self, entry: HalfEntry) -> str | None:
-        """Why it can not be delivered: one message that has to wait holds all of its transaction."""
+        """Why it cannot be delivered: one message that has to wait holds all of its transaction."""
         if entry.messages == 1:
             return self.problem_of(entry.real_topic)
         return next(filter(None, map(self.problem_of, entry.topics)), None)

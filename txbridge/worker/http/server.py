@@ -76,7 +76,7 @@ class Web:
         questions: Mapping[str, Question],
         pages: Mapping[str, Page] = MappingProxyType({}),
     ) -> None:
-        """`questions` and `pages` by path. Raises LocalProblemError when it can not listen there."""
+        """`questions` and `pages` by path. Raises LocalProblemError when it cannot listen there."""
         parts = {"registry": registry, "questions": dict(questions), "pages": dict(pages)}
         handler = type("Handler", (_Handler,), parts)
         try:
@@ -85,7 +85,7 @@ class Web:
             self._server: ThreadingHTTPServer = server((host, port), handler)
         except OSError as error:
             raise LocalProblemError(
-                f"can not listen on port {port} of {host} for the metrics: {error.strerror or error}. Choose others "
+                f"cannot listen on port {port} of {host} for the metrics: {error.strerror or error}. Choose others "
                 f"with --metrics-port and --metrics-host; --metrics-port 0 does without"
             ) from None
 

@@ -67,7 +67,7 @@ class StatusBoard:
 
     def _run(self) -> None:
         while True:
-            # What can not be had is missing from the page; this thread must go on.
+            # What cannot be had is missing from the page; this thread must go on.
             with suppress(KafkaException):
                 self.sample()
             time.sleep(_SAMPLE_S)

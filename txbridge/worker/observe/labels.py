@@ -1,4 +1,4 @@
-"""Label values that can not grow without end."""
+"""Label values that cannot grow without end."""
 
 from __future__ import annotations
 
