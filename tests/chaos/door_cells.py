@@ -1,4 +1,7 @@
-"""The chaos cells of the front door: one of two is killed, and RocketMQ's own Java clients go on at the other one."""
+"""The chaos cells of the front door: one of two is killed and started again.
+
+RocketMQ's own Java clients go on at the other one, and come back to the first.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from txbridge_rocketmq.identity import transaction_id
 
 from tests.chaos.cells import PARTITIONS, CellReport, Run, run_cell
-from tests.support.harness import Bridge
+from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import SECRET, Client, Door, GrpcClient, JavaClient, topic_of
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -72,9 +75,8 @@ class DoorRun(Run):
     def _start(self, transactions: int) -> None:
         # Without a dot, which RocketMQ's clients refuse.
         self.topic = topic_of(self.bridge, "real", PARTITIONS)
-        ports = (free_port(), free_port())
-        addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
-        self.doors = [self._stack.enter_context(self._door(port, addresses)) for port in ports]
+        self._ports, self._metrics = ([free_port() for _ in range(2)] for _ in range(2))
+        self.doors = [self._door(number) for number in range(2)]
         share = transactions // _CLIENTS
         self.clients = []
         for number in range(_CLIENTS):
@@ -85,10 +87,20 @@ class DoorRun(Run):
         for sender in self.clients:
             sender.start()
 
-    def _door(self, port: int, addresses: str) -> Door:
+    def _door(self, number: int) -> Door:
+        addresses = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        place, metrics = f"127.0.0.1:{self._ports[number]}", self._metrics[number]
         if self._grpc:
-            return Door(self.bridge, f"--grpc-advertised={addresses}", f"--grpc-listen=127.0.0.1:{port}")
-        return Door(self.bridge, f"--advertised={addresses}", listen=f"127.0.0.1:{port}")
+            given = f"--grpc-advertised={addresses}", f"--grpc-listen={place}"
+            made = Door(self.bridge, *given, metrics_port=metrics)
+        else:
+            made = Door(self.bridge, f"--advertised={addresses}", listen=place, metrics_port=metrics)
+        return self._stack.enter_context(made)
+
+    def kill_door(self) -> None:
+        """Kill the first door, and start it again where clients know it."""
+        self.doors[0].kill()
+        self.doors[0] = self._door(0)
 
     def _client(self) -> Client:
         if self._grpc:
@@ -119,7 +131,11 @@ class DoorRun(Run):
 
 def _door_killed(run: Run) -> None:
     assert isinstance(run, DoorRun)
-    run.doors[0].kill()
+    run.kill_door()
+    # A client that did not come back to it would leave half of the work to the other door for ever.
+    stored = lambda: run.doors[0].metrics()["send_seconds_count"]  # noqa: E731
+    eventually(lambda: stored() or not any(one.is_alive() for one in run.clients), 300)
+    assert stored(), "the door that was started again got no message before the end of the traffic"
 
 
 DOOR_CELLS: dict[str, bool] = {"door kill -9": False, "door kill -9, gRPC": True}
