@@ -1,0 +1,116 @@
+"""The history of a transaction with several messages, and of one that is scheduled, from records as they are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.open_messages import SCHEDULED
+from txbridge.core.half_message import half_headers, parse_half
+from txbridge.core.message_frames import FramedMessage, encode_frames
+from txbridge.core.names import Names
+from txbridge.operations import history
+
+ID = "0123456789ABCDEF0123456789ABCDEF"
+DUE = 1_700_003_600_000
+
+
+class Record:
+    """As confluent-kafka gives it, as far as a history looks."""
+
+    def __init__(self, offset: int, value: bytes | None, headers: list[tuple[str, bytes]], at: int) -> None:
+        self._offset, self._value, self._headers, self._at = offset, value, headers, at
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self._at
+
+
+END = Record(
+    7,
+    f"5,{ID},8".encode(),
+    [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"client"), ("CLIENT_ID", b"host-1")],
+    1_700_000_001_000,
+)
+OP = Record(3, b"5", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"commit")], DUE + 9)
+
+
+def several():
+    messages = [FramedMessage(topic, b"k", b"v", []) for topic in ("orders.placed", "mail", "orders.placed")]
+    headers = half_headers([], transaction_id=ID, group="orders", real_topic="orders.placed")
+    headers += [("TXB_MESSAGES", b"3"), ("TXB_DELIVER_AT", b"%d" % DUE)]
+    return parse_half(5, 1_700_000_000_000, b"k", encode_frames(messages), headers, Names())
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The history of it, with these records in END and OP, and what is still open."""
+
+    class Connection:
+        names = Names()
+
+    def read(open_message, end=(), op=()):
+        class View:
+            def find(self, offset):
+                assert offset == 5
+                return open_message
+
+        records = {Names().end: end, Names().op: op}
+        monkeypatch.setattr(history, "_find", lambda _connection, _target: (several(), 2))
+        monkeypatch.setattr(history, "read_view", lambda _connection, _partition: View())
+        monkeypatch.setattr(
+            history,
+            "_collect",
+            lambda _connection, topic, _partition, _born, look, _missing: (
+                step for record in records.get(topic, ()) for step in look(record)
+            ),
+        )
+        monkeypatch.setattr(history, "_now", lambda: 1_700_000_002_000)
+        return history.read_history(Connection(), "2:5")  # type: ignore[arg-type]
+
+    return read
+
+
+def test_several_messages_are_one_history_with_all_topics(read):
+    found = read(None, [END], [OP])
+    assert (found.partition, found.half_offset, found.short_id) == (2, 5, "01234567")
+    assert (found.real_topic, found.state) == ("orders.placed,mail", "delivered")
+    assert [(step.at, step.what, step.detail) for step in found.steps] == [
+        (
+            1_700_000_000_000,
+            "prepared",
+            f"{several().size} bytes, 3 messages for orders.placed,mail, by group orders",
+        ),
+        (1_700_000_001_000, "END commit", "client host-1, END offset 7"),
+        (DUE + 9, "delivered", "OP offset 3"),
+    ]
+
+
+def test_one_that_is_scheduled_says_when_it_is_to_be_delivered(read):
+    found = read(replace(SCHEDULED, deliver_at=DUE), [END])
+    assert found.state == "scheduled"
+    assert [(step.what, step.detail) for step in found.steps[1:]] == [
+        ("END commit", "client host-1, END offset 7"),
+        ("not delivered yet", "to be delivered at 2023-11-14T23:13:20.000+00:00"),
+    ]
+
+
+def test_one_that_was_cancelled_says_who_did_it_and_why(read):
+    headers = [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"abandon"), ("CLIENT_ID", b"alice")]
+    cancelled = Record(9, f"5,{ID},0,,has paid".encode(), headers, 1_700_000_001_500)
+    op = Record(4, b"5", [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", b"abandon")], 1_700_000_001_600)
+    found = read(None, [END, cancelled], [op])
+    assert found.state == "abandoned"
+    assert [(step.what, step.detail) for step in found.steps[2:]] == [
+        ("END abandon", "abandon alice, END offset 9: has paid"),
+        ("abandoned", "OP offset 4"),
+    ]
