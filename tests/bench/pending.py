@@ -164,19 +164,25 @@ def _rates(found: list[float]) -> dict[str, dict[str, float]]:
 
 
 class LastCheckpoint:
-    """The low watermark of the last checkpoint."""
+    """How far the last checkpoint is, in HALF (the low watermark) and in END."""
 
     def __init__(self, servers: str, topic: str, key: bytes) -> None:
         self._consumer = reader(servers)
         self._consumer.assign([TopicPartition(topic, 0, 0)])
         self._key = key
-        self._half = 0
+        self._last = {"half": 0, "end": 0}
 
     def half(self) -> int:
+        return self._read()["half"]
+
+    def end(self) -> int:
+        return self._read()["end"]
+
+    def _read(self) -> dict[str, int]:
         for message in self._consumer.consume(100_000, 1.0):
             if message.error() is None and message.key() == self._key:
-                self._half = int(json.loads(message.value() or b"{}")["half"])
-        return self._half
+                self._last = json.loads(message.value() or b"{}")
+        return self._last
 
     def close(self) -> None:
         self._consumer.close()

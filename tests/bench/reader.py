@@ -2,7 +2,8 @@
 
 Each line of its input is a JSON object with the `count` of records to see; it answers "counting", and then with what it
 has seen. With `first`, keys are numbers, from this one on: the answer says when each was seen, and how many came twice
-until `settle` seconds after all were there.
+until `settle` seconds after all were there. With `until`, values begin with a time in ms and a blank: the answer has
+these times and when each was seen, both in ms, until so many were there, or the first that names no time (0).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def main() -> None:
         print("counting", flush=True)
         if "first" in wanted:
             answer = _times(consumer, wanted["first"], wanted["count"], wanted["settle"])
+        elif "until" in wanted:
+            answer = _named_times(consumer, wanted["until"])
         else:
             answer = {"last": _last(consumer, wanted["count"])}
         print(json.dumps(answer), flush=True)
@@ -61,6 +64,23 @@ def _times(consumer: Consumer, first: int, count: int, settle: float) -> dict[st
             until = min(until, now + settle)
     assert len(seen) == count, f"{count - len(seen):,} did not become visible"
     return {"last": max(seen.values()), "times": [seen[first + number] for number in range(count)], "copies": copies}
+
+
+def _named_times(consumer: Consumer, count: int) -> dict[str, list[float]]:
+    named: list[float] = []
+    seen: list[float] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(named) < count:
+        assert time.monotonic() < deadline, f"{count - len(named):,} did not become visible"
+        records = _records(consumer)
+        now = round(time.time() * 1e3, 1)
+        found = [int((message.value() or b"0").split(b" ", 1)[0]) for message in records]
+        if 0 in found:
+            found = found[: found.index(0)]
+            count = len(named) + len(found)
+        named += found
+        seen += [now] * len(found)
+    return {"named": named, "seen": seen}
 
 
 def _records(consumer: Consumer) -> list[Message]:

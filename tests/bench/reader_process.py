@@ -20,6 +20,18 @@ class Seen(NamedTuple):
     copies: int
 
 
+class NamedTimes(NamedTuple):
+    """Of each record, in the order in which they came: the time that its value names, and when it was seen (ms)."""
+
+    named: list[float]
+    seen: list[float]
+
+    @property
+    def late(self) -> list[float]:
+        """How late each was seen (s)."""
+        return [(seen - named) / 1e3 for named, seen in zip(self.named, self.seen, strict=True)]
+
+
 class ReaderProcess:
     """Reads a topic from its begin; a process of its own, as it would otherwise share the client's GIL."""
 
@@ -54,6 +66,14 @@ class ReaderProcess:
     def seen(self) -> Seen:
         answer = json.loads(self._answer())
         return Seen(answer["times"], answer["copies"])
+
+    def expect_times(self, count: int) -> None:
+        """From now on note the time that each value names, up to this many, or to one that names 0."""
+        self._ask(until=count)
+
+    def named_times(self) -> NamedTimes:
+        answer = json.loads(self._answer())
+        return NamedTimes(answer["named"], answer["seen"])
 
     def _ask(self, **wanted: Any) -> None:
         assert self._process.stdin is not None

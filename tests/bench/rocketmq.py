@@ -13,6 +13,8 @@ from tests.support.harness import cpu_seconds
 #: A measurement of 5.5.0 at a few hundred a second, which a loaded machine has shown, ends within it.
 _TIMEOUT_S = 600.0
 _QUEUES = 8
+#: Threads that send timer messages, each of which waits for its acknowledgement.
+_SENDERS = 8
 
 
 class RocketMQ:
@@ -32,6 +34,24 @@ class RocketMQ:
             # that is no part of a measurement.
             self.warm_up()
             return self._ask(count, threads, size, **more)
+
+    def timers(self, count: int, rate: float, size: int, ahead_s: float) -> list[float]:
+        """How late (s) plain timer messages were received; `rate` of them are due a second, the first in `ahead_s`."""
+        with self._running.going():
+            self.warm_up()
+            late: list[float] = []
+            # The first ones warm the timer up.
+            for number, of_rate, ahead in ((1_000, 1_000.0, 5.0), (count, rate, ahead_s)):
+                late = self._client.ask(
+                    "timer",
+                    timeout=_TIMEOUT_S,
+                    count=number,
+                    threads=_SENDERS,
+                    size=size,
+                    rate=of_rate,
+                    ahead_ms=int(ahead * 1_000),
+                )
+        return [one / 1e3 for one in late]
 
     def warm_up(self) -> None:
         """A few transactions, until they are seen: whoever can do that is ready."""

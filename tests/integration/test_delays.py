@@ -156,6 +156,8 @@ def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_
     first.kill()
     with bridge.local_owner(where, outside=clock):
         assert bridge.parked_states(where) == ["scheduled"]
+        [waiting] = list_pending(connect(bridge), Selection(states=SCHEDULED)).messages
+        assert waiting.real_topic == f"{orders},{mail}"
         clock.ahead = 2 * HOUR
         eventually(lambda: bridge.parked_states(where) == ["held"])
     assert bridge.visible(orders) == {}, "one topic is missing, and holds all of them"
@@ -169,6 +171,10 @@ def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_
     ]
     assert numbers == [[(b"1/3", b"1"), (b"3/3", b"3")], [(b"2/3", b"2")]]
     assert bridge.outcomes()[where, sent.half_offset] == ["commit"]
+    # One transaction for a person, too.
+    history = read_history(connect(bridge), f"{where}:{sent.half_offset}")
+    assert [step.what for step in history.steps] == ["prepared", "END commit", "delivered"]
+    assert history.steps[0].detail == f"{waiting.size} bytes, 3 messages for {orders},{mail}, by group group"
 
 
 def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridge) -> None:

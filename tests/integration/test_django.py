@@ -155,3 +155,30 @@ def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, 
         numbers = connection.execute(text("SELECT number FROM shop_order ORDER BY number")).scalars().all()
     assert numbers == ["A1", "A2", "committed"]
     engine.dispose()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("environment", ["sqlite"], indirect=True)
+def test_p2_p4_a_web_process_that_lives_answers_for_those_that_died(bridge, environment):
+    """No command runs: a process answers for its group from its first send on."""
+    environment |= {
+        "SHOP_TOPIC": bridge.create_topic("orders"),
+        "SHOP_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
+        "SHOP_NAMESPACE": bridge.namespace,
+    }
+    manage(environment, "migrate", "--verbosity", "0")
+    bridge.worker(transaction_check_max=30)
+    port = free_port()
+
+    def told(outcome):
+        return [*bridge.outcomes().values()].count([outcome])
+
+    with managing(environment, "runserver", "--noreload", f"127.0.0.1:{port}"):
+        eventually(lambda: post(port, "A1") in {201, 409}, 90)
+        eventually(lambda: told("commit") == 1, 60)
+        refused = told("rollback")
+        for number in ("committed", "lost"):
+            done = subprocess.run([sys.executable, "-c", DYING, number], cwd=PROJECT, env=environment, check=False)
+            assert done.returncode == -signal.SIGKILL
+        eventually(lambda: (told("commit"), told("rollback")) == (2, refused + 1), 120)
+    assert set(bridge.visible(environment["SHOP_TOPIC"])) == {b"A1", b"committed"}

@@ -5,6 +5,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
@@ -22,6 +23,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.TopicConfig;
@@ -168,7 +170,9 @@ public final class PeerBench {
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             Map<String, Object> answer = new HashMap<>();
             try {
-                answer.put("done", bench.measure(JSON.parseObject(line)));
+                JSONObject command = JSON.parseObject(line);
+                boolean timer = "timer".equals(command.getString("command"));
+                answer.put("done", timer ? bench.timer(command) : bench.measure(command));
             } catch (Exception error) {
                 error.printStackTrace();
                 answer.put("error", error.toString());
@@ -202,33 +206,13 @@ public final class PeerBench {
         double rate = command.getDoubleValue("rate");
         Run current = new Run(count, command.getIntValue("rollback"), command.getIntValue("unknown"));
         run = current;
-        AtomicInteger next = new AtomicInteger();
-        AtomicReference<Exception> failed = new AtomicReference<>();
-        Thread[] senders = new Thread[threads];
         long since = System.nanoTime();
-        for (int thread = 0; thread < threads; thread++) {
-            senders[thread] = new Thread(() -> {
-                try {
-                    for (int number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
-                        if (rate > 0) {
-                            sleepUntil(since + (long) (number * 1e9 / rate));
-                        }
-                        ByteBuffer body = ByteBuffer.allocate(Math.max(size, 12));
-                        body.putLong(current.id).putInt(number);
-                        producer.sendMessageInTransaction(new Message(topic, body.array()), number);
-                    }
-                } catch (Exception error) {
-                    failed.set(error);
-                }
-            });
-            senders[thread].start();
-        }
-        for (Thread sender : senders) {
-            sender.join();
-        }
-        if (failed.get() != null) {
-            throw failed.get();
-        }
+        inThreads(threads, count, number -> {
+            if (rate > 0) {
+                sleepUntil(since + (long) (number * 1e9 / rate));
+            }
+            producer.sendMessageInTransaction(new Message(topic, body(current, number, size)), number);
+        });
         long sent = System.nanoTime();
         if (!current.missing.await(PATIENCE_S, TimeUnit.SECONDS)) {
             throw new IllegalStateException(current.missing.getCount() + " of " + count + " did not become visible");
@@ -248,6 +232,82 @@ public final class PeerBench {
         found.put("copies", copies);
         found.put("visible_ms", visible(current));
         return found;
+    }
+
+    /**
+     * How late timer messages were received, in ms, by number: `rate` of them are due a second, the first in ahead_ms. They
+     * are plain messages; all are stored before the first is due.
+     */
+    private List<Double> timer(JSONObject command) throws Exception {
+        int count = command.getIntValue("count");
+        int size = command.getIntValue("size");
+        double rate = command.getDoubleValue("rate");
+        long aheadMs = command.getLongValue("ahead_ms");
+        Run current = new Run(count, 0, 0);
+        run = current;
+        // Times are given in ms and measured in ns: both clocks are read where a new millisecond begins.
+        long before = System.currentTimeMillis();
+        while (System.currentTimeMillis() == before) {
+            Thread.onSpinWait();
+        }
+        long since = System.nanoTime();
+        long sinceMs = System.currentTimeMillis();
+        inThreads(command.getIntValue("threads"), count, number -> {
+            long inMs = aheadMs + (long) (number * 1e3 / rate);
+            current.decided[number] = since + TimeUnit.MILLISECONDS.toNanos(inMs);
+            Message message = new Message(topic, body(current, number, size));
+            message.setDeliverTimeMs(sinceMs + inMs);
+            SendStatus status = producer.send(message).getSendStatus();
+            if (status != SendStatus.SEND_OK) {
+                throw new IllegalStateException("stored with " + status);
+            }
+        });
+        if (System.nanoTime() > since + TimeUnit.MILLISECONDS.toNanos(aheadMs)) {
+            throw new IllegalStateException("the first was due before all were stored: give --headstart");
+        }
+        if (!current.missing.await(PATIENCE_S, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(current.missing.getCount() + " of " + count + " were not delivered");
+        }
+        List<Double> late = new ArrayList<>(count);
+        for (int number = 0; number < count; number++) {
+            late.add((current.visible[number] - current.decided[number]) / 1e6);
+        }
+        return late;
+    }
+
+    private interface Numbered {
+        void send(int number) throws Exception;
+    }
+
+    /** So many sends, numbered from 0, by so many threads; returns when all are done. */
+    private static void inThreads(int threads, int count, Numbered work) throws Exception {
+        AtomicInteger next = new AtomicInteger();
+        AtomicReference<Exception> failed = new AtomicReference<>();
+        Thread[] senders = new Thread[threads];
+        for (int thread = 0; thread < threads; thread++) {
+            senders[thread] = new Thread(() -> {
+                try {
+                    for (int number = next.getAndIncrement(); number < count; number = next.getAndIncrement()) {
+                        work.send(number);
+                    }
+                } catch (Exception error) {
+                    failed.set(error);
+                }
+            });
+            senders[thread].start();
+        }
+        for (Thread sender : senders) {
+            sender.join();
+        }
+        if (failed.get() != null) {
+            throw failed.get();
+        }
+    }
+
+    private static byte[] body(Run run, int number, int size) {
+        ByteBuffer body = ByteBuffer.allocate(Math.max(size, 12));
+        body.putLong(run.id).putInt(number);
+        return body.array();
     }
 
     private static void sleepUntil(long time) throws InterruptedException {

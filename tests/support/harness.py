@@ -180,10 +180,14 @@ class CheckMember:
         """How many checks have come in."""
         return len(self._checks)
 
+    def all_requests(self) -> list[Message]:
+        """The checks that have come in."""
+        return list(self._checks)
+
     def requests(self, prepared: Prepared) -> list[Message]:
         """The checks of this half message that have come in."""
         where = f"{prepared.partition}:{prepared.offset}".encode()
-        return [one for one in list(self._checks) if dict(one.headers() or ())["TXB_HALF"] == where]
+        return [one for one in self.all_requests() if dict(one.headers() or ())["TXB_HALF"] == where]
 
     def checks(self, prepared: Prepared) -> list[dict[str, bytes]]:
         """Headers of the checks of this half message that have come in."""

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 import tests.bench.__main__ as program
-from tests.bench import door, end_to_end, whole_run
+from tests.bench import door, end_to_end, lateness, whole_run
+from tests.bench.due import beside, headstart_of, spread
 from tests.bench.load import Load, Mix
-from tests.bench.measure import P50, PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
+from tests.bench.measure import P50, P99, PER_SECOND, Ratio, Rounds, by_turns, percentiles, summary
+from tests.bench.reader_process import NamedTimes
 from tests.bench.report import merged, table
 from tests.bench.stages import Times, registrations, stages
 from tests.bench.stand import cpu_us_each
@@ -57,6 +59,43 @@ def test_a_summary_is_median_and_spread():
 def test_percentiles_are_told_in_milliseconds():
     found = percentiles([number / 1e3 for number in range(100, 0, -1)])
     assert found == pytest.approx({"ms, median": 51.0, "ms, p99": 100.0})
+
+
+def test_lateness_is_counted_in_buckets_and_below_zero_it_is_early():
+    late = [-0.001, 0.0, 0.01, 0.0101, 0.1, 0.1001, 0.5, 1.0, 1.5, 2.0001, 9.0]
+    assert lateness.histogram(late) == {
+        "early": 1,
+        "to 10 ms": 2,
+        "to 20 ms": 1,
+        "to 50 ms": 0,
+        "to 100 ms": 1,
+        "to 200 ms": 1,
+        "to 500 ms": 1,
+        "to 1000 ms": 1,
+        "to 2000 ms": 1,
+        "over 2000 ms": 2,
+    }
+    told = lateness.told([0.004, -0.25, 0.002])
+    assert told == pytest.approx({P50: 2.0, P99: 4.0, lateness.EARLIEST: -250.0, lateness.LATEST: 4.0})
+    words = "early 25.0%, to 10 ms 50.0%, over 2000 ms 25.0%"
+    assert lateness.in_words(lateness.histogram([-1.0, 0.001, 0.01, 3.0])) == words
+
+
+def test_commits_beside_a_drain_are_those_that_became_visible_meanwhile():
+    """From its begin on and before its end: named and seen in ms, told in seconds."""
+    found = NamedTimes([900.0, 990.0, 1_900.0, 2_970.0, 2_990.0], [950.0, 1_000.0, 2_000.0, 2_999.9, 3_000.0])
+    assert beside(found, 1_000.0, 3_000.0) == (1.5, pytest.approx([0.01, 0.1, 0.0299]))
+    with pytest.raises(AssertionError, match="no commit became visible"):
+        beside(found, 5_000.0, 6_000.0)
+
+
+def test_checks_fall_due_from_the_first_time_on_in_whole_seconds():
+    assert spread(start=20_000, seconds=10.0, count=5, now=9_500) == [11, 13, 15, 17, 19]
+    assert spread(start=20_000, seconds=1.0, count=2, now=10_000) == [10, 11]
+
+
+def test_the_head_start_grows_with_what_has_to_be_scheduled():
+    assert (headstart_of(0), headstart_of(1_000_000)) == (5.0, 255.0)
 
 
 def test_measures_take_turns_and_the_first_round_does_not_count(capsys):

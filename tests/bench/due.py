@@ -1,0 +1,276 @@
+"""Half messages with a time of delivery, scheduled before it comes; what else goes on when many are due at once."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.bench import lateness
+from tests.bench.feed import PATIENCE_S, Feed, say
+from tests.bench.pending import LastCheckpoint
+from tests.bench.reader_process import NamedTimes, ReaderProcess
+from tests.support.harness import Bridge, CheckMember, eventually
+from txbridge.core import names as header_names
+
+#: Prepared, then committed: the worker schedules these while the next ones are prepared.
+_CHUNK = 50_000
+#: How long the commits beside are measured before the drain, after so long in which they begin (s).
+_BEFORE_S, _WARM_S = 10.0, 5.0
+#: A reader goes on until it is told the last one.
+_NO_END = 2**62
+#: Commits beside are decided this often (s).
+_TICK_S = 0.1
+#: Messages whose check falls due during the drain, for each half partition.
+_CHECKS = 20
+#: The rate at which many that are due at once should drain (1/s): checks are due for as long as that would take.
+_EXPECTED = 10_000
+
+
+class HeadstartError(RuntimeError):
+    """The first message was due before the last was scheduled: what was measured would be the scheduling."""
+
+
+class Beside(NamedTuple):
+    """Commits that go on: how many a second became visible, and how long after they were prepared (s)."""
+
+    rate: float
+    late: list[float]
+
+
+class Drain(NamedTuple):
+    """What happened when many were due at once."""
+
+    late: list[float]
+    #: Messages a second, from the first time until the last was seen.
+    rate: float
+    #: Messages a second that were prepared, committed and scheduled.
+    scheduled_rate: float
+    #: Bytes of the worker: before, when all were scheduled, when all were delivered.
+    memory: int
+    scheduled_memory: int
+    drained_memory: int
+    before: Beside
+    during: Beside
+    #: How late checks were sent that fell due during the drain, by the broker's clock (s).
+    checks: list[float]
+
+
+def headstart_of(count: int) -> float:
+    """Seconds for preparing, committing and scheduling so many."""
+    return 5.0 + count / 4_000
+
+
+def spread(start: int, seconds: float, count: int, now: int) -> list[int]:
+    """Whole seconds from `now` until times that are spread over so many seconds from `start` on (ms)."""
+    return [math.ceil((start + number * seconds * 1_000 / count - now) / 1_000) for number in range(count)]
+
+
+def beside(found: NamedTimes, start: float, end: float) -> Beside:
+    """Those that became visible from `start` on and before `end` (ms)."""
+    late = [late for late, seen in zip(found.late, found.seen, strict=True) if start <= seen < end]
+    assert late, "no commit became visible meanwhile"
+    return Beside(lateness.rate(found.seen, start, end) * 1_000, late)
+
+
+class Due:
+    """Prepares for half partition 0; a reader process sees what becomes visible."""
+
+    def __init__(self, bridge: Bridge, size: int) -> None:
+        self._bridge, self._size = bridge, size
+        self._feed = Feed(bridge)
+        self._real, self._other = (bridge.create_topic(name, partitions=1) for name in ("real", "beside"))
+        self._open = ExitStack()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bridge.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
+
+    def __enter__(self) -> Self:
+        servers, names = self._bridge.bootstrap_servers, self._bridge.names
+        self._seen, self._seen_beside = (
+            self._open.enter_context(ReaderProcess(servers, topic)) for topic in (self._real, self._other)
+        )
+        self._applied = LastCheckpoint(servers, names.offset, names.checkpoint_key(0))
+        self._open.callback(self._applied.close)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+    def late(self, offsets: Sequence[int], headstart: float) -> list[float]:
+        """How late each became visible to a reader (s); they are due so many ms after the first."""
+        self._schedule(offsets, headstart, spare=0.0)
+        return self._delivered(len(offsets)).late
+
+    def drain(self, count: int, beside_rate: int, headstart: float | None, memory: Callable[[], int]) -> Drain:
+        """So many are due within the same second, while commits and checks go on."""
+        before = memory()
+        since = time.monotonic()
+        offsets = [number * 1_000 // count for number in range(count)]
+        spare = _BEFORE_S + _WARM_S
+        start = self._schedule(offsets, headstart or headstart_of(count) + spare, spare)
+        scheduled, seconds = memory(), time.monotonic() - since
+        say(f"all {count:,} are scheduled after {seconds:.0f} s; the first is due in {start / 1e3 - time.time():.0f} s")
+        self._seen_beside.expect_times(_NO_END)
+        with ExitStack() as stack:
+            member = stack.enter_context(self._bridge.member("asked"))
+            _sleep_until(start / 1e3 - spare)
+            commits = stack.enter_context(_Commits(self, beside_rate))
+            asked = self._pending(start, max(1.0, count / _EXPECTED))
+            seen = self._delivered(count)
+            end = max(seen.seen)
+            say(f"all were seen after {(end - start) / 1e3:.1f} s")
+            _sleep_until(max(asked.values()) / 1e3)
+            eventually(lambda: member.count >= len(asked), 60, "not all checks were sent")
+            commits.stop()
+            checks = [(sent - asked[where]) / 1e3 for where, sent in _sent(member)]
+        found = self._seen_beside.named_times()
+        return Drain(
+            late=seen.late,
+            rate=count / (end - start) * 1e3,
+            scheduled_rate=count / seconds,
+            memory=before,
+            scheduled_memory=scheduled,
+            drained_memory=memory(),
+            before=beside(found, start - _BEFORE_S * 1e3, start),
+            during=beside(found, start, end),
+            checks=checks,
+        )
+
+    def commit_now(self, count: int) -> None:
+        """So many without a time, in the other topic, prepared and decided at once; 0: the last one."""
+        named = 0 if count == 0 else _now()
+        prepared: list[tuple[int, str]] = []
+        for _ in range(max(1, count)):
+            self._prepare(self._other, named, None, prepared)
+        assert self._producer.flush(PATIENCE_S) == 0
+        self._feed.commit(prepared)
+
+    def _schedule(self, offsets: Sequence[int], headstart: float, spare: float) -> int:
+        """Have them scheduled; returns when the first is due (ms). HeadstartError unless `spare` seconds are left."""
+        start = _now() + int(headstart * 1_000)
+        for first in range(0, len(offsets), _CHUNK):
+            prepared: list[tuple[int, str]] = []
+            for offset in offsets[first : first + _CHUNK]:
+                self._prepare(self._real, start + offset, start + offset, prepared)
+            assert self._producer.flush(PATIENCE_S) == 0
+            self._feed.commit(prepared)
+        end = self._bridge.bounds(self._bridge.names.end, 0)[1]
+        eventually(lambda: self._applied.end() >= end, PATIENCE_S, "not everything was scheduled")
+        lacks = (_now() - start) / 1_000 + spare
+        if lacks > 0:
+            raise HeadstartError(
+                f"{len(offsets):,} messages were scheduled {lacks:.1f} s too late, with a head start of "
+                f"{headstart:.0f} s: give --headstart {math.ceil(headstart + lacks * 1.2)}"
+            )
+        return start
+
+    def _delivered(self, count: int) -> NamedTimes:
+        self._seen.expect_times(count)
+        found = self._seen.named_times()
+        assert min(found.late) >= 0, "early"
+        return found
+
+    def _pending(self, start: int, seconds: float) -> dict[bytes, int]:
+        """Undecided ones in both half partitions, whose checks fall due from `start` on: when, by coordinates."""
+        asked: dict[bytes, int] = {}
+        for immunity in spread(start, seconds, _CHECKS, _now()):
+            for partition in (0, 1):
+                now = _now()
+                one = self._bridge.prepare(
+                    self._other,
+                    partition=partition,
+                    group="asked",
+                    extra=[(header_names.CHECK_IMMUNITY_TIME, b"%d" % immunity)],
+                )
+                asked[b"%d:%d" % (partition, one.offset)] = now + immunity * 1_000
+        return asked
+
+    def _prepare(self, topic: str, named: int, due: int | None, prepared: list[tuple[int, str]]) -> None:
+        headers = self._bridge.half_headers(topic)
+        transaction_id = dict(headers)["UNIQ_KEY"].decode()
+        if due is not None:
+            headers.append((header_names.DELIVER_AT, b"%d" % due))
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            prepared.append((message.offset() or 0, transaction_id))
+
+        value = (b"%d " % named).ljust(self._size, b"x")
+        while True:
+            try:
+                self._producer.produce(
+                    self._bridge.names.half, value=value, headers=headers, partition=0, on_delivery=report
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self._producer.poll(0)
+
+
+class _Commits:
+    """Commits at a steady rate, in a thread, until it is stopped."""
+
+    def __init__(self, due: Due, rate: int) -> None:
+        self._due, self._rate = due, rate
+        self._stopped = threading.Event()
+        self._failed: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """After the last one, which says that it is the last."""
+        if not self._stopped.is_set():
+            self._stopped.set()
+            self._thread.join()
+            self._due.commit_now(0)
+        assert not self._failed, self._failed
+
+    def _run(self) -> None:
+        since, done = time.monotonic(), 0
+        try:
+            while not self._stopped.wait(_TICK_S):
+                # What a slow moment has left undone is made up for.
+                owed = int((time.monotonic() - since) * self._rate) - done
+                if owed > 0:
+                    self._due.commit_now(owed)
+                    done += owed
+        except BaseException as error:
+            self._failed.append(error)
+
+
+def _sent(member: CheckMember) -> list[tuple[bytes, int]]:
+    """Coordinates of each check that came, and when the broker appended it (ms)."""
+    return [
+        (dict(message.headers() or ())[header_names.HALF_COORDINATES], message.timestamp()[1])
+        for message in member.all_requests()
+    ]
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _sleep_until(seconds: float) -> None:
+    time.sleep(max(0.0, seconds - time.time()))
