@@ -322,7 +322,7 @@ def test_what_a_door_did_can_be_scraped(bridge: Bridge, door: Door) -> None:
 @pytest.mark.long
 def test_a_door_is_ready_while_its_kafka_answers_and_it_goes_on(own_kafka: EmbeddedKafka) -> None:
     """Nobody sends anything meanwhile: who asks for readiness keeps clients away from a door that is not."""
-    lost = ["Kafka can not be reached"]
+    lost = ["Kafka cannot be reached"]
     with Bridge(own_kafka.bootstrap_servers, "ready") as bridge, Door(bridge, metrics_port=free_port()) as door:
         topic = topic_of(bridge, "real")
         assert door.reasons() == []

@@ -22,7 +22,7 @@ def go_client() -> Path:
     """The program, built into the cache of txbridge if it is not there.
 
     Raises:
-        EnvironmentProblemError: it can not be built, or its modules are not those of the lock.
+        EnvironmentProblemError: it cannot be built, or its modules are not those of the lock.
 
     """
     digest = hashlib.sha256(b"".join((_GO / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))).hexdigest()

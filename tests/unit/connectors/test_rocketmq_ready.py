@@ -15,7 +15,7 @@ from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.names import Names
 
-LOST = ["Kafka can not be reached"]
+LOST = ["Kafka cannot be reached"]
 
 
 class Kafka:
