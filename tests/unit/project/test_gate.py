@@ -46,3 +46,9 @@ def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     done = gate(tmp_path, _FAILS_ONCE.format(count=6))
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "6 failed, 1 passed" in done.stdout.splitlines()[-1]
+
+
+def test_no_two_test_modules_have_the_same_name() -> None:
+    # pytest imports them by their name alone: in a process that has collected the one, the other is an error.
+    names = [path.name for path in _GATE.parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
