@@ -15,12 +15,14 @@ SPARK = {
     "tests/unit/audit/test_audit_rules.py": "Spark, without",
     "tests/unit/audit/test_audit_fast_path.py": "Spark, without",
 }
+#: Their tests share nothing, and together take as long as all others: each is handed out by itself.
+_ONE_BY_ONE = frozenset({"tests/simulation/test_simulator.py"})
 #: What takes longest comes first. Unit tests come last: their many small files fill what is left of the time of all.
 _FOLDERS = ("tests/chaos", "tests/simulation", "tests/integration", "tests/property", "tests/unit")
 
 
 class Schedule(LoadScopeScheduling):  # type: ignore[misc]  # its module is not typed
-    """Hands out whole files, so that what the tests of a file share is made once."""
+    """Hands out whole files, so that what the tests of a file share is made once; of a few files, test by test."""
 
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         super().__init__(config, log)
@@ -29,7 +31,7 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]  # its module is not 
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
-        return SPARK.get(file, file)
+        return nodeid if file in _ONE_BY_ONE else SPARK.get(file, file)
 
 
 def arrange(items: list[pytest.Item]) -> None:
