@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ):
         rolling = _Rolling(bridge, options.partitions)
         with (
-            WatchingReader(bridge.bootstrap_servers, rolling.topic, options.partitions) as reader,
+            WatchingReader(bridge.bootstrap_servers, [rolling.topic], options.partitions) as reader,
             _Load(bridge, rolling.topic, options.rate) as load,
         ):
             time.sleep(_CALM_S)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from tests.chaos.checker import refusals, violations
 from tests.chaos.client import FAULT_OVER
 from tests.chaos.evidence import keep
 from tests.chaos.reader import Sighting, WatchingReader, sighting
-from tests.chaos.store import DecisionStore
+from tests.chaos.store import DecisionStore, Plan
 from tests.support.harness import Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 
@@ -44,6 +45,8 @@ class Decisions(Protocol):
 
     def decisions(self) -> dict[str, bool]: ...
 
+    def plans(self) -> Mapping[str, Plan]: ...
+
     def close(self) -> None: ...
 
 
@@ -53,7 +56,7 @@ class ClientProcess:
     def __init__(self, run: Run, name: str, first: int, number: int) -> None:
         self.name, self.first, self.number = name, first, number
         bridge = run.bridge
-        arguments = [bridge.bootstrap_servers, bridge.namespace, run.topic, str(run.folder), name]
+        arguments = [bridge.bootstrap_servers, bridge.namespace, *run.topics, str(run.folder), name]
         arguments += map(str, (first, number, run.threads, *(f"{key}={value}" for key, value in run.settings.items())))
         with (run.folder / f"{name}.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -71,7 +74,9 @@ class Run:
 
     def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, folder: Path, transactions: int) -> None:
         self.kafka, self.bridge, self.folder = kafka, bridge, folder
-        self.topic = bridge.create_topic("real", partitions=PARTITIONS)
+        # They tell when a message was stored: none is visible before its time.
+        times = {"message_timestamp_type": "LogAppendTime"}
+        self.topic, self.other = (bridge.create_topic(name, PARTITIONS, **times) for name in ("real", "other"))
         self._names = (f"client-{number}" for number in count(1))
         self.workers: list[WorkerProcess] = []
         for wait in (PARTITIONS, 1):
@@ -101,6 +106,11 @@ class Run:
         rest = client.number - done
         self.clients.remove(client)
         self.clients.append(ClientProcess(self, next(self._names), client.first + done, rest))
+
+    @property
+    def topics(self) -> list[str]:
+        """The real topics."""
+        return [self.topic, self.other]
 
     @property
     def decided(self) -> int:
@@ -211,6 +221,9 @@ class CellReport:
     transactions: int
     committed: int
     rolled_back: int
+    #: Of the committed ones: with several messages, and with a time of delivery.
+    several: int
+    delayed: int
     acknowledged: int
     per_second: int
     #: How long the fault was worked on: with a stop that is the stop itself.
@@ -241,7 +254,7 @@ def run_cell(
         bridge = stack.enter_context(Bridge(kafka.bootstrap_servers, f"chaos {cell}", partitions=PARTITIONS))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txbridge-chaos-")))
         run = stack.enter_context(_closing((make or Run)(kafka, bridge, folder, transactions)))
-        with WatchingReader(bridge.bootstrap_servers, run.topic, PARTITIONS) as reader:
+        with WatchingReader(bridge.bootstrap_servers, run.topics, PARTITIONS) as reader:
             since = time.monotonic()
             eventually(lambda: run.decided >= transactions // 3, 300, "the traffic did not come up")
             say(f"{cell}: fault at {run.decided:,} transactions")
@@ -262,9 +275,9 @@ def run_cell(
             settled_s = time.monotonic() - fault - fault_s
             watched = list(reader.sightings)
         final = _read_all(bridge, run)
-        decisions = run.store.decisions()
+        decisions, plans = run.store.decisions(), run.store.plans()
         told = list(run.told())
-        found = violations(decisions, told, watched, final)
+        found = violations(decisions, told, watched, final, plans)
         found += refusals(event for worker in run.workers for event in worker.events("end_refused"))
         if found:
             say(f"{cell}: what it leaves behind is in {keep(cell, bridge, EVIDENCE, folder)}")
@@ -273,6 +286,8 @@ def run_cell(
             transactions=len(decisions),
             committed=sum(decisions.values()),
             rolled_back=len(decisions) - sum(decisions.values()),
+            several=sum(len(plan.topics) > 1 for plan in plans.values()),
+            delayed=sum(plan.due is not None for plan in plans.values()),
             acknowledged=sum(acknowledged for _, _, acknowledged in told),
             per_second=round(len(decisions) / traffic_s),
             fault_s=round(fault_s, 1),
@@ -306,11 +321,14 @@ def _settle(run: Run, reader: WatchingReader) -> None:
         (message.partition(), message.offset()): dict(message.headers() or ())["UNIQ_KEY"].decode()
         for message in run.bridge.read(run.bridge.names.half)
     }
+    # Only a client makes a commit, and all of them are done.
+    plans = run.store.plans()
 
     def settled() -> bool:
         decisions = run.store.decisions()
         committed = {name for name, commits in decisions.items() if commits}
-        if not committed <= {one.transaction_id for one in list(reader.sightings)}:
+        seen = Counter(one.transaction_id for one in list(reader.sightings))
+        if not all(seen[name] >= (len(plans[name].topics) if name in plans else 1) for name in committed):
             return False
         unknown = [where for where, transaction_id in halves.items() if transaction_id not in decisions]
         return not unknown or run.bridge.outcomes().keys() >= set(unknown)
@@ -323,7 +341,7 @@ def _settle(run: Run, reader: WatchingReader) -> None:
 
 
 def _read_all(bridge: Bridge, run: Run) -> list[Sighting]:
-    return [sighting(message, 0.0) for message in bridge.read(run.topic)]
+    return [sighting(message, 0.0) for topic in run.topics for message in bridge.read(topic)]
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.chaos.reader import Sighting
+from tests.chaos.store import Plan
+
+_NO_PLANS: Mapping[str, Plan] = {}
 
 
 def violations(
@@ -14,6 +17,7 @@ def violations(
     told: Iterable[tuple[str, str, bool]],
     watched: Sequence[Sighting],
     final: Sequence[Sighting],
+    plans: Mapping[str, Plan] = _NO_PLANS,
 ) -> list[str]:
     """Everything that must not be, in words.
 
@@ -22,13 +26,15 @@ def violations(
         told: what client processes were told: id, decision sent (C, R, U), whether Kafka acknowledged it.
         watched: what a reader saw that watched all along.
         final: what a reader sees at the end, from the first offset on.
+        plans: what each transaction that commits sends; without one it is one message, of which no more is known.
 
     """
     found: list[str] = []
     committed = {name for name, commits in decisions.items() if commits}
     for who, sightings in (("the watching reader", watched), ("the reader at the end", final)):
+        records = Counter(map(_name, sightings))
+        found += [f"doubled: {name} {number} times for {who}" for name, number in records.items() if number > 1]
         copies = Counter(one.transaction_id for one in sightings)
-        found += [f"doubled: {name} {number} times for {who}" for name, number in copies.items() if number > 1]
         found += [f"lost: {name} is committed, and {who} did not see it" for name in committed - copies.keys()]
         found += [
             f"leaked: {name} is rolled back, and {who} saw it"
@@ -37,11 +43,12 @@ def violations(
             for name in copies.keys() - committed
         ]
         found += _disorder(who, sightings)
-    places = {(one.partition, one.offset): one.transaction_id for one in final}
+        found += _against_plans(who, sightings, plans)
+    places = {one.place: one.transaction_id for one in final}
     for one in watched:
-        now = places.get((one.partition, one.offset))
+        now = places.get(one.place)
         if now != one.transaction_id:
-            found.append(f"changed: {one.partition}:{one.offset} was {one.transaction_id}, and is {now}")
+            found.append(f"changed: {_place(one)} was {one.transaction_id}, and is {now}")
     for name, letter, _ in told:
         if letter != "U" and decisions.get(name) is not (letter == "C"):
             found.append(f"inconsistent application: {name} was told {letter}, its database says {decisions.get(name)}")
@@ -65,10 +72,45 @@ def refusals(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _disorder(who: str, sightings: Sequence[Sighting]) -> list[str]:
     """Offsets of a partition must rise: a reader that is shown an older one again would process it again."""
-    last: dict[int, int] = {}
+    last: dict[tuple[str, int], int] = {}
     found = []
     for one in sightings:
-        if one.offset <= last.get(one.partition, -1):
-            found.append(f"went back: {who} saw {one.partition}:{one.offset} after {last[one.partition]}")
-        last[one.partition] = one.offset
+        where = (one.topic, one.partition)
+        if one.offset <= last.get(where, -1):
+            found.append(f"went back: {who} saw {_place(one)} after {last[where]}")
+        last[where] = one.offset
     return found
+
+
+def _against_plans(who: str, sightings: Sequence[Sighting], plans: Mapping[str, Plan]) -> Iterator[str]:
+    """Of a transaction all messages or none, each in its topic, in the order given, and not before their time."""
+    seen: dict[str, list[Sighting]] = defaultdict(list)
+    for one in sightings:
+        seen[one.transaction_id].append(one)
+    for name, records in seen.items():
+        plan = plans.get(name)
+        if plan is None:
+            continue
+        many = len(plan.topics)
+        missing = sorted(set(range(1, many + 1)) - {one.number for one in records})
+        if missing:
+            yield f"torn: {who} saw {name} without {', '.join(f'{number}/{many}' for number in missing)}"
+        last: dict[tuple[str, int], Sighting] = {}
+        for one in sorted(records, key=lambda one: one.place):
+            if one.of != many or one.number > many or one.topic != plan.topics[one.number - 1]:
+                yield f"strayed: {who} saw {one.transaction_id} {one.number}/{one.of} in {one.topic}"
+            before = last.get((one.topic, one.partition), one)
+            if before.number > one.number:
+                yield f"out of order: {who} saw {name} {before.number}/{many} before {one.number}/{many}"
+            last[one.topic, one.partition] = one
+            # Its worker and this broker go by the same clock: no margin.
+            if plan.due is not None and one.stored is not None and one.stored < plan.due:
+                yield f"early: {_name(one)} was stored {plan.due - one.stored} ms before its time"
+
+
+def _name(one: Sighting) -> str:
+    return one.transaction_id if one.of == 1 else f"{one.transaction_id} {one.number}/{one.of}"
+
+
+def _place(one: Sighting) -> str:
+    return f"{one.topic}{':' if one.topic else ''}{one.partition}:{one.offset}"

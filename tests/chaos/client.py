@@ -1,6 +1,8 @@
 """An application process under chaos: transactions at full speed, and a record of what it was told.
 
-    python -m tests.chaos.client SERVERS NAMESPACE TOPIC FOLDER NAME FIRST COUNT THREADS [SETTING=VALUE ...]
+    python -m tests.chaos.client SERVERS NAMESPACE TOPIC OTHER_TOPIC FOLDER NAME FIRST COUNT THREADS [SETTING=VALUE ...]
+
+Of eleven transactions one has several messages for both topics, one names a time some seconds ahead, and one does both.
 
 Each line of FOLDER/NAME.told is `id decision acknowledged`: the decision (C, R, or U for unknown) and whether Kafka has
 acknowledged it. COUNT transactions are sent, and more until the fault is over (FOLDER/fault.over). When all are told,
@@ -17,8 +19,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.store import DecisionStore
-from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
+from tests.chaos.store import DecisionStore, Plan
+from txbridge import (
+    LocalTransactionState,
+    Message,
+    MessageExt,
+    TransactionListener,
+    TransactionProducer,
+    TransactionSendResult,
+)
 from txbridge.errors import TxBridgeError
 
 _COMMIT, _ROLLBACK, _UNKNOWN = (
@@ -42,13 +51,22 @@ def intended(number: int) -> tuple[LocalTransactionState, bool]:
     return _UNKNOWN, place < 98
 
 
+def plan_of(number: int, topic: str, other: str, now: int) -> Plan:
+    """What transaction `number` sends, at this time (ms)."""
+    # 11 and the 100 of `intended` have no common divisor: every kind of message meets every kind of answer.
+    kind = number % 11
+    topics = (topic, other, topic, other) if kind in {1, 3} else (topic,)
+    return Plan(topics, now + (1 + number % 5) * 1_000 if kind in {2, 3} else None)
+
+
 class _Listener(TransactionListener):
     def __init__(self, store: DecisionStore) -> None:
         self._store = store
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
-        answer, commits = intended(arg)
-        committed = self._store.decide(message.transaction_id, commits=commits)
+        number, plan = arg
+        answer, commits = intended(number)
+        committed = self._store.decide(message.transaction_id, commits=commits, plan=plan)
         if answer is _UNKNOWN:
             return _UNKNOWN
         return _COMMIT if committed else _ROLLBACK
@@ -58,8 +76,19 @@ class _Listener(TransactionListener):
         return _COMMIT if self._store.decide(message.transaction_id, commits=False) else _ROLLBACK
 
 
+def _send(producer: TransactionProducer, number: int, plan: Plan) -> TransactionSendResult:
+    # All messages of a transaction have one key: those for one topic are in one partition of it.
+    messages = [
+        Message(topic, str(number), key=str(number % 97), deliver_at=plan.due if place == 0 else None)
+        for place, topic in enumerate(plan.topics)
+    ]
+    if len(messages) == 1:
+        return producer.send_message_in_transaction(messages[0], (number, plan))
+    return producer.send_messages_in_transaction(messages, (number, plan))
+
+
 def main() -> None:
-    servers, namespace, topic, folder, name, first, number, threads, *settings = sys.argv[1:]
+    servers, namespace, topic, other, folder, name, first, number, threads, *settings = sys.argv[1:]
     kafka = {"bootstrap.servers": servers, "session.timeout.ms": "6000"}
     kafka.update(setting.split("=", 1) for setting in settings)
     ended = threading.Event()
@@ -81,9 +110,8 @@ def main() -> None:
                     return
                 while not ended.is_set():
                     try:
-                        result = producer.send_message_in_transaction(
-                            Message(topic, str(mine), key=str(mine % 97)), mine
-                        )
+                        now = time.time_ns() // 1_000_000
+                        result = _send(producer, mine, plan_of(mine, topic, other, now))
                     except TxBridgeError:
                         time.sleep(_RETRY_S)
                         continue

@@ -178,7 +178,7 @@ def _reassignment(run: Run) -> None:
     with tempfile.TemporaryDirectory(prefix="txbridge-reassign-") as folder:
         source = Path(folder) / "Reassign.java"
         source.write_text(_REASSIGN)
-        topics = [_topic(run, kind) for kind in ("HALF", "END", "OP", "OFFSET", "real")]
+        topics = [*(_topic(run, kind) for kind in ("HALF", "END", "OP", "OFFSET")), *run.topics]
         command = [find_java().executable, "-cp", JarCache().class_path, source, run.kafka.bootstrap_servers, *topics]
         for _ in range(2):
             subprocess.run([*map(str, command)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -13,6 +13,7 @@ from pathlib import Path
 from txbridge_rocketmq.identity import transaction_id
 
 from tests.chaos.cells import PARTITIONS, CellReport, Run, run_cell
+from tests.chaos.store import Plan
 from tests.support.harness import Bridge, eventually
 from tests.support.rocketmq_door import SECRET, Client, Door, GrpcClient, JavaClient, topic_of
 from txbridge.embedded import EmbeddedKafka
@@ -117,6 +118,14 @@ class DoorRun(Run):
 
     def decisions(self) -> dict[str, bool]:
         return {name: commits for one in self.clients for name, commits in one.decisions().items()}
+
+    def plans(self) -> dict[str, Plan]:
+        """All send one message, at once."""
+        return {}
+
+    @property
+    def topics(self) -> list[str]:
+        return [self.topic]
 
     def told(self) -> list[tuple[str, str, bool]]:
         return []

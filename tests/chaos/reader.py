@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, Message, TopicPartition
 
 from tests.support.harness import quiet
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One record of the real topic."""
+    """One record of a real topic."""
 
     transaction_id: str
     #: Where its half message lies: partition and offset.
@@ -25,12 +26,22 @@ class Sighting:
     offset: int
     #: time.monotonic() of the reader.
     seen: float
+    topic: str = ""
+    #: Which of how many messages of its transaction it is.
+    number: int = 1
+    of: int = 1
+    #: When the broker stored it, if its topic says so (ms).
+    stored: int | None = None
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.topic, self.partition, self.offset
 
 
 class WatchingReader:
     """Sightings in the order in which they came."""
 
-    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+    def __init__(self, servers: str, topics: Sequence[str], partitions: int) -> None:
         self.sightings: list[Sighting] = []
         self._stopping = threading.Event()
         self._consumer = Consumer(
@@ -43,7 +54,9 @@ class WatchingReader:
                 "reconnect.backoff.max.ms": 500,
             }
         )
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        self._consumer.assign(
+            [TopicPartition(topic, partition, 0) for topic in topics for partition in range(partitions)]
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -82,4 +95,16 @@ def sighting(message: Message, seen: float) -> Sighting:
     assert isinstance(half, bytes)
     assert partition is not None
     assert offset is not None
-    return Sighting(name.decode(), half.decode(), partition, offset, seen)
+    number, _, of = (headers.get("TXB_MESSAGE") or b"1/1").decode().partition("/")
+    kind, at = message.timestamp()
+    return Sighting(
+        name.decode(),
+        half.decode(),
+        partition,
+        offset,
+        seen,
+        topic=message.topic() or "",
+        number=int(number),
+        of=int(of),
+        stored=at if kind == TIMESTAMP_LOG_APPEND_TIME else None,
+    )

@@ -20,3 +20,6 @@ def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str) -> None:
     # 90 of 100 commit at once and 3 by a check; what a dead client left behind is rolled back.
     assert report.committed > 4_000
     assert report.rolled_back > 200
+    # Two of eleven each, and 93 of 100 commit.
+    assert report.several > 600
+    assert report.delayed > 600
