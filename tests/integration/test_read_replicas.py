@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
+from txbridge import LocalTransactionState, Message, MessageExt, PrepareError, TransactionListener, TransactionProducer
 from txbridge.embedded import EmbeddedKafka, Node
 from txbridge.embedded.metadata import Metadata, ask
 from txbridge.kafka.log import librdkafka_logger
@@ -98,8 +99,18 @@ def test_p2_p3_an_owner_reads_from_the_follower_and_is_right(
     assert read_from(lines, replicas.follower.node_id) >= {names.half, names.end, names.op, names.offset}
 
 
-def test_p2_p10_the_follower_dies(replicas: Replicas) -> None:
-    """A worker that reads from it goes on, and so does its successor."""
+def of_the_others(replicas: Replicas) -> Bridge:
+    """The same namespace, for the test's own clients: they do not ask the follower for the way."""
+    bridge = replicas.bridge
+    others = (node.bootstrap_servers for node in replicas.kafka.brokers if node is not replicas.follower)
+    same = Bridge(",".join(others), bridge.test)
+    same.namespace, same.names = bridge.namespace, bridge.names
+    return same
+
+
+@pytest.mark.parametrize(("away", "back"), [("kill", "start"), ("pause", "resume")])
+def test_p2_p10_the_follower_goes_away(replicas: Replicas, away: str, back: str) -> None:
+    """Dead or silent: a worker that reads from it goes on, and so does its successor."""
     bridge, topic = replicas.bridge, replicas.topic
     options: dict[str, Any] = {
         "kafka": f"client.rack={replicas.rack}",
@@ -110,20 +121,101 @@ def test_p2_p10_the_follower_dies(replicas: Replicas) -> None:
     bridge.decide(bridge.prepare(topic, b"before"), COMMIT)
     bridge.wait_visible(topic, [b"before"])
     open_before = bridge.prepare(topic, b"open")
-    replicas.follower.kill()
+    others = of_the_others(replicas)
+    getattr(replicas.follower, away)()
     try:
-        bridge.decide(bridge.prepare(topic, b"meanwhile"), COMMIT)
+        went = time.monotonic()
+        others.decide(others.prepare(topic, b"meanwhile"), COMMIT)
         decided = time.monotonic()
-        bridge.wait_visible(topic, [b"before", b"meanwhile"])
-        print(f"visible {time.monotonic() - decided:.1f} s after the decision")
+        others.wait_visible(topic, [b"before", b"meanwhile"])
+        seen = time.monotonic()
+        print(f"{away}: decided after {decided - went:.1f} s, visible {seen - decided:.1f} s after the decision")
         first.kill()
         second = bridge.worker(**options)
-        bridge.decide(open_before, COMMIT)
-        bridge.wait_visible(topic, [b"before", b"meanwhile", b"open"])
+        others.decide(open_before, COMMIT)
+        others.wait_visible(topic, [b"before", b"meanwhile", b"open"])
+        print(f"{away}: a successor delivered after {time.monotonic() - seen:.1f} s")
     finally:
-        replicas.follower.start()
+        getattr(replicas.follower, back)()
         replicas.kafka.wait_in_sync()
+        others.close()
     bridge.decide(bridge.prepare(topic, b"after"), COMMIT)
     bridge.wait_visible(topic, [b"after"])
     assert bridge.visible(topic) == dict.fromkeys((b"before", b"meanwhile", b"open", b"after"), 1)
     assert [*first.events("end_refused"), *second.events("end_refused")] == []
+    assert bridge.discarded() == []
+
+
+class CommitsWhenAsked(TransactionListener):
+    """Knows nothing at first."""
+
+    def execute_local_transaction(self, message: MessageExt, arg: object) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOW
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+@pytest.mark.parametrize(("away", "back"), [("kill", "start"), ("pause", "resume")])
+def test_p8_a_client_reads_its_checks_from_the_follower_and_goes_on_without_it(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture, away: str, back: str
+) -> None:
+    bridge, topic, follower = replicas.bridge, replicas.topic, replicas.follower
+    check = f"{bridge.names.check('orders')}/0"
+    # Asked again until it answers: what is under test is the way of the checks, and not how many there are.
+    bridge.worker(session_timeout=SESSION_MS, commit_timeout=5_000, transaction_check_max=100)
+    settings = {
+        "bootstrap.servers": bridge.bootstrap_servers,
+        "client.rack": replicas.rack,
+        "session.timeout.ms": SESSION_MS,
+        "debug": "topic",
+    }
+    with (
+        caplog.at_level(logging.DEBUG, librdkafka_logger().name),
+        TransactionProducer("orders", CommitsWhenAsked(), settings, namespace=bridge.namespace) as producer,
+    ):
+
+        def send(value: bytes) -> None:
+            producer.send_message_in_transaction(Message(topic, value))
+
+        send(b"first")
+        bridge.wait_visible(topic, [b"first"])
+        # The check topic is there since the client has started, and may be led from anywhere.
+        follower.restart()
+        replicas.kafka.wait_in_sync()
+        assert told(replicas.kafka.brokers[0]).partitions[check].leader != follower.node_id
+        send(b"second")
+        bridge.wait_visible(topic, [b"second"])
+        eventually(
+            lambda: (
+                bridge.names.check("orders")
+                in read_from([record.getMessage() for record in caplog.records], follower.node_id)
+            )
+        )
+        others = of_the_others(replicas)
+        getattr(follower, away)()
+        try:
+            went = time.monotonic()
+            eventually(lambda: sends(send, b"third"), 60)
+            sent = time.monotonic()
+            others.wait_visible(topic, [b"third"])
+            print(f"{away}: sent after {sent - went:.1f} s, visible by a check {time.monotonic() - sent:.1f} s later")
+        finally:
+            getattr(follower, back)()
+            replicas.kafka.wait_in_sync()
+            others.close()
+        send(b"fourth")
+        bridge.wait_visible(topic, [b"fourth"])
+    values = bridge.visible(topic)
+    # A prepare that has failed may be stored all the same; its client rolls it back.
+    assert values == dict.fromkeys((b"first", b"second", b"third", b"fourth"), 1)
+    assert bridge.discarded() == []
+
+
+def sends(send: Callable[[bytes], None], value: bytes) -> bool:
+    """Whether enough replicas are in sync again."""
+    try:
+        send(value)
+    except PrepareError:
+        return False
+    return True

@@ -65,6 +65,14 @@ class Checker:
             except Violation as violation:
                 self.violation = violation
 
+    def refused_as_absent(self, number: int, offset: int) -> None:
+        """A worker says that there is no half message at this offset. A check would decide it again, unseen."""
+        half = self.models[number].half(offset)
+        if half is not None and (half.is_copy or not half.is_malformed) and self.violation is None:
+            self.violation = Violation(
+                f"P2: a decision about half {number}:{offset} was refused: it is said to be absent"
+            )
+
     def _fail(self, promise: str, text: str) -> None:
         raise Violation(f"{promise}: {text}")
 

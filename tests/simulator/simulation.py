@@ -160,6 +160,8 @@ class Simulation:
             self.world.count(f"log {name}")
         if name == "end_refused":
             self.world.count(f"refusal {event['reason']}")
+            if event["reason"] == "no_half_message":
+                self.checker.refused_as_absent(event["partition"], event["half_offset"])
         if name == "unexpected_error":
             self.unexpected = repr(event.get("exc_info"))
         error = event.get("error")
