@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.support.harness import eventually
 from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
 
 
@@ -14,6 +15,7 @@ class Writer:
     def __init__(self, linger, thread):
         self.linger, self.thread = linger, thread
         self.log = []
+        self.on_their_way = 0
 
     def start(self):
         self.log.append("start")
@@ -41,6 +43,21 @@ def writers(made):
 def test_a_lone_caller_waits_for_nobody_and_needs_one_connection(writers, made):
     assert writers.of(Company.NOBODY).linger == 0
     assert [(writer.thread, writer.log) for writer in made] == [("half", ["start"])]
+
+
+def test_where_five_would_be_on_their_way_another_one_is_made_and_four_at_most(writers, made):
+    writers.of(Company.NOBODY).on_their_way = 4
+    for number in (2, 3, 4):
+        eventually(lambda number=number: writers.of(Company.NOBODY).thread == f"half-{number}", 120)
+        writers.of(Company.NOBODY).on_their_way = 4
+    for _ in range(3):
+        writers.of(Company.NOBODY).on_their_way += 1
+    assert [(writer.linger, writer.on_their_way) for writer in made] == [(0, 5), (0, 5), (0, 5), (0, 4)]
+    # The first that has room: few callers keep to few connections.
+    made[1].on_their_way = 3
+    assert writers.of(Company.NOBODY) is made[1]
+    writers.close()
+    assert [writer.log for writer in made] == [["start", "close"]] * 4
 
 
 def test_company_gets_writers_of_its_own_when_there_is_some(writers, made):

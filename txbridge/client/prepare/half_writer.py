@@ -167,6 +167,11 @@ class HalfWriter:
             self._expected.append(delivery)
         self._serving.expect()
 
+    @property
+    def on_their_way(self) -> int:
+        """How many half messages Kafka has not acknowledged, and some that were reported out of turn."""
+        return len(self._expected)
+
     def wait_for_room(self, timeout: float) -> None:
         """Wait until a record has left librdkafka's queue; `timeout` in seconds."""
         with self._room:

@@ -1,0 +1,92 @@
+"""librdkafka's broker threads wait for what comes; they do not ask without a pause whether they may send.
+
+One does that as long as a half message waits behind five of its partition that are on their way. It takes a core from
+Kafka then, and the wait becomes longer. Counted are turns of the broker threads, which are few whatever the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+
+import pytest
+
+from tests.support.harness import eventually
+from txbridge import Message
+from txbridge.client.kafka.connection import Connection
+from txbridge.client.kafka.producer import Wire
+from txbridge.client.prepare.half_writer import HalfWriter, Prepared
+from txbridge.client.prepare.half_writer_pool import Company, HalfWriters
+from txbridge.core.names import Names
+from txbridge.kafka import config as kafka_config
+
+#: librdkafka's own mock of a broker, which takes so long (ms) for an answer: longer than any linger of ours.
+_MOCK = {"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "test.mock.broker.rtt": 20}
+_STATISTICS_MS = 50
+_EACH = 15
+
+
+class Turns:
+    """Of librdkafka's broker threads, and what they have sent, by the last statistics of each producer."""
+
+    def __init__(self):
+        self._brokers = {}
+        self._given = Counter()
+
+    def note(self, text):
+        given = json.loads(text)
+        self._brokers[given["name"]] = [one for one in given["brokers"].values() if one["nodeid"] >= 0]
+        self._given[given["name"]] += 1
+
+    def up_to_now(self):
+        """Turns; once every producer has spoken again, twice, because it may be about to speak."""
+        before = dict(self._given)
+        eventually(lambda: all(self._given[name] >= number + 2 for name, number in before.items()), 120)
+        return sum(broker["wakeups"] for brokers in self._brokers.values() for broker in brokers)
+
+
+def _prepare(writers, ready):
+    ready.wait()
+    for number in range(_EACH):
+        writer = writers.of(Company.NOBODY)
+        with writer.waiter() as waiter:
+            writer.write(Message("real", b"value", b"%d" % number), "0" * 32, waiter.report)
+            assert isinstance(waiter.result(), Prepared)
+
+
+def _prepare_in_threads(writers, number):
+    ready = threading.Barrier(number)
+    callers = [threading.Thread(target=_prepare, args=[writers, ready]) for _ in range(number)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+
+
+@pytest.mark.parametrize(("threads", "producers"), [(8, 2), (15, 4)])
+def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
+    names, connection, turns, made = Names("ns"), Connection("mock"), Turns(), []
+    config = kafka_config.half_producer_config(_MOCK, max_message_bytes=1_000_000, linger_ms=0)
+    config |= {"allow.auto.create.topics": True, "statistics.interval.ms": _STATISTICS_MS, "stats_cb": turns.note}
+
+    def new(_linger, name):
+        made.append(name)
+        return HalfWriter(Wire(config, connection), connection, names, "g", name)
+
+    writers = HalfWriters(new)
+    writers.start()
+    try:
+        # Until all that are needed are connected, one takes more than it should.
+        while len(made) < producers or any(one.name == "txbridge-half-new" for one in threading.enumerate()):
+            _prepare_in_threads(writers, threads)
+        each = []
+        for _ in range(3):
+            before = turns.up_to_now()
+            _prepare_in_threads(writers, threads)
+            each.append((turns.up_to_now() - before) / (threads * _EACH))
+    finally:
+        writers.close()
+    # A few to send it and to hear of it; the least, because threads that choose at the same moment may be one too many
+    # once in a while. One producer alone takes 170 to 630.
+    assert min(each) <= 15
