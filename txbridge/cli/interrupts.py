@@ -34,8 +34,11 @@ def hear_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def as_interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """A handler for other signals that end a command as Ctrl-C does."""
+def as_interrupt(_signal: int, frame: FrameType | None) -> None:
+    """A handler for other signals that end a command as Ctrl-C does now: while Spark runs its session hears that."""
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
     raise KeyboardInterrupt
 
 
