@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -19,6 +20,7 @@ PATIENCE_S = 600.0
 _ENTRIES = 200
 #: As many as a worker puts into one Kafka transaction (worker/commit_loop.py).
 MOST_ENTRIES = 10_000
+_GROUPS = ("group",)
 
 
 def say(text: str) -> None:
@@ -41,9 +43,19 @@ class Feed:
         )
 
     def prepare(
-        self, real_topic: str, count: int, size: int, mark: bytes, messages: int | None = None
+        self,
+        real_topic: str | Sequence[str],
+        count: int,
+        size: int,
+        mark: bytes,
+        messages: int | None = None,
+        groups: Sequence[str] = _GROUPS,
     ) -> list[tuple[int, str]]:
-        """Offsets and ids of half messages, in the order of their production; each may hold several messages."""
+        """Offsets and ids of half messages, in the order of their production; each may hold several messages.
+
+        Several topics and groups take turns.
+        """
+        topics = [real_topic] if isinstance(real_topic, str) else real_topic
         half, values = self._bridge.names.half, Values(size)
         found: list[tuple[int, str]] = []
 
@@ -55,9 +67,10 @@ class Feed:
             return take
 
         for number in range(count):
-            headers, value = [("mark", mark), *self._bridge.half_headers(real_topic)], values[number]
+            topic, group = topics[number % len(topics)], groups[number % len(groups)]
+            headers, value = [("mark", mark), *self._bridge.half_headers(topic, group)], values[number]
             if messages is not None:
-                one = FramedMessage(real_topic, None, value, [("mark", mark)])
+                one = FramedMessage(topic, None, value, [("mark", mark)])
                 headers, value = [*headers[1:], ("TXB_MESSAGES", b"%d" % messages)], encode_frames([one] * messages)
             transaction_id = dict(headers)["UNIQ_KEY"].decode()
             while True:
@@ -75,19 +88,31 @@ class Feed:
         assert self._producer.flush(PATIENCE_S) == 0
         return found
 
-    def commit(self, prepared: Sequence[tuple[int, str]]) -> None:
-        """END records for all of them, in their order; returns when Kafka has them."""
-        headers = self._bridge.end_headers()
-        for value in end_values(prepared):
-            self._producer.produce(self._bridge.names.end, value=value, headers=headers, partition=0)
+    def commit(self, prepared: Sequence[tuple[int, str]], groups: Sequence[str] = _GROUPS) -> None:
+        """END records for all of them, in their order, of each group its own; returns when Kafka has them."""
+        self._decide([end_values(prepared[number :: len(groups)]) for number in range(len(groups))], groups)
+
+    def decide(self, prepared: Sequence[tuple[int, str]], decision: Callable[[int], int]) -> None:
+        """END records for all of them, in their order; the decision is by the place among them."""
+        self._decide([end_values(prepared, decision)], _GROUPS)
+
+    def _decide(self, values: Sequence[Iterator[bytes]], groups: Sequence[str]) -> None:
+        headers = [self._bridge.end_headers(group) for group in groups]
+        for of_each in zip_longest(*values):
+            for its_headers, value in zip(headers, of_each, strict=True):
+                if value is not None:
+                    self._producer.produce(self._bridge.names.end, value=value, headers=its_headers, partition=0)
             self._producer.poll(0)
         assert self._producer.flush(PATIENCE_S) == 0
 
 
-def end_values(prepared: Sequence[tuple[int, str]]) -> Iterator[bytes]:
-    """Values of END records that commit these, by offset and id."""
+def end_values(prepared: Sequence[tuple[int, str]], decision: Callable[[int], int] | None = None) -> Iterator[bytes]:
+    """Values of END records for these, by offset and id: commits, if the decision is not by their place."""
     for start in range(0, len(prepared), _ENTRIES):
-        yield "\n".join(f"{offset},{name},{COMMIT}" for offset, name in prepared[start : start + _ENTRIES]).encode()
+        yield "\n".join(
+            f"{offset},{name},{COMMIT if decision is None else decision(number)}"
+            for number, (offset, name) in enumerate(prepared[start : start + _ENTRIES], start)
+        ).encode()
 
 
 class EndOfTopic:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +21,8 @@ from txbridge.embedded import EmbeddedKafka
 _OURS, _BARE, _PEER = "txbridge", "bare group commits", "RocketMQ"
 #: Enough for RocketMQ's blocking client to keep the pace: each call takes it 1 to 2 ms.
 _PEER_THREADS = 16
+#: Told beside the rate of the goals, for half the time and without RocketMQ, which does not reach the second one.
+_OTHER_RATES = (100, 10_000)
 #: A commit that is late is not taken for missing: no check shall add to what is measured (ms).
 _NO_CHECKS = 60_000
 
@@ -47,9 +51,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         found = by_turns(
             options.rounds,
             {
-                _OURS: lambda: _measured(ours, stand, options),
+                _OURS: lambda: _measured(ours, stand, options.rate, options.seconds, options.size),
                 _BARE: lambda: bare.measure(count, options.rate, options.size),
                 _PEER: by_peer,
+                **_at_other_rates(ours, bare, stand, options.seconds // 2, options.size),
             },
         )
     ratios = {
@@ -58,6 +63,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "decision to visible, median, to RocketMQ": _times(found, P50, _PEER),
         "decision to visible, p99, to RocketMQ": _times(found, P99, _PEER),
     }
+    for rate in _OTHER_RATES:
+        at_rate = _at(rate)
+        for name, what in (("median", P50), ("p99", P99)):
+            ratios[f"decision to visible, {name}, to bare group commits{at_rate}"] = _times(
+                found, what, _BARE, at_rate=at_rate
+            )
     return {
         "rate": options.rate,
         "stages": STAGES,
@@ -66,14 +77,28 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _times(found: Rounds, what: str, whose: str, goal: float | None = None) -> Ratio:
-    return found.ratio(lambda of: of(_OURS, what) / of(whose, what), goal, at_most=True)
+def _at(rate: int) -> str:
+    return f", {rate:,} a second"
 
 
-def _measured(client: PacedClient, stand: Stand, options: argparse.Namespace) -> Found:
+def _at_other_rates(
+    ours: PacedClient, bare: _Bare, stand: Stand, seconds: int, size: int
+) -> dict[str, Callable[[], Found]]:
+    measures: dict[str, Callable[[], Found]] = {}
+    for rate in _OTHER_RATES:
+        measures[_OURS + _at(rate)] = partial(_measured, ours, stand, rate, seconds, size)
+        measures[_BARE + _at(rate)] = partial(bare.measure, rate * seconds, rate, size)
+    return measures
+
+
+def _times(found: Rounds, what: str, whose: str, goal: float | None = None, at_rate: str = "") -> Ratio:
+    return found.ratio(lambda of: of(_OURS + at_rate, what) / of(whose + at_rate, what), goal, at_most=True)
+
+
+def _measured(client: PacedClient, stand: Stand, rate: int, seconds: int, size: int) -> Found:
     """The decision is made in the local transaction."""
     stages, before = Stages(stand.bridge), stand.scraped()
-    results, decided, seen = client.send(options.rate * options.seconds, options.rate, options.size)
+    results, decided, seen = client.send(rate * seconds, rate, size)
     assert seen.copies == 0, f"{seen.copies} copies became visible"
     offsets = [future.result().half_offset for future in results]
     total = percentiles([at - since for since, at in zip(decided, seen.times, strict=True)])

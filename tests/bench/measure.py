@@ -52,6 +52,9 @@ class Rounds:
         for what, value in found.items():
             self._found.setdefault(workload, {}).setdefault(what, []).append(value)
 
+    def __contains__(self, workload: str) -> bool:
+        return workload in self._found
+
     def median(self, workload: str, what: str) -> float:
         return median(self._found[workload][what])
 

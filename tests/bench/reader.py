@@ -1,4 +1,4 @@
-"""A read_committed reader in a process of its own: `python -m tests.bench.reader SERVERS TOPIC`.
+"""A read_committed reader in a process of its own: `python -m tests.bench.reader SERVERS TOPIC...`.
 
 Each line of its input is a JSON object with the `count` of records to see; it answers "counting", and then with what it
 has seen. With `first`, keys are numbers, from this one on: the answer says when each was seen, and how many came twice
@@ -19,10 +19,15 @@ from tests.bench.feed import PATIENCE_S, reader
 
 
 def main() -> None:
-    servers, topic = sys.argv[1:]
+    servers, *topics = sys.argv[1:]
     consumer = reader(servers)
-    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    consumer.assign(
+        [
+            TopicPartition(topic, partition, 0)
+            for topic in topics
+            for partition in consumer.list_topics(topic, 10).topics[topic].partitions
+        ]
+    )
     consumer.poll(1.0)
     print("ready", flush=True)
     for line in sys.stdin:

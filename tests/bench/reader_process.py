@@ -1,4 +1,4 @@
-"""The handle of a reader process (`tests.bench.reader`): what became visible in a topic, and when."""
+"""The handle of a reader process (`tests.bench.reader`): what became visible in its topics, and when."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class NamedTimes(NamedTuple):
 
 
 class ReaderProcess:
-    """Reads a topic from its begin; a process of its own, as it would otherwise share the client's GIL."""
+    """Reads topics from their begin; a process of its own, as it would otherwise share the client's GIL."""
 
-    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+    def __init__(self, bootstrap_servers: str, *topics: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.reader", bootstrap_servers, topic],
+            [sys.executable, "-m", "tests.bench.reader", bootstrap_servers, *topics],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

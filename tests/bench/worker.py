@@ -3,7 +3,7 @@
 The worker serves and is stopped (SIGSTOP) while HALF and END are filled: when it goes on, it finds all decisions
 waiting and has read none of the messages. So all that it does for them is measured, and nothing of its start. (A worker
 that is started on full topics would have read HALF to its end before it serves.) The bare loop begins with a connection
-and nothing read.
+and nothing read. It copies all records, those that a worker rolls back or leaves undecided as well.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.bench.feed import MOST_ENTRIES, Feed
-from tests.bench.measure import PER_SECOND, Found, by_turns
+from tests.bench.measure import PER_SECOND, Found, Rounds, by_turns
 from tests.bench.reader_process import ReaderProcess
 from tests.bench.report import CPU
-from tests.support.harness import Bridge
+from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge
 from txbridge.embedded import EmbeddedKafka
 
 #: What was prepared and decided waits for the worker, so nothing must grow due (ms).
@@ -26,7 +26,12 @@ _NEVER = 3_600_000
 #: Far longer than the worker is stopped, so that its group does not think it dead (ms); Faust takes up to 90 s.
 _SESSION = 60_000
 _ITS_CPU = f"{CPU}its process"
+_WORKER, _BARE = "worker", "bare loop"
 _TEN = "worker, ten messages each"
+_MIXED, _BARE_MIXED = "worker, four topics and three groups", "bare loop, four topics"
+_DECISIONS = "worker, 90/5/5"
+#: Of four topics and three groups each combination comes once in twelve messages.
+_TOPICS, _GROUPS = 4, ("one", "two", "three")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,36 +45,52 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
         Bridge(kafka.bootstrap_servers, "bench worker", partitions=1) as bridge,
     ):
-        real, copies = (bridge.create_topic(name, partitions=1) for name in ("real", "copies"))
+        real, copies = (
+            [bridge.create_topic(f"{name}-{number}", partitions=1) for number in range(_TOPICS)]
+            for name in ("real", "copies")
+        )
         with (
-            ReaderProcess(kafka.bootstrap_servers, real) as delivered,
-            ReaderProcess(kafka.bootstrap_servers, copies) as copied,
+            ReaderProcess(kafka.bootstrap_servers, *real) as delivered,
+            ReaderProcess(kafka.bootstrap_servers, *copies) as copied,
         ):
             bench = _Bench(bridge, options, real, copies)
             found = by_turns(
                 options.rounds,
                 # The loop copies what the worker has just delivered.
                 {
-                    "worker": lambda: bench.worker(delivered),
-                    "bare loop": lambda: bench.bare(copied),
+                    _WORKER: lambda: bench.worker(delivered),
+                    _BARE: lambda: bench.bare(copied, 1),
+                    _MIXED: lambda: bench.mixed(delivered),
+                    _BARE_MIXED: lambda: bench.bare(copied, _TOPICS),
+                    _DECISIONS: lambda: bench.decisions(delivered),
                     _TEN: lambda: bench.worker(delivered, 10),
                 },
             )
-    ratio = found.ratio(lambda of: of("worker", PER_SECOND) / of("bare loop", PER_SECOND), 0.8)
-    ten = found.ratio(lambda of: of(_TEN, _ITS_CPU) / of("worker", _ITS_CPU), 2.5, at_most=True)
+    ten = found.ratio(lambda of: of(_TEN, _ITS_CPU) / of(_WORKER, _ITS_CPU), 2.5, at_most=True)
     return {
         "transactions": options.transactions,
         "bytes_each": options.size,
         "figures": found.report(),
         "ratios": {
-            "worker alone to a bare loop": ratio.report(),
+            "worker alone to a bare loop": _to(found, _WORKER, _BARE, 0.8),
+            "worker alone to a bare loop, four topics and three groups": _to(found, _MIXED, _BARE_MIXED, 0.8),
+            "worker alone to a bare loop, 90/5/5": _to(found, _DECISIONS, _BARE, 0.5),
             "worker, ten messages in a transaction to one, processor time": ten.report(),
         },
     }
 
 
+def _to(found: Rounds, ours: str, bare: str, goal: float) -> dict[str, Any]:
+    return found.ratio(lambda of: of(ours, PER_SECOND) / of(bare, PER_SECOND), goal).report()
+
+
+def _decision(number: int) -> int:
+    """Of a hundred, five are rolled back and five are not known."""
+    return {0: ROLLBACK, 1: UNKNOWN}.get(number % 20, COMMIT)
+
+
 class _Bench:
-    def __init__(self, bridge: Bridge, options: argparse.Namespace, real: str, copies: str) -> None:
+    def __init__(self, bridge: Bridge, options: argparse.Namespace, real: list[str], copies: list[str]) -> None:
         self._bridge = bridge
         self._count = options.transactions
         self._size = options.size
@@ -84,18 +105,44 @@ class _Bench:
         """From when it goes on until a reader has seen the last one; of each transaction, with several messages."""
         self._worker.pause()
         count = self._count if messages is None else self._count // messages
-        prepared = self._feed.prepare(self._real, count, self._size, b"committed", messages)
+        prepared = self._feed.prepare(self._real[0], count, self._size, b"committed", messages)
         self._feed.commit(prepared)
         if messages is None:
             self._from = prepared[0][0]
-        seen.expect(count * (messages or 1))
+        return self._go_on(seen, count, count * (messages or 1))
+
+    def mixed(self, seen: ReaderProcess) -> Found:
+        """Topics and groups take turns in HALF; an END record is of one group."""
+        self._worker.pause()
+        prepared = self._feed.prepare(self._real, self._count, self._size, b"committed", groups=_GROUPS)
+        self._feed.commit(prepared, _GROUPS)
+        self._from = prepared[0][0]
+        return self._go_on(seen, self._count, self._count)
+
+    def decisions(self, seen: ReaderProcess) -> Found:
+        """Those that nobody knows stay, and are rolled back when the measurement is over."""
+        self._worker.pause()
+        prepared = self._feed.prepare(self._real[0], self._count, self._size, b"committed")
+        self._feed.decide(prepared, _decision)
+        decided = [_decision(number) for number in range(self._count)]
+        found = self._go_on(seen, self._count, decided.count(COMMIT))
+        unknown = [one for one, decision in zip(prepared, decided, strict=True) if decision == UNKNOWN]
+        self._feed.decide(unknown, lambda _: ROLLBACK)
+        # END is applied in its order: when this one is visible, they are finished.
+        seen.expect(1)
+        self._feed.commit(self._feed.prepare(self._real[0], 1, self._size, b"committed"))
+        seen.last_seen()
+        return found
+
+    def _go_on(self, seen: ReaderProcess, count: int, visible: int) -> Found:
+        seen.expect(visible)
         since, cpu = time.monotonic(), self._worker.cpu_seconds
         self._worker.resume()
         seconds = seen.last_seen() - since
         return self._found(seconds, self._worker.cpu_seconds - cpu, count)
 
-    def bare(self, seen: ReaderProcess) -> Found:
-        """From the first record read until a reader has seen the last one."""
+    def bare(self, seen: ReaderProcess, topics: int) -> Found:
+        """From the first record read until a reader has seen the last one; so many topics take turns."""
         servers = self._bridge.bootstrap_servers
         consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
         producer = Producer({"bootstrap.servers": servers, "transactional.id": "bare", "linger.ms": 5})
@@ -110,9 +157,8 @@ class _Bench:
             end = min(done + MOST_ENTRIES, self._count)
             while done < end:
                 for message in consumer.consume(end - done, 1.0):
-                    producer.produce(
-                        self._copies, message.value(), message.key(), headers=message.headers(), partition=0
-                    )
+                    topic = self._copies[done % topics]
+                    producer.produce(topic, message.value(), message.key(), headers=message.headers(), partition=0)
                     done += 1
                 producer.poll(0)
             producer.commit_transaction(30)
