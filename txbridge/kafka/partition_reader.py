@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -103,7 +104,8 @@ class PartitionReader:
         self._consumer = outside.consumer(config)
         #: Offset of the next record, as far as this reader has come.
         self.position = -1
-        self._refreshed_at = float("-inf")
+        #: When it was learnt who leads, by topic.
+        self._refreshed_at: dict[str, float] = {}
         # That the log ends below what was reached, by topic for `end_from`, and by what a fetch said.
         self._short: dict[str, Agreement] = {}
         self._fetch_short = cut_agreement()
@@ -146,7 +148,17 @@ class PartitionReader:
     def _refresh(self, topic: str) -> None:
         """Learn anew who leads. Raises KafkaException."""
         self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
-        self._refreshed_at = self._outside.monotonic()
+        self._refreshed_at[topic] = self._outside.monotonic()
+
+    def ask_who_leads(self) -> None:
+        """Have librdkafka learn anew who leads, without waiting for it.
+
+        A broker answers the requests of a connection one after the other, and keeps the answer to a fetch back until
+        records come: for half a second mostly. Whoever asks this reader for anything else waits for that.
+        """
+        # Not answered at once is what is expected here; when nobody answers at all, those that wait will say so.
+        with suppress(KafkaException):
+            self._consumer.list_topics(self.topic, timeout=0)
 
     def end_from(self, reached: int, topic: str | None = None) -> int | None:
         """Log end, from the leader as the brokers know it now; None when it is below what was reached already.
@@ -155,7 +167,7 @@ class PartitionReader:
         CUT_AFTER_S say so, without a gap. Raises KafkaException.
         """
         topic = topic or self.topic
-        if self._outside.monotonic() - self._refreshed_at > _METADATA_S:
+        if self._outside.monotonic() - self._refreshed_at.get(topic, float("-inf")) > _METADATA_S:
             try:
                 self._refresh(topic)
             except KafkaException as error:

@@ -168,3 +168,19 @@ def test_a_full_window_is_parked_before_more_is_read(log: Log) -> None:
     log.kafka.readable = 100
     assert log.ready(end(0, 3), end(1, 50)) == 1
     assert log.kafka.position == 5
+
+
+def test_the_reader_that_waits_for_records_is_asked_for_nothing_that_it_would_answer_later(log: Log) -> None:
+    """Kafka answers a connection in order: after the fetch that waits there, which keeps decisions waiting."""
+    asked: list[tuple[str, object]] = []
+    log.state.half_reader = SimpleNamespace(
+        position=7, topic="half", ask_who_leads=lambda: asked.append(("who leads", None))
+    )
+    log.state.end_reader = SimpleNamespace(end_from=lambda reached, topic: asked.append((topic, reached)))
+    log.state.checkpoint = SimpleNamespace(read=9)
+    log.log.look()
+    assert asked == []
+    log.kafka.time += 5.0
+    log.log.look()
+    log.log.look()
+    assert asked == [("who leads", None), ("half", 9)]

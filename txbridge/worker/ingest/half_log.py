@@ -237,7 +237,11 @@ class HalfLog:
         if now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
             reader = self._state.half_reader
-            reader.end_from(max(reader.position, self._state.checkpoint.read or 0))
+            # The reader that waits for records would answer after its fetch: a decision that comes meanwhile, and what
+            # falls due, would wait as long.
+            reader.ask_who_leads()
+            reached = max(reader.position, self._state.checkpoint.read or 0)
+            self._state.end_reader.end_from(reached, reader.topic)
 
     def ready(self, batch: Batch, end_position: int) -> int:
         """Read HALF for these ENDs; how many of them, from the first on, can be applied now.
