@@ -43,23 +43,23 @@ BENCHES = (
 )
 #: The options of those that have ratios, for `--quick`.
 QUICK: dict[str, dict[str, object]] = {
-    "prepare": {"rounds": 3, "calls": 3_000},
+    "prepare": {"rounds": 3, "calls": 2_000},
     "latency": {"rounds": 3, "seconds": 2},
-    "worker": {"rounds": 3, "transactions": 30_000},
+    "worker": {"rounds": 3, "transactions": 20_000},
     "check_back": {"rounds": 3, "transactions": 3_000},
     "end_to_end": {
         "rounds": 3,
         "sizes": [100],
         "threads": [1, 8, 32],
         "transactions": 30_000,
-        "blocking": 6_000,
-        "peer": 6_000,
+        "blocking": 4_000,
+        "peer": 4_000,
     },
-    "door": {"rounds": 3, "threads": [1, 32], "transactions": 3_000},
+    "door": {"rounds": 3, "threads": [1, 32], "transactions": 2_000},
     "log_cost": {"sizes": [100], "transactions": 4_000, "checks": 200},
     "rolling": {"runs": 1},
-    "client": {"rounds": 3, "transactions": 15_000, "blocking": 4_000},
-    "pending": {"rounds": 3, "checked_rounds": 3, "pending": 30_000, "commits": 10_000},
+    "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
+    "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},
     "imports": {},
 }
 _FOLDER = Path("build/bench")

@@ -200,6 +200,20 @@ def test_entries_without_remark_never_pass_what_is_reckoned():
     assert len(largest.encode()) + 1 <= 80
 
 
+@pytest.mark.parametrize(
+    ("size", "remark", "number"), [(100, None, 3), (100, None, 1_001), (6 * 1024 * 1024, None, 5), (100, "why", 900)]
+)
+def test_what_waits_is_counted_whatever_becomes_of_it(size, remark, number):
+    queue = EndQueue()
+    add(queue, *range(number), size=size, remark=remark)
+    batch = take(queue)
+    lane = batch.lane
+    left = number - len(batch.tickets)
+    assert (lane.named_bytes, lane.remarks) == (left * size, left if remark else 0)
+    queue.abandon()
+    assert (lane.named_bytes, lane.remarks) == (0, 0)
+
+
 def test_flush_mark_covers_only_what_was_given_before():
     queue = EndQueue()
     add(queue, 1, 2)

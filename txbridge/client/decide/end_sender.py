@@ -12,7 +12,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
-from txbridge.client.decide.end_batcher import Batch, EndQueue, Ticket
+from txbridge.client.decide.end_batcher import Batch, EndQueue, Ticket, settle_all
 from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.kafka.connection import Connection
 from txbridge.client.kafka.producer import Wire
@@ -200,8 +200,7 @@ class EndSender:
             self._queue.settle(batch)
             self._progress.notify_all()
         if error is None:
-            for ticket in batch.tickets:
-                ticket.settle()
+            settle_all(batch.tickets)
         else:
             self._fail(batch.tickets, error)
 
