@@ -88,14 +88,22 @@ def read_all(servers: str, topic: str) -> list[bytes]:
     return found
 
 
-# All of this file is long. In `make test` tests/support/audit_cases.py stands for it, in memory and on Kafka.
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2])
-def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka, spark: SparkSession, seed: int) -> None:
+# The small one is in `make test`: some of each kind.
+@pytest.mark.parametrize(
+    ("seed", "transactions", "each"),
+    [
+        (5, 400, 2),
+        pytest.param(1, 3_000, 20, marks=pytest.mark.long),
+        pytest.param(2, 3_000, 20, marks=pytest.mark.long),
+    ],
+)
+def test_finds_all_that_was_planted_and_nothing_else(
+    kafka: EmbeddedKafka, spark: SparkSession, seed: int, transactions: int, each: int
+) -> None:
     writer = Writer(kafka.bootstrap_servers, f"seed{seed}", seed)
-    writer.plant(transactions=3_000, each=20)
+    writer.plant(transactions, each)
     report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark)
-    assert_finds_all(writer, report, 20)
+    assert_finds_all(writer, report, each)
 
 
 def place_of(row: Row) -> tuple[object, ...]:
