@@ -16,7 +16,7 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -31,12 +31,14 @@ from txbridge_audit.judge import evaluate, ledger, loss_evidence, summary
 from txbridge_audit.judge.evaluate import Judgement
 from txbridge_audit.judge.mentions import KEY
 from txbridge_audit.judge.summary import COUNTED, VIOLATIONS, Counts, Key, Listed
+from txbridge_audit.read.beside import beside
 from txbridge_audit.read.context import check_partitions
 from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frame_cache import FrameCache
-from txbridge_audit.read.frames import TABLE, TABLES, Frames, pack, unpack
+from txbridge_audit.read.frames import TABLES, Frames, pack, unpack
 from txbridge_audit.read.gather import Gathered, Plan, edges_of, gather
 from txbridge_audit.read.kafka_source import Source
+from txbridge_audit.read.spark_session import FEW
 from txbridge_audit.report import delta, parquet
 from txbridge_audit.report.formats import LedgerFormat, refuse_other_format
 from txbridge_audit.report.model import AuditReport, Entry
@@ -85,8 +87,9 @@ class Increments:
     ) -> None:
         self._source, self._path, self._store, self._format = source, path, store, form
         self.state = state
-        #: Of the rows that the last step has carried on, if it was one of this process.
+        #: Of the rows that the last step has carried on, if it was one of this process: which tables there are.
         self._carried: StructType | None = None
+        self._tables: frozenset[str] | None = None
 
     @classmethod
     def open(cls, source: Source, path: str, form: LedgerFormat = LedgerFormat.PARQUET) -> Increments:
@@ -130,10 +133,14 @@ class Increments:
         state = self._of_these_topics()
         gathered = gather(source, cache, plan, state.seen if state.step else None)
         frames, rows, reopened = self._joined(cache, state, gathered, number)
+        strays: Callable[[], evaluate.Strays] = partial(evaluate.strays, source, gathered, frames, rows)
+        if state.step and gathered.size <= FEW:
+            # Looked for while the verdicts are planned: an alarm comes sooner. Most steps find none.
+            strays = beside(source.spark, strays)
         anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
         judged = with_closed(evaluate.with_verdicts(source.spark, gathered, rows, anchors))
         judged = self._stored(judged, self._store.verdicts(number))
-        judgement = evaluate.sum_up(source, cache, gathered, frames, rows, judged)
+        judgement = evaluate.sum_up(source, cache, gathered, frames, judged, strays)
         gathered.refuse_moved(source.cluster)
         alarms = self._alarms(state, judgement)
         # Before anything is written, which takes seconds. A step that is made again raises none twice.
@@ -169,8 +176,10 @@ class Increments:
         packed = packed.drop("closed")
         self._few(packed).write.mode("overwrite").parquet(self._store.rows(number))
         report = self._report(state, gathered, judgement, reopened, plan)
+        # Asked now, when nobody waits for an alarm.
+        tables = working_set.tables_in(self._reader(packed.schema).parquet(self._store.rows(number)))
         self._store.commit(new)
-        self.state, self._carried = new, packed.schema
+        self.state, self._carried, self._tables = new, packed.schema, tables
         self._store.tidy(new)
         return Step(report, alarms, judgement.counted.transactions)
 
@@ -198,9 +207,11 @@ class Increments:
     ) -> tuple[Frames, DataFrame, _Reopened | None]:
         """Old and new rows, and the ledger of them."""
         rows = self._stored(pack(gathered.frames), self._store.new(number))
+        there = working_set.may_be_new(self._source.names, gathered.spans)
         if state.step:
-            rows = rows.unionByName(self._reader(self._carried).parquet(self._store.rows(state.step)))
-        there = {row[TABLE] for row in rows.select(TABLE).distinct().collect()}
+            before = self._reader(self._carried).parquet(self._store.rows(state.step))
+            rows = rows.unionByName(before)
+            there |= working_set.tables_in(before) if self._tables is None else self._tables
         frames = self._frames(gathered, rows, there)
         known = self._facts(gathered, frames, self._store.facts(number))
         reopened = self._reopened(cache, state, known)

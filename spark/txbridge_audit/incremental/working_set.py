@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names
 from txbridge_audit.judge import mentions, orphans
 from txbridge_audit.judge.mentions import KEY
-from txbridge_audit.read.cuts import Ends, TopicPartition
+from txbridge_audit.read.cuts import Ends, Range, TopicPartition
 from txbridge_audit.read.frames import TABLE, TABLES, Frames, together
 
 
@@ -41,6 +41,25 @@ def _start(starts: Ends, topic: str) -> Column:
     """The log start of a row's partition of the topic."""
     pairs = [F.lit(value) for (name, partition), at in starts.items() if name == topic for value in (partition, at)]
     return F.coalesce(F.try_element_at(F.create_map(*pairs), "partition"), F.lit(0))
+
+
+def may_be_new(names: Names, spans: Mapping[TopicPartition, Range]) -> frozenset[str]:
+    """The tables that may have rows of these records."""
+    of = {
+        names.half: {"halves"},
+        names.end: {"entries", "bad_ends"},
+        names.op: {"outcomes"},
+        names.offset: {"parked"},
+        names.discard: {"discards"},
+    }
+    read = {topic for (topic, _), span in spans.items() if not span.empty}
+    others = {topic: {"checks"} if topic.startswith(names.check("")) else {"copies"} for topic in read}
+    return frozenset(table for topic in read for table in (others | of)[topic])
+
+
+def tables_in(rows: DataFrame) -> frozenset[str]:
+    """The tables that have any row among those that were put together."""
+    return frozenset(row[TABLE] for row in rows.select(TABLE).distinct().collect())
 
 
 def carried(

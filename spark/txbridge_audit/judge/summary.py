@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
@@ -155,13 +155,12 @@ def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Listed]:
         return []
     wrong = F.coalesce(F.col("fate").isin(*fatal), F.lit(False))
     kinds = F.concat("breaches", "findings", F.when(wrong, F.array("fate")).otherwise(F.array()))
-    most = F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
     order = Window.partitionBy("kind").orderBy("partition", "half")
     with_closed = judged if "closed" in judged.columns else judged.withColumn("closed", F.lit(False))
     rows = (
         with_closed.withColumn("kind", F.explode(kinds))
         .withColumn("number", F.row_number().over(order))
-        .where(F.col("number") <= most)
+        .where(F.col("number") <= _most())
         .collect()
     )
     return in_order(Listed((row.partition, row.half), row.closed, _entry(names, row)) for row in rows)
@@ -185,27 +184,32 @@ def limit(kind: str) -> int:
 
 
 def strays(names: Names, labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
-    """Visible records that match no half message (persisted): how many of each kind, and the first of each."""
-    counted = {row["kind"]: row["count"] for row in labelled.groupBy("kind").count().collect()}
-    entries: list[Entry] = []
-    for kind in sorted(counted):
-        of_kind = labelled.where(F.col("kind") == kind)
-        chosen = of_kind.orderBy("topic", "copy_partition", "copy_at").limit(limit(kind))
-        says = findings.SAYS.get(kind, "visible without a half message")
-        entries += [
-            Entry(
-                kind,
-                says,
-                transaction=None if row.id is None else short_id(row.id),
-                real_topic=row.topic,
-                evidence=(
-                    Place("copy", row.topic, row.copy_partition, row.copy_at),
-                    *(() if row.half is None else (Place("claims", names.half, row.partition, row.half),)),
-                ),
-            )
-            for row in chosen.collect()
-        ]
-    return counted, entries
+    """Visible records that match no half message: how many of each kind, and the first of each, in one job."""
+    of_kind = Window.partitionBy("kind")
+    rows = (
+        labelled.withColumn("n", F.count("*").over(of_kind))
+        .withColumn("number", F.row_number().over(of_kind.orderBy("topic", "copy_partition", "copy_at")))
+        .where(F.col("number") <= _most())
+        .collect()
+    )
+    return {row.kind: row.n for row in rows}, [
+        Entry(
+            row.kind,
+            findings.SAYS.get(row.kind, "visible without a half message"),
+            transaction=None if row.id is None else short_id(row.id),
+            real_topic=row.topic,
+            evidence=(
+                Place("copy", row.topic, row.copy_partition, row.copy_at),
+                *(() if row.half is None else (Place("claims", names.half, row.partition, row.half),)),
+            ),
+        )
+        for row in sorted(rows, key=lambda row: (row.kind, row.number))
+    ]
+
+
+def _most() -> Column:
+    """`limit` of a row's kind."""
+    return F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
 
 
 def malformed(names: Names, records: DataFrame) -> tuple[dict[str, int], list[Entry]]:

@@ -58,7 +58,32 @@ _SEMANTICS = {
 #: Rows of one task of a shuffle: more do not fit beside each other into a small memory, fewer are not worth a task.
 _ROWS_AT_MOST, _ROWS_AT_LEAST = 250_000, 10_000
 #: Up to so many rows Spark interprets its expressions: to compile code for them costs more than it saves.
-_INTERPRETED = 50_000
+FEW = 50_000
+#: Rules of Spark's optimiser that spare work for each row. To look for a place for them in plans of hundreds of
+#: columns, again and again until nothing changes, costs more than few rows do.
+_NOT_FOR_FEW = ",".join(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in (
+        *("CollapseRepartition", "CollapseWindow", "CombineConcats", "ConstantPropagation"),
+        *("CostBasedJoinReorder", "DecimalAggregates", "EliminateAggregateFilter", "EliminateLimits"),
+        *("EliminateMapObjects", "EliminateOffsets", "EliminateOuterJoin", "EliminateSerialization", "EliminateSorts"),
+        *("EliminateWindowPartitions", "FoldablePropagation", "GenerateOptimization", "InferFiltersFromConstraints"),
+        *("InferFiltersFromGenerate", "LikeSimplification", "LimitPushDown", "LimitPushDownThroughWindow"),
+        *("NullDownPropagation", "NullPropagation", "ObjectSerializerPruning", "OptimizeCsvJsonExprs", "OptimizeIn"),
+        *("OptimizeJoinCondition", "OptimizeRand", "OptimizeRepartition", "OptimizeUpdateFields"),
+        *("OptimizeWindowFunctions", "PushDownLeftSemiAntiJoin", "PushFoldableIntoBranches"),
+        *("PushLeftSemiLeftAntiThroughJoin", "PushProjectionThroughLimitAndOffset", "PushProjectionThroughUnion"),
+        *("RemoveNoopOperators", "RemoveRedundantAggregates", "RemoveRedundantAliases", "ReorderAssociativeOperator"),
+        *(
+            "ReorderJoin",
+            "ReplaceNullWithFalseInPredicate",
+            "SimplifyBinaryComparison",
+            "SimplifyCaseConversionExpressions",
+            "SimplifyCasts",
+        ),
+        *("SimplifyConditionals", "SimplifyExtractValueOps", "TransposeWindow", "UnwrapCastInBinaryComparison"),
+    )
+)
 _TASK_ATTEMPTS = 4
 _JAVA = 17
 #: HotSpot's optimising compiler took 40 % of all processor time of an audit of 337,000 transactions.
@@ -278,11 +303,12 @@ def suit(session: SparkSession, rows: int) -> None:
     parallelism = session.sparkContext.defaultParallelism
     partitions = max(1 + rows // _ROWS_AT_MOST, min(parallelism, 1 + rows // _ROWS_AT_LEAST))
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    compiled = rows > _INTERPRETED
+    compiled = rows > FEW
     session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
     # What follows from a filter for other columns: with hundreds of columns that takes longer than to filter few rows.
     session.conf.set("spark.sql.constraintPropagation.enabled", str(compiled).lower())
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
+    session.conf.set("spark.sql.optimizer.excludedRules", "" if compiled else _NOT_FOR_FEW)
 
 
 def _start(
