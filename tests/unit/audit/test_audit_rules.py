@@ -103,7 +103,7 @@ class Judged:
 
     @cached_property
     def unjudged(self) -> dict[tuple[str, tuple[int, int]], str]:
-        """Rule and half message, and why the rule can not judge it."""
+        """Rule and half message, and why the rule cannot judge it."""
         found = {}
         alike = self._judged.where("fate is not null").withColumns(reach.group_columns())
         for row in alike.select("partition", "half", *reach.ALIKE).collect():
@@ -546,7 +546,7 @@ TAKEN_AWAY = {
     "offset": {"parked_since": FOREVER, "checkpoint_gone": True, "applied_to": None, "low": None},
     "check": {},
 }
-#: Why a rule can not judge a transaction then.
+#: Why a rule cannot judge a transaction then.
 REASONS = {
     "end": {"END_GONE"},
     "op": {"OP_GONE"},
@@ -635,7 +635,7 @@ class LastDiscard(Cluster):
 
 
 def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_before_it(spark: SparkSession) -> None:
-    """Only of a message whose own discard is the removed one it can not be said which decisions came too late."""
+    """Only of a message whose own discard is the removed one it cannot be said which decisions came too late."""
     log, day = Memory(), 24 * HOUR
     leaked, undecided, forgotten, overruled, asked, recent, removed = (log.half() for _ in range(7))
     log.end(leaked, ROLLBACK)
@@ -667,6 +667,8 @@ def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_befor
         "LOST": {(PLAIN, forgotten.offset)},
         "WRONG_WINNER": {(PLAIN, overruled.offset)},
         "CHECKED_AFTER_DECISION": {(PLAIN, asked.offset)},
+        # Its rollback is applied, and OP has no outcome of it.
+        "PROGRESS_AHEAD": {(PLAIN, leaked.offset)},
     }
     assert (judged.fate(recent), judged.of(recent).late_at) == ("discarded", late)
     assert judged.fate(removed) == "discarded"
