@@ -7,6 +7,7 @@ the rows with the new ones and applies the same rules. All tables are stored as 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -25,15 +26,12 @@ def unexpired(frames: Frames, names: Names, starts: Ends) -> Frames:
     """
     half = _start(starts, names.half)
     source = F.when(F.col("source_topic") == names.half, half).otherwise(_start(starts, names.end))
-    return Frames(
+    return replace(
+        frames,
         halves=frames.halves.where(F.col("half") >= half),
-        entries=frames.entries,
         bad_ends=frames.bad_ends.where(F.col("end_at") >= _start(starts, names.end)),
         outcomes=frames.outcomes.where(F.col("fault").isNull() | (F.col("op_at") >= _start(starts, names.op))),
-        parked=frames.parked,
         discards=frames.discards.where(~F.col("malformed") | (F.col("source_offset") >= source)),
-        copies=frames.copies,
-        checks=frames.checks,
     )
 
 
@@ -57,9 +55,9 @@ def may_be_new(names: Names, spans: Mapping[TopicPartition, Range]) -> frozenset
     return frozenset(table for topic in read for table in (others | of)[topic])
 
 
-def tables_in(rows: DataFrame) -> frozenset[str]:
-    """The tables that have any row among those that were put together."""
-    return frozenset(row[TABLE] for row in rows.select(TABLE).distinct().collect())
+def tables_in(rows: DataFrame) -> dict[str, int]:
+    """The tables that have any row among those that were put together, and how many."""
+    return {row[TABLE]: row["count"] for row in rows.groupBy(TABLE).count().collect()}
 
 
 def carried(

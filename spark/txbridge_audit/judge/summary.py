@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names, short_id
 from txbridge_audit.judge import fates, findings, reach, violations
 from txbridge_audit.read.decode import ROLLBACK
+from txbridge_audit.read.once import once
 from txbridge_audit.report.model import Entry, Place
 
 #: Broken promises: fates, what a transaction breaks beside its fate, and a visible record that belongs to none.
@@ -97,27 +98,8 @@ class Listed:
 
 def counts(judged: DataFrame) -> Counts:
     """Sums over the judged ledger, in one job; a row has COUNTED at least."""
-    rolled_back = F.col("winner.decision").eqNullSafe(ROLLBACK) | (
-        F.col("op_rollback").isNotNull() & F.col("op_commit").isNull()
-    )
-    valid = F.col("valid")
     alike = reach.group_columns()
-    rows = (
-        judged.withColumns(alike)
-        .groupBy("fate", "pending_state", "several", "incomplete", "lacking", *alike)
-        .agg(
-            F.count("*").alias("n"),
-            F.count_if(valid & (F.col("copies") > 1)).alias("doubled"),
-            F.count_if(valid & rolled_back & (F.col("copies") > 0)).alias("leaked"),
-            F.count_if(valid & (F.col("winner.source") == "check")).alias("by_check"),
-            F.sum("strays").alias("strays"),
-            (F.sum("bad_ends") + F.count_if(F.col("present") & ~valid)).alias("malformed"),
-            F.sum("bad_ops").alias("bad_ops"),
-            *(F.count_if(F.array_contains("breaches", kind)).alias(kind) for kind in violations.KINDS),
-            *(F.count_if(F.array_contains("findings", rule.kind)).alias(rule.kind) for rule in findings.RULES),
-        )
-        .collect()
-    )
+    rows = judged.withColumns(alike).groupBy(*_groups()).agg(*_sums()).collect()
     by_fate = dict.fromkeys(fates.FATES, 0)
     told: Counter[str] = Counter()
     states = dict.fromkeys(fates.PENDING_STATES, 0)
@@ -142,6 +124,30 @@ def counts(judged: DataFrame) -> Counts:
         malformed=total("malformed"),
         bad_ops=total("bad_ops"),
         reach=dict(told),
+    )
+
+
+@once
+def _groups() -> tuple[Column, ...]:
+    return tuple(map(F.col, ("fate", "pending_state", "several", "incomplete", "lacking", *reach.group_columns())))
+
+
+@once
+def _sums() -> tuple[Column, ...]:
+    rolled_back = F.col("winner.decision").eqNullSafe(ROLLBACK) | (
+        F.col("op_rollback").isNotNull() & F.col("op_commit").isNull()
+    )
+    valid = F.col("valid")
+    return (
+        F.count("*").alias("n"),
+        F.count_if(valid & (F.col("copies") > 1)).alias("doubled"),
+        F.count_if(valid & rolled_back & (F.col("copies") > 0)).alias("leaked"),
+        F.count_if(valid & (F.col("winner.source") == "check")).alias("by_check"),
+        F.sum("strays").alias("strays"),
+        (F.sum("bad_ends") + F.count_if(F.col("present") & ~valid)).alias("malformed"),
+        F.sum("bad_ops").alias("bad_ops"),
+        *(F.count_if(F.array_contains("breaches", kind)).alias(kind) for kind in violations.KINDS),
+        *(F.count_if(F.array_contains("findings", rule.kind)).alias(rule.kind) for rule in findings.RULES),
     )
 
 

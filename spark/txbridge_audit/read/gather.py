@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -126,11 +126,16 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     suit(spark, _size(first, watermarks))
     first_look = {key: watermarks[key] for key in half_keys}
 
-    def keep(frame: DataFrame, begin: Ends, end: Ends) -> DataFrame:
+    def table(name: str, begin: Ends, end: Ends, make: Callable[[], DataFrame], *, keep: bool = True) -> DataFrame:
         """In memory, if there is anything: Spark leaves out of its plans what it knows to be empty."""
-        return cache.keep(frame) if _some(begin, end) else frame
+        if not _some(begin, end):
+            return make() if seen is None else source.none_of(name, make)
+        return cache.keep(make()) if keep else make()
 
-    halves = keep(decode.halves(source.read(first, first_look, READ_UNCOMMITTED)), first, first_look)
+    def read_halves(begin: Ends, end: Ends) -> DataFrame:
+        return table("halves", begin, end, lambda: decode.halves(source.read(begin, end, READ_UNCOMMITTED)))
+
+    halves = read_halves(first, first_look)
     named = plan.real_topics | (frozenset() if seen is None else seen.named)
     if _some(first, first_look):
         named |= _named_in(halves)
@@ -142,7 +147,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 3: OFFSET.
     source.say("reading checkpoints")
     offset, offset_records = _read_offset(source, cache, first)
-    parked = keep(decode.parked(offset_records, names), first, offset)
+    parked = table("parked", first, offset, lambda: decode.parked(offset_records, names))
     checkpoints = dict(() if seen is None else seen.checkpoints)
     if _some(first, offset):
         ours = F.col("key").cast("string").startswith(f"{names.half}@")
@@ -168,7 +173,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 9: the real topics again, those named meanwhile included.
     if half != first_look:
         suit(spark, _size(first_look, half))
-        added = keep(decode.halves(source.read(first_look, half, READ_UNCOMMITTED)), first_look, half)
+        added = read_halves(first_look, half)
         named |= _named_in(added)
         halves = halves.unionByName(added)
     real = _existing(cluster, named, plan.selection)
@@ -183,7 +188,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     suit(spark, _size(first, discard.ends))
     begin_at, fixed = {**first, **real_first}, (discard.ends, op.ends, end.ends, after.ends)
     rest = _Rest(source, cache, begin_at, fixed, again=seen is not None)
-    discards = keep(decode.discards(rest.read(discard.ends)), first, discard.ends)
+    discards = table("discards", first, discard.ends, lambda: decode.discards(rest.read(discard.ends)))
     if seen is None and _some(first, discard.ends):
         # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle. A step writes
         # what it has read to files, which say so, too.
@@ -192,20 +197,26 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
     raw_op = rest.read(op.ends)
     # Kept: each is looked at more than once, and every record names many half messages.
-    read_ends = decode.end_records(rest.read(end.ends), exactly=discards_cut)
-    end_records = keep(read_ends, first, end.ends)
-    op_records = keep(decode.op_records(raw_op), first, op.ends)
+    end_records = table("ends", first, end.ends, lambda: decode.end_records(rest.read(end.ends), exactly=discards_cut))
+    op_records = table("op", first, op.ends, lambda: decode.op_records(raw_op))
+    numbers = Counter(topic for topic, _ in real)
+
+    def read_checks() -> DataFrame:
+        return decode.checks(source.read(check_first, check, READ_COMMITTED, may_vanish=True))
+
     known = context.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
     return Gathered(
         frames=Frames(
             halves=halves,
-            entries=decode.entries(end_records),
-            bad_ends=decode.unreadable(end_records),
-            outcomes=decode.outcomes(op_records),
+            entries=table("entries", first, end.ends, lambda: decode.entries(end_records), keep=False),
+            bad_ends=table("bad_ends", first, end.ends, lambda: decode.unreadable(end_records), keep=False),
+            outcomes=table("outcomes", first, op.ends, lambda: decode.outcomes(op_records), keep=False),
             parked=parked,
             discards=discards,
-            copies=decode.copies(rest.read(after.ends), Counter(topic for topic, _ in real)),
-            checks=decode.checks(source.read(check_first, check, READ_COMMITTED, may_vanish=True)),
+            copies=table(
+                "copies", real_first, after.ends, lambda: decode.copies(rest.read(after.ends), numbers), keep=False
+            ),
+            checks=table("checks", check_first, check, read_checks, keep=False),
         ),
         facts=Facts(
             partitions=known if seen is None else _since_the_first_step(known, seen),
