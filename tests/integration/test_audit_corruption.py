@@ -88,15 +88,9 @@ def read_all(servers: str, topic: str) -> list[bytes]:
     return found
 
 
-# The small one is in `make test`: some of each kind.
-@pytest.mark.parametrize(
-    ("seed", "transactions", "each"),
-    [
-        (5, 400, 2),
-        pytest.param(1, 3_000, 20, marks=pytest.mark.long),
-        pytest.param(2, 3_000, 20, marks=pytest.mark.long),
-    ],
-)
+# All of this file is long. In `make test` tests/support/audit_cases.py stands for it, in memory and on Kafka.
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "transactions", "each"), [(5, 400, 2), (1, 3_000, 20), (2, 3_000, 20)])
 def test_finds_all_that_was_planted_and_nothing_else(
     kafka: EmbeddedKafka, spark: SparkSession, seed: int, transactions: int, each: int
 ) -> None:
