@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -175,7 +176,8 @@ def _audit(
         judged = evaluate.with_verdicts(source.spark, gathered, rows, anchors)
         chosen = cache.keep(judged.where(plan.selection.takes()))
         told = overview.overview(chosen) if with_overview else None
-        judgement = evaluate.sum_up(source, cache, gathered, frames, rows, chosen)
+        strays = partial(evaluate.strays, source, gathered, frames, rows)
+        judgement = evaluate.sum_up(source, cache, gathered, frames, chosen, strays)
         gathered.refuse_moved(source.cluster)
         if ledger_path is not None:
             source.say("writing the ledger")

@@ -1,13 +1,15 @@
 """How soon `txbridge audit --follow` raises a violation: from the record until it stands in the violations topic.
 
-With `--rate` legal transactions come all the while; with `--minutes` it goes on for so long. The memory of Spark is
-told beside each violation and, so that growth shows, at the beginning and at the end. `transactions_per_second` is what
-was written: a machine that is too small for the rate writes less.
+With `--rate` legal transactions come all the while; with `--minutes` it goes on for so long. The memory of Spark and of
+this process, which follows and writes the transactions, is told beside each violation and, so that growth shows, at the
+beginning and at the end. `transactions_per_second` is what was written: a machine that is too small for the rate writes
+less.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import threading
@@ -68,12 +70,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             ready()
             taken: list[float] = []
             memory: list[int] = []
+            own: list[int] = []
             began, alarms = time.monotonic(), _alarms(servers)
             while len(taken) < options.violations + _UNMEASURED or time.monotonic() - began < options.minutes * 60:
                 time.sleep(_BETWEEN)
                 taken.append(_one(servers, writer.topics[0], len(taken), alarms))
-                memory.append(_memory_mib())
-                _say(f"violation {len(taken)}: {taken[-1]:.1f} s, Spark has {memory[-1]:,} MiB")
+                memory.append(_memory_mib(_spark_pid()))
+                own.append(_memory_mib(os.getpid()))
+                carried = steps[-1][1]
+                _say(
+                    f"violation {len(taken)} at {time.monotonic() - began:.0f} s: {taken[-1]:.1f} s, Spark has "
+                    f"{memory[-1]:,} MiB, Python {own[-1]:,} MiB; step {len(steps)} judged {carried:,} transactions, "
+                    f"of {written[0]:,} that were written"
+                )
             seconds = time.monotonic() - began
             alarms.close()
     measured, rate = taken[_UNMEASURED:], round(written[0] / seconds)
@@ -87,6 +96,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "MiB of Spark": summary(memory[_UNMEASURED:]),
             "MiB of Spark at the beginning": summary(memory[_UNMEASURED : _UNMEASURED + 1]),
             "MiB of Spark at the end": summary(memory[-1:]),
+            "MiB of Python at the beginning": summary(own[_UNMEASURED : _UNMEASURED + 1]),
+            "MiB of Python at the end": summary(own[-1:]),
         }
     }
     raised = Ratio(median(measured), _GOAL_S, at_most=True, rounds=measured)
@@ -94,6 +105,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "seconds_until_raised": [round(value, 2) for value in taken],
         "steps": [{"seconds": round(took, 2), "transactions_judged": judged} for took, judged in steps],
         "memory_mib": memory,
+        "python_memory_mib": own,
         "transactions_per_second": rate,
         "figures": figures,
         "ratios": {"violation raised, median (s)": raised.report()},
@@ -186,9 +198,13 @@ def _alarms(servers: str) -> Consumer:
     return consumer
 
 
-def _memory_mib() -> int:
+def _spark_pid() -> int:
     gateway: Any = SparkContext._gateway
-    status = Path(f"/proc/{gateway.proc.pid}/status").read_text()
+    return int(gateway.proc.pid)
+
+
+def _memory_mib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmRSS"))
 
 

@@ -90,12 +90,14 @@ def read_all(servers: str, topic: str) -> list[bytes]:
 
 # All of this file is long. In `make test` tests/support/audit_cases.py stands for it, in memory and on Kafka.
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2])
-def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka, spark: SparkSession, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "transactions", "each"), [(5, 400, 2), (1, 3_000, 20), (2, 3_000, 20)])
+def test_finds_all_that_was_planted_and_nothing_else(
+    kafka: EmbeddedKafka, spark: SparkSession, seed: int, transactions: int, each: int
+) -> None:
     writer = Writer(kafka.bootstrap_servers, f"seed{seed}", seed)
-    writer.plant(transactions=3_000, each=20)
+    writer.plant(transactions, each)
     report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark)
-    assert_finds_all(writer, report, 20)
+    assert_finds_all(writer, report, each)
 
 
 def place_of(row: Row) -> tuple[object, ...]:

@@ -12,13 +12,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.judge import fates, violations
+from txbridge_audit.read.once import once
 
 
 def with_closed(judged: DataFrame) -> DataFrame:
     """The judged ledger with `closed`."""
-    return judged.withColumn("closed", F.coalesce(_closed(), F.lit(False)))
+    return judged.withColumn("closed", _closed())
 
 
+@once
 def _closed() -> Column:
     final = ~F.col("fate").isin(fates.PENDING, fates.DISCARDED)
     discarded = F.col("fate") == fates.DISCARDED
@@ -30,4 +32,5 @@ def _closed() -> Column:
     all_read = F.coalesce(F.col("last_named_at") < F.col("applied_to"), F.col("last_named_at").isNull())
     # What an open Kafka transaction hides may prove a loss, or explain one.
     settled = F.col("settled") & F.col("op_settled")
-    return F.col("valid") & violations.recorded() & settled & all_read & (no_longer_parked | set_aside)
+    closed = F.col("valid") & violations.recorded() & settled & all_read & (no_longer_parked | set_aside)
+    return F.coalesce(closed, F.lit(False))

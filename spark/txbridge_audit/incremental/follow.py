@@ -82,7 +82,8 @@ def follow(
     topics = context.internal_topics(cluster, names)  # before Spark: what is missing should be said at once
     if violations_topic is not None:
         existing(cluster, violations_topic)
-    with spark_session(spark, progress, with_delta=ledger_format is LedgerFormat.DELTA) as session:
+    in_delta = ledger_format is LedgerFormat.DELTA
+    with spark_session(spark, progress, for_days=True, with_delta=in_delta) as session:
         source = Source(session, cluster, settings, names, topics, progress)
         increments = Increments.open(source, ledger_path, ledger_format)
         alarms = None

@@ -16,14 +16,14 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
-from pyspark.sql import DataFrame, DataFrameReader
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
-from pyspark.sql.types import StructType
 
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.incremental import working_set
+from txbridge_audit.incremental.between import FEW_IN_MEMORY, Carried, Cut, reader
 from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.incremental.state import Archive, State, thinned
 from txbridge_audit.incremental.store import Store
@@ -31,12 +31,14 @@ from txbridge_audit.judge import evaluate, ledger, loss_evidence, summary
 from txbridge_audit.judge.evaluate import Judgement
 from txbridge_audit.judge.mentions import KEY
 from txbridge_audit.judge.summary import COUNTED, VIOLATIONS, Counts, Key, Listed
+from txbridge_audit.read.beside import beside
 from txbridge_audit.read.context import check_partitions
 from txbridge_audit.read.cuts import TopicPartition
-from txbridge_audit.read.frame_cache import FrameCache
-from txbridge_audit.read.frames import TABLE, TABLES, Frames, pack, unpack
+from txbridge_audit.read.frame_cache import FrameCache, held
+from txbridge_audit.read.frames import TABLES, Frames, pack, unpack
 from txbridge_audit.read.gather import Gathered, Plan, edges_of, gather
 from txbridge_audit.read.kafka_source import Source
+from txbridge_audit.read.spark_session import FEW
 from txbridge_audit.report import delta, parquet
 from txbridge_audit.report.formats import LedgerFormat, refuse_other_format
 from txbridge_audit.report.model import AuditReport, Entry
@@ -85,8 +87,8 @@ class Increments:
     ) -> None:
         self._source, self._path, self._store, self._format = source, path, store, form
         self.state = state
-        #: Of the rows that the last step has carried on, if it was one of this process.
-        self._carried: StructType | None = None
+        #: What the last step has carried on, if it was one of this process.
+        self._carried: Carried | None = None
 
     @classmethod
     def open(cls, source: Source, path: str, form: LedgerFormat = LedgerFormat.PARQUET) -> Increments:
@@ -129,11 +131,17 @@ class Increments:
         source, number = self._source, self.state.step + 1
         state = self._of_these_topics()
         gathered = gather(source, cache, plan, state.seen if state.step else None)
-        frames, rows, reopened = self._joined(cache, state, gathered, number)
+        is_small = self._carried is not None and gathered.size + self._carried.size <= FEW_IN_MEMORY
+        cut = Cut(source.spark, cache, in_memory=is_small)
+        frames, rows, reopened = self._joined(cache, cut, state, gathered, number)
+        strays: Callable[[], evaluate.Strays] = partial(evaluate.strays, source, gathered, frames, rows)
+        if state.step and gathered.size <= FEW:
+            # Looked for while the verdicts are planned: an alarm comes sooner. Most steps find none.
+            strays = beside(source.spark, strays)
         anchors = (*thinned(state.anchors, gathered.starts), *loss_evidence.anchors(rows))
         judged = with_closed(evaluate.with_verdicts(source.spark, gathered, rows, anchors))
-        judged = self._stored(judged, self._store.verdicts(number))
-        judgement = evaluate.sum_up(source, cache, gathered, frames, rows, judged)
+        judged = cut(judged, self._store.verdicts(number))
+        judgement = evaluate.sum_up(source, cache, gathered, frames, judged, strays)
         gathered.refuse_moved(source.cluster)
         alarms = self._alarms(state, judgement)
         # Before anything is written, which takes seconds. A step that is made again raises none twice.
@@ -146,7 +154,7 @@ class Increments:
             gathered.facts.before,
             with_strays=bool(judgement.counted.strays),
         )
-        packed = cache.keep(packed)
+        packed = held(packed) if is_small else cache.keep(packed)
         new = dataclasses.replace(self._next(state, gathered, judgement, reopened, number), alarms=raised_to)
         source.say("writing the state")
         if closing:
@@ -166,11 +174,17 @@ class Increments:
                 listed=tuple(summary.in_order([*new.listed, *(one for one in judgement.listed if one.closed)])),
             )
             packed = packed.where(~F.col("closed"))
-        packed = packed.drop("closed")
-        self._few(packed).write.mode("overwrite").parquet(self._store.rows(number))
+        left = packed.drop("closed")
+        self._few(left).write.mode("overwrite").parquet(self._store.rows(number))
         report = self._report(state, gathered, judgement, reopened, plan)
+        if not is_small:
+            left = reader(source.spark, left.schema).parquet(self._store.rows(number))
+        # Asked now, when nobody waits for an alarm.
+        tables = working_set.tables_in(left)
         self._store.commit(new)
-        self.state, self._carried = new, packed.schema
+        if self._carried is not None:
+            self._carried.let_go()
+        self.state, self._carried = new, Carried(left, tables, sum(tables.values()), packed if is_small else None)
         self._store.tidy(new)
         return Step(report, alarms, judgement.counted.transactions)
 
@@ -194,37 +208,32 @@ class Increments:
         )
 
     def _joined(
-        self, cache: FrameCache, state: State, gathered: Gathered, number: int
+        self, cache: FrameCache, cut: Cut, state: State, gathered: Gathered, number: int
     ) -> tuple[Frames, DataFrame, _Reopened | None]:
         """Old and new rows, and the ledger of them."""
-        rows = self._stored(pack(gathered.frames), self._store.new(number))
-        if state.step:
-            rows = rows.unionByName(self._reader(self._carried).parquet(self._store.rows(state.step)))
-        there = {row[TABLE] for row in rows.select(TABLE).distinct().collect()}
+        rows = cut(pack(gathered.frames), self._store.new(number), self._source.spark.sparkContext.defaultParallelism)
+        there = working_set.may_be_new(self._source.names, gathered.spans)
+        if self._carried is not None:
+            rows = rows.unionByName(self._carried.rows)
+            there |= self._carried.tables.keys()
+        elif state.step:
+            before = self._source.spark.read.parquet(self._store.rows(state.step))
+            rows = rows.unionByName(before)
+            there |= working_set.tables_in(before).keys()
         frames = self._frames(gathered, rows, there)
-        known = self._facts(gathered, frames, self._store.facts(number))
+        known = self._facts(cut, gathered, frames, self._store.facts(number))
         reopened = self._reopened(cache, state, known)
         if reopened is None:
             return frames, known, None
         frames = self._frames(gathered, rows.unionByName(reopened.rows), TABLES)
-        return frames, self._facts(gathered, frames, self._store.again(number)), reopened
+        return frames, self._facts(cut, gathered, frames, self._store.again(number)), reopened
 
     def _frames(self, gathered: Gathered, rows: DataFrame, there: Collection[str]) -> Frames:
         frames = unpack(rows, gathered.frames, there)
         return working_set.unexpired(frames, self._source.names, gathered.starts)
 
-    def _facts(self, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
-        built = ledger.build(self._source.spark, self._source.names, frames, gathered.facts)
-        return self._stored(built, path)
-
-    def _stored(self, rows: DataFrame, path: str) -> DataFrame:
-        rows.write.mode("overwrite").parquet(path)
-        return self._reader(rows.schema).parquet(path)
-
-    def _reader(self, schema: StructType | None) -> DataFrameReader:
-        """Told the schema, Spark need not look for it in the files, which is a job of its own."""
-        reader = self._source.spark.read
-        return reader if schema is None else reader.schema(schema)
+    def _facts(self, cut: Cut, gathered: Gathered, frames: Frames, path: str) -> DataFrame:
+        return cut(ledger.build(self._source.spark, self._source.names, frames, gathered.facts), path)
 
     def _reopened(self, cache: FrameCache, state: State, rows: DataFrame) -> _Reopened | None:
         """The closed transactions whose coordinates something new names. Most steps have none and read no archive."""

@@ -7,6 +7,7 @@ the rows with the new ones and applies the same rules. All tables are stored as 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core.names import Names
 from txbridge_audit.judge import mentions, orphans
 from txbridge_audit.judge.mentions import KEY
-from txbridge_audit.read.cuts import Ends, TopicPartition
+from txbridge_audit.read.cuts import Ends, Range, TopicPartition
 from txbridge_audit.read.frames import TABLE, TABLES, Frames, together
 
 
@@ -25,15 +26,12 @@ def unexpired(frames: Frames, names: Names, starts: Ends) -> Frames:
     """
     half = _start(starts, names.half)
     source = F.when(F.col("source_topic") == names.half, half).otherwise(_start(starts, names.end))
-    return Frames(
+    return replace(
+        frames,
         halves=frames.halves.where(F.col("half") >= half),
-        entries=frames.entries,
         bad_ends=frames.bad_ends.where(F.col("end_at") >= _start(starts, names.end)),
         outcomes=frames.outcomes.where(F.col("fault").isNull() | (F.col("op_at") >= _start(starts, names.op))),
-        parked=frames.parked,
         discards=frames.discards.where(~F.col("malformed") | (F.col("source_offset") >= source)),
-        copies=frames.copies,
-        checks=frames.checks,
     )
 
 
@@ -41,6 +39,25 @@ def _start(starts: Ends, topic: str) -> Column:
     """The log start of a row's partition of the topic."""
     pairs = [F.lit(value) for (name, partition), at in starts.items() if name == topic for value in (partition, at)]
     return F.coalesce(F.try_element_at(F.create_map(*pairs), "partition"), F.lit(0))
+
+
+def may_be_new(names: Names, spans: Mapping[TopicPartition, Range]) -> frozenset[str]:
+    """The tables that may have rows of these records."""
+    of = {
+        names.half: {"halves"},
+        names.end: {"entries", "bad_ends"},
+        names.op: {"outcomes"},
+        names.offset: {"parked"},
+        names.discard: {"discards"},
+    }
+    read = {topic for (topic, _), span in spans.items() if not span.empty}
+    others = {topic: {"checks"} if topic.startswith(names.check("")) else {"copies"} for topic in read}
+    return frozenset(table for topic in read for table in (others | of)[topic])
+
+
+def tables_in(rows: DataFrame) -> dict[str, int]:
+    """The tables that have any row among those that were put together, and how many."""
+    return {row[TABLE]: row["count"] for row in rows.groupBy(TABLE).count().collect()}
 
 
 def carried(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -57,24 +57,35 @@ def with_verdicts(spark: SparkSession, gathered: Gathered, rows: DataFrame, know
     return findings.find(fates.assign(with_proof))
 
 
-def sum_up(
-    source: Source, cache: FrameCache, gathered: Gathered, frames: Frames, rows: DataFrame, chosen: DataFrame
-) -> Judgement:
-    """Count and list what is wrong or odd. `rows` is the ledger, `chosen` those of the judged one that are audited.
+#: How many visible records without a half message there are of each kind, and the first ones.
+Strays = tuple[Mapping[str, int], Sequence[Entry]]
 
-    Raises CouldNotAuditError when OP holds records of another version.
+
+def strays(source: Source, gathered: Gathered, frames: Frames, rows: DataFrame) -> Strays:
+    """Visible records without a half message in `rows`, the ledger."""
+    copies = mentions.copies_before(source.spark, frames.copies, gathered.facts.before)
+    return summary.strays(source.names, _labelled(source, gathered, orphans.candidates(copies, rows)))
+
+
+def sum_up(
+    source: Source,
+    cache: FrameCache,
+    gathered: Gathered,
+    frames: Frames,
+    chosen: DataFrame,
+    find_strays: Callable[[], Strays],
+) -> Judgement:
+    """Count and list what is wrong or odd. `chosen` are the rows of the judged ledger that are audited.
+
+    `find_strays` is called if there are any (`strays`). Raises CouldNotAuditError when OP holds records of another
+    version.
     """
     names = source.names
     counted = summary.counts(chosen)
     source.say("collecting evidence")
     listed = summary.listed(names, chosen, counted)
     listed = _with_differences(source, listed)
-    found: dict[str, int] = {}
-    stray_entries: list[Entry] = []
-    if counted.strays:
-        copies = mentions.copies_before(source.spark, frames.copies, gathered.facts.before)
-        unmatched = orphans.candidates(copies, rows)
-        found, stray_entries = summary.strays(names, cache.keep(_labelled(source, gathered, unmatched)))
+    found, stray_entries = find_strays() if counted.strays else ({}, [])
     others: dict[str, int] = {}
     entries: list[Entry] = []
     if counted.malformed or not frames.discards.where("malformed").isEmpty():

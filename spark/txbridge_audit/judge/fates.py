@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge_audit.read.decode import COMMIT, ROLLBACK
+from txbridge_audit.read.once import once
 
 WRONG_WINNER, LEAKED, DUPLICATED, LOST, PHANTOM = "WRONG_WINNER", "LEAKED", "DUPLICATED", "LOST", "PHANTOM"
 PARTIAL = "PARTIAL"
@@ -227,11 +228,22 @@ RULES: tuple[Rule, ...] = (
 
 def assign(ledger: DataFrame) -> DataFrame:
     """The ledger with `rule` (index in RULES), `fate` and `pending_state`; null where no transaction is (`valid`)."""
+    judged = ledger
+    for name, column in _columns().items():
+        judged = judged.withColumn(name, column)
+    return judged
+
+
+@once
+def _columns() -> dict[str, Column]:
+    """Each rests on those before it."""
     holding = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(index)) for index, rule in enumerate(RULES))
     fates = F.array(*(F.lit(rule.fate) for rule in RULES))
-    judged = ledger.withColumn("rule", F.when(_col("valid"), F.coalesce(*holding)))
-    judged = judged.withColumn("fate", F.get(fates, _col("rule")))
-    return judged.withColumn("pending_state", F.when(_col("fate") == PENDING, _pending_state()))
+    return {
+        "rule": F.when(_col("valid"), F.coalesce(*holding)),
+        "fate": F.get(fates, _col("rule")),
+        "pending_state": F.when(_col("fate") == PENDING, _pending_state()),
+    }
 
 
 def _pending_state() -> Column:

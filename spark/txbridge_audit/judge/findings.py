@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge_audit.judge import fates, violations
 from txbridge_audit.judge.violations import Rule
 from txbridge_audit.read.decode import COMMIT
+from txbridge_audit.read.once import once
 
 #: Findings that do not come from a row of the ledger.
 MALFORMED, COPY, OTHER_NAMESPACE, HALF_GONE = "MALFORMED", "COPY", "OTHER_NAMESPACE", "HALF_GONE"
@@ -113,12 +114,13 @@ SAYS = {rule.kind: rule.says for rule in RULES} | {
 
 def find(judged: DataFrame) -> DataFrame:
     """The judged ledger with `breaches` (violations beside the fate) and `findings`: the kinds that hold, in order."""
+    return judged.withColumns({"breaches": _kinds(violations.RULES), "findings": _kinds(RULES)})
 
-    def kinds(rules: tuple[Rule, ...]) -> Column:
-        held = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(rule.kind)) for rule in rules)
-        return F.array_compact(F.array(*held))
 
-    return judged.withColumns({"breaches": kinds(violations.RULES), "findings": kinds(RULES)})
+@once
+def _kinds(rules: tuple[Rule, ...]) -> Column:
+    held = (F.when(F.coalesce(rule.holds(), F.lit(False)), F.lit(rule.kind)) for rule in rules)
+    return F.array_compact(F.array(*held))
 
 
 def malformed(halves: DataFrame, bad_ends: DataFrame, discards: DataFrame, half: str, end: str) -> DataFrame:

@@ -14,27 +14,35 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names
-from txbridge_audit.judge import reach
+from txbridge_audit.judge import derived
 from txbridge_audit.judge.mentions import ASIDE, BAD_END, BAD_OP, CHECK, COPY, END, KEY, OP, PARKED, all_mentions
-from txbridge_audit.read import decode
-from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, PartitionFacts, TopicFacts
+from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
 from txbridge_audit.read.decode import COMMIT, ROLLBACK, UNKNOWN
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
-
-#: A held message is tried again every minute at most, and a topic that comes back is written within that. Hours later
-#: something else is wrong.
-HELD_LONG_MS = 2 * 3_600_000
-#: A worker goes by the clock of the broker that leads OFFSET, and OP has the append times of another one. Brokers whose
-#: clocks differ by more are wrong.
-EARLY_MARGIN_MS = 60_000
+from txbridge_audit.read.once import once
 
 
 def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> DataFrame:
     """The ledger. Lazy; to be persisted before rules are applied to it."""
-    own = frames.halves.join(_discarded(frames.discards), KEY, "left").select(
-        *KEY,
-        "born",
+    own = frames.halves.join(_discarded(frames.discards), KEY, "left").select(*_own())
+    # A left join keeps the order and the place of the mentions, so that they can be summed up as they come. An outer
+    # one would have Spark shuffle and sort everything again.
+    summed = all_mentions(spark, names, frames, facts.before).join(own, KEY, "left").groupBy(*KEY).agg(*_sums())
+    known = (
+        _resolve(summed)
+        .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")
+        .join(F.broadcast(_topic_facts(spark, facts.topics)), "real_topic", "left")
+    )
+    known = known.withColumn("twin", F.lit(False)) if not facts.discards_cut else _with_twins(known, frames)
+    return derived.derive(known, facts)
+
+
+@once
+def _own() -> tuple[Column, ...]:
+    """What a half message says of itself."""
+    return (
+        *map(F.col, (*KEY, "born")),
         F.col("fault").isNull().alias("well_formed"),
         *(F.when(F.col("fault").isNull(), F.col(name)).alias(f"own_{name}") for name in ("id", "group", "real_topic")),
         F.col("content").alias("own_content"),
@@ -42,19 +50,8 @@ def build(spark: SparkSession, names: Names, frames: Frames, facts: Facts) -> Da
         F.col("fixed_partition").alias("own_fixed_partition"),
         F.col("parts").alias("own_parts"),
         F.col("deliver_at").alias("own_deliver_at"),
-        "discard_checks",
-        *("discards", "discard_ends", "discarded_at"),
+        *map(F.col, ("discard_checks", "discards", "discard_ends", "discarded_at")),
     )
-    # A left join keeps the order and the place of the mentions, so that they can be summed up as they come. An outer
-    # one would have Spark shuffle and sort everything again.
-    summed = _sum(all_mentions(spark, names, frames, facts.before).join(own, KEY, "left"))
-    known = (
-        _resolve(summed)
-        .join(F.broadcast(_partition_facts(spark, facts.partitions)), "partition", "left")
-        .join(F.broadcast(_topic_facts(spark, facts.topics)), "real_topic", "left")
-    )
-    known = known.withColumn("twin", F.lit(False)) if not facts.discards_cut else _with_twins(known, frames)
-    return _derive(known, facts)
 
 
 def _with_twins(known: DataFrame, frames: Frames) -> DataFrame:
@@ -77,9 +74,14 @@ def _with_twins(known: DataFrame, frames: Frames) -> DataFrame:
 
 def _discarded(discards: DataFrame) -> DataFrame:
     """Discards of each half message: how many, their END positions (sorted), and where they are."""
-    place = F.struct(F.col("at_partition").alias("partition"), F.col("at_offset").alias("offset"))
     rows = discards.where(~F.col("malformed") & ~F.col("reason").eqNullSafe("ABANDONED"))
-    return rows.groupBy("partition", F.col("source_offset").alias("half")).agg(
+    return rows.groupBy("partition", F.col("source_offset").alias("half")).agg(*_of_discards())
+
+
+@once
+def _of_discards() -> tuple[Column, ...]:
+    place = F.struct(F.col("at_partition").alias("partition"), F.col("at_offset").alias("offset"))
+    return (
         F.count("*").alias("discards"),
         F.sort_array(F.collect_list("discard_end")).alias("discard_ends"),
         F.sort_array(F.collect_list(place)).alias("discarded_at"),
@@ -87,8 +89,9 @@ def _discarded(discards: DataFrame) -> DataFrame:
     )
 
 
-def _sum(mentions: DataFrame) -> DataFrame:
-    """One row per coordinates. Every row of a group has the same half message, or none."""
+@once
+def _sums() -> tuple[Column, ...]:
+    """Of all mentions: one row per coordinates. Every row of a group has the same half message, or none."""
 
     def of(kind: int, holds: Column | None = None) -> Column:
         return (F.col("kind") == kind) if holds is None else (F.col("kind") == kind) & holds
@@ -146,7 +149,7 @@ def _sum(mentions: DataFrame) -> DataFrame:
         F.col("stamp").alias("resumed"),
         "at",
     )
-    return mentions.groupBy(KEY).agg(
+    return (
         *(F.first(name).alias(name) for name in own),
         count(of(ASIDE), "set_aside"),
         count(of(END), "entries"),
@@ -194,6 +197,11 @@ def _resolve(summed: DataFrame) -> DataFrame:
     order of END (offset, then line) decides (`winner`). After a discard nothing decides until a resume has reopened the
     message; the discard's own END position says which entries came before it.
     """
+    return summed.select(*_chosen()).withColumns(_decisive()).drop("first_commit", "first_rollback")
+
+
+@once
+def _chosen() -> tuple[Column, ...]:
     valid = F.coalesce(F.col("well_formed"), F.lit(False)) & (F.col("set_aside") == 0)
     discarded = F.col("discards").isNotNull()
     entered = F.filter("deciding", lambda entry: entry["decision"] != UNKNOWN)
@@ -209,37 +217,27 @@ def _resolve(summed: DataFrame) -> DataFrame:
     def end_offsets(these: Column) -> Column:
         return F.transform(these, lambda entry: entry["end_at"])
 
-    chosen = summed.select(
-        *KEY,
-        "born",
+    return (
+        *map(F.col, (*KEY, "born")),
         F.col("well_formed").isNotNull().alias("present"),
         valid.alias("valid"),
         *(F.when(valid, F.col(f"own_{name}")).alias(name) for name in ("id", "group", "real_topic")),
-        *(
-            "entries",
-            "named_at",
-            "last_named_at",
-            "wrong_id",
-            "wrong_id_at",
-            "wrong_group",
-            "wrong_group_at",
-            "resumed_at",
-            "abandoned_at",
-        ),
+        *map(F.col, ("entries", "named_at", "last_named_at", "wrong_id", "wrong_id_at")),
+        *map(F.col, ("wrong_group", "wrong_group_at", "resumed_at", "abandoned_at")),
         first(COMMIT, "first_commit"),
         first(ROLLBACK, "first_rollback"),
         if_discarded(F.size(in_time), F.col("decisions")).alias("decisions"),
         if_discarded(F.array_max(end_offsets(in_time)), F.col("last_decision_at")).alias("last_decision_at"),
         if_discarded(F.size(late), F.lit(0)).alias("late"),
         if_discarded(F.array_min(end_offsets(late)), F.lit(None)).alias("late_at"),
-        *("op_commit", "op_rollback", "op_discard", "op_abandon", "copies_before", "foreign"),
+        *map(F.col, ("op_commit", "op_rollback", "op_discard", "op_abandon", "copies_before", "foreign")),
         _sets().alias("copies"),
         _missing_topics().alias("missing_topics"),
         F.when(valid, F.col("own_parts")).alias("parts"),
         (F.col("mentions_before") - F.when(valid, F.col("matches_before")).otherwise(0)).alias("strays"),
         F.coalesce("discards", F.lit(0)).alias("discards"),
-        *("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops"),
-        *("altered", "altered_at", "misplaced_at", "checked", "committed_at"),
+        *map(F.col, ("discard_ends", "discarded_at", "last_parked", "copied_to", "foreign_at", "bad_ends", "bad_ops")),
+        *map(F.col, ("altered", "altered_at", "misplaced_at", "checked", "committed_at")),
         F.col("ends_applied.since").alias("applied_since"),
         F.col("ends_applied.until").alias("applied_until"),
         F.when(_sets() == 1, _out_of_order()).alias("out_of_order_at"),
@@ -248,13 +246,15 @@ def _resolve(summed: DataFrame) -> DataFrame:
         F.col("own_deliver_at").alias("deliver_at"),
         F.coalesce(F.greatest("checks_known", "discard_checks"), F.lit(0)).alias("checks_sent"),
     )
+
+
+@once
+def _decisive() -> dict[str, Column]:
     both = F.col("first_commit").isNotNull() & F.col("first_rollback").isNotNull()
-    return chosen.withColumns(
-        {
-            "winner": F.least("first_commit", "first_rollback"),
-            "contrary": F.when(both, F.greatest("first_commit", "first_rollback")),
-        },
-    ).drop("first_commit", "first_rollback")
+    return {
+        "winner": F.least("first_commit", "first_rollback"),
+        "contrary": F.when(both, F.greatest("first_commit", "first_rollback")),
+    }
 
 
 def _sets() -> Column:
@@ -298,85 +298,6 @@ def _is_open(entry: Column) -> Column:
         ),
     )
     return last.isNull() | reopened
-
-
-def _derive(known: DataFrame, facts: Facts) -> DataFrame:
-    """What the rules ask again and again."""
-    now, limits = F.lit(facts.now - CLOCK_MARGIN_MS), facts.limits
-    # Its age counts from a resume; greatest() passes over nulls.
-    expires = F.greatest("born", "last_parked.resumed") + limits.transaction_max_age
-    checked_out = (F.col("last_parked.checks") >= limits.transaction_check_max) & (F.col("last_parked.due") < now)
-    resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
-    # A record may be applied in part. (Not as structs: null would be less than anything there.)
-    decided_at, line = F.col("winner.end_at"), F.col("winner.line")
-    applied = (decided_at < F.col("applied_to")) | (
-        (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
-    )
-    known = known.withColumns({"lacking": _lacking(facts), "several": F.col("parts").isNotNull()})
-    position = decode.position_of(decided_at, line)
-    there = [fact for fact in facts.topics if not fact.compacted]
-    of_all = F.forall("parts", lambda part: part["topic"].isin([fact.topic for fact in facts.topics]))
-    exists = F.coalesce("topic_exists", F.lit(False))
-    known = known.withColumn("topic_exists", F.when(F.col("several"), of_all).otherwise(exists))
-    moving = [fact.topic for fact in facts.topics if not fact.settled]
-    unsettled = F.exists("parts", lambda part: part["topic"].isin(moving))
-
-    def nothing_of(*bits: int) -> Column:
-        return F.col("lacking").bitwiseAND(sum(bits)) == 0
-
-    return known.withColumns(
-        {
-            # What is still there of the transaction, or was never written: its ENDs, and which half message they name;
-            # its outcomes in OP; its discards, which tell the decisions that came too late; its parked entries.
-            "ends_known": nothing_of(reach.END, reach.COPY),
-            "outcomes_known": nothing_of(reach.OP),
-            "discards_known": nothing_of(reach.DISCARD),
-            "parked_known": nothing_of(reach.PARKED),
-            "history_known": nothing_of(reach.END, reach.COPY, reach.OP, reach.DISCARD),
-            # The worker's checkpoint is past the END entry that decided. Unread ENDs make nothing wrong.
-            "applied": F.coalesce(applied, F.lit(False)),
-            # What the Kafka transaction that delivered it says of END: it had not come to the decision, or an earlier
-            # one had passed it.
-            "not_yet_decided": F.coalesce(position >= F.col("applied_until"), F.lit(False)),
-            "passed_before": F.coalesce(position < F.col("applied_since"), F.lit(False)),
-            # Resumed after its last discard, and the worker has applied the resume.
-            "reopened": F.coalesce(resume_seen, F.lit(False)),
-            # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
-            "overdue": F.coalesce(expires < now, F.lit(False)) | F.coalesce(checked_out, F.lit(False)),
-            # OP names it as delivered, and its time had not come.
-            "early": F.coalesce(F.col("committed_at") < F.col("deliver_at") - EARLY_MARGIN_MS, F.lit(False)),
-            # The parked entry says when it should have been delivered.
-            "undelivered": F.coalesce(F.col("last_parked.due") < now, F.lit(False)),
-            # Decided hours ago, and its real topic is there.
-            "held_long": F.coalesce(F.col("topic_exists") & (F.col("winner.stamp") < now - HELD_LONG_MS), F.lit(False)),
-            "op_settled": F.coalesce("op_settled", F.lit(True)),
-            "settled": F.when(F.col("several"), ~unsettled).otherwise(F.coalesce("settled", F.lit(True))),
-            # Of several messages: some of them are not visible; in topics where that says something.
-            "incomplete": F.coalesce(F.size("missing_topics") > 0, F.lit(False)),
-            "missed_in": _of_these("missing_topics", there),
-            "missed_in_whole": _of_these("missing_topics", [fact for fact in there if not fact.truncated]),
-        },
-    )
-
-
-def _of_these(topics: str, facts: Iterable[TopicFacts]) -> Column:
-    names = [fact.topic for fact in facts]
-    return F.filter(topics, lambda topic: topic.isin(names))
-
-
-def _lacking(facts: Facts) -> Column:
-    """What is gone of the transaction (see reach.py)."""
-    # Each discard is named in OP: where OP is whole, only those are missing whose record is gone. Its END position
-    # alone tells which decisions came before it.
-    unexplained = F.col("op_discard").isNotNull() & (F.coalesce(F.size("discard_ends"), F.lit(0)) <= 0)
-    bits = F.when(unexplained, reach.DISCARD).otherwise(0).bitwiseOR(F.when(F.col("twin"), reach.COPY).otherwise(0))
-    of_birth = reach.lacking_of_birth(facts)
-    if of_birth is not None:
-        bits = bits.bitwiseOR(F.coalesce(of_birth, F.lit(0)))
-    of_decision = reach.lacking_of_decision(facts, F.col("group"), F.col("winner.stamp"))
-    if of_decision is not None:
-        bits = bits.bitwiseOR(F.when(F.col("winner").isNull(), 0).otherwise(of_decision))
-    return bits
 
 
 def _partition_facts(spark: SparkSession, facts: Iterable[PartitionFacts]) -> DataFrame:

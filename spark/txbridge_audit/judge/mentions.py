@@ -5,7 +5,7 @@ The half message itself is a mention, too. A record that names no coordinates ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,6 +15,7 @@ from txbridge.core.names import Names
 from txbridge_audit.read.cuts import TopicPartition
 from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.literals import frame
+from txbridge_audit.read.once import once
 
 KEY = ["partition", "half"]
 
@@ -63,77 +64,98 @@ def all_mentions(
     before: Mapping[TopicPartition, int],
 ) -> DataFrame:
     """Every mention in the frames; `before` is the earlier cut of the real topics."""
-    aside = _set_aside(frames)
-    faulty_outcomes = frames.outcomes.where(F.col("fault").isNotNull())
-    aside_halves = aside.where(F.col("source_topic") == names.half)
-    copies = copies_before(spark, frames.copies, before)
-    tables = (
-        _as_mentions(frames.halves, HALF),
-        _as_mentions(
-            decisions(names, frames),
-            END,
-            at="end_at",
-            line="line",
-            decision="decision",
-            name="source",
-            id="id",
-            group="group",
-            checks="checks",
-            stamp="stamp",
+    faulty = F.col("fault").isNotNull()
+    makers: tuple[tuple[str, Callable[[], DataFrame]], ...] = (
+        ("halves", lambda: _as_mentions(frames.halves, HALF)),
+        (
+            "entries",
+            lambda: _as_mentions(
+                decisions(names, frames),
+                END,
+                at="end_at",
+                line="line",
+                decision="decision",
+                name="source",
+                id="id",
+                group="group",
+                checks="checks",
+                stamp="stamp",
+            ),
         ),
-        _as_mentions(frames.bad_ends, BAD_END, half=None, at="end_at"),
-        _as_mentions(
-            frames.outcomes.where(F.col("fault").isNull()),
-            OP,
-            at="op_at",
-            name="outcome",
-            number="since",
-            checks="until",
-            stamp="stamp",
+        ("bad_ends", lambda: _as_mentions(frames.bad_ends, BAD_END, half=None, at="end_at")),
+        (
+            "outcomes",
+            lambda: _as_mentions(
+                frames.outcomes.where(~faulty),
+                OP,
+                at="op_at",
+                name="outcome",
+                number="since",
+                checks="until",
+                stamp="stamp",
+            ),
         ),
-        _as_mentions(faulty_outcomes, BAD_OP, half=None, at="op_at"),
-        _as_mentions(
-            copies,
-            COPY,
-            at="copy_at",
-            place="copy_partition",
-            name="topic",
-            id="id",
-            before="before",
-            line="by_key",
-            number="content",
-            stamp="dated",
-            part="number",
-            parts="numbers",
+        ("outcomes", lambda: _as_mentions(frames.outcomes.where(faulty), BAD_OP, half=None, at="op_at")),
+        (
+            "copies",
+            lambda: _as_mentions(
+                copies_before(spark, frames.copies, before),
+                COPY,
+                at="copy_at",
+                place="copy_partition",
+                name="topic",
+                id="id",
+                before="before",
+                line="by_key",
+                number="content",
+                stamp="dated",
+                part="number",
+                parts="numbers",
+            ),
         ),
-        _as_mentions(
-            frames.parked,
-            PARKED,
-            at="at",
-            name="state",
-            id="id",
-            group="group",
-            checks="checks",
-            number="due",
-            stamp="resumed",
+        (
+            "parked",
+            lambda: _as_mentions(
+                frames.parked,
+                PARKED,
+                at="at",
+                name="state",
+                id="id",
+                group="group",
+                checks="checks",
+                number="due",
+                stamp="resumed",
+            ),
         ),
-        _as_mentions(
-            frames.checks,
-            CHECK,
-            at="check_at",
-            place="check_partition",
-            name="topic",
-            id="id",
-            checks="checks",
-            number="end_position",
+        (
+            "checks",
+            lambda: _as_mentions(
+                frames.checks,
+                CHECK,
+                at="check_at",
+                place="check_partition",
+                name="topic",
+                id="id",
+                checks="checks",
+                number="end_position",
+            ),
         ),
-        _as_mentions(aside_halves, ASIDE, half="source_offset"),
+        (
+            "discards",
+            lambda: _as_mentions(
+                _set_aside(frames).where(F.col("source_topic") == names.half), ASIDE, half="source_offset"
+            ),
+        ),
     )
-    return reduce(DataFrame.unionByName, tables)
+    # To plan for what is not there takes as long as for what is.
+    there = [make for name, make in makers if name not in frames.none] or [makers[0][1]]
+    return reduce(DataFrame.unionByName, (make() for make in there))
 
 
 def decisions(names: Names, frames: Frames) -> DataFrame:
     """The entries of END that count (see decode.entries): readable, and not set aside by the worker."""
+    if "discards" in frames.none:
+        return frames.entries
     ends = _set_aside(frames).where(F.col("source_topic") == names.end).withColumnRenamed("source_offset", "end_at")
     counting = frames.entries.join(ends, ["partition", "end_at"], "left_anti")
     return _of_firsts(counting, frames.discards)
@@ -163,6 +185,11 @@ def _of_firsts(named: DataFrame, discards: DataFrame) -> DataFrame:
 
 def _as_mentions(rows: DataFrame, kind: int, half: str | None = "half", **columns: str) -> DataFrame:
     """The rows as mentions of one kind; columns that the kind does not have are null."""
+    return rows.select(*_mention(kind, half, **columns))
+
+
+@once
+def _mention(kind: int, half: str | None, **columns: str) -> tuple[Column, ...]:
     given = {"partition": "partition", "half": half, **columns}
 
     def column(name: str, of_type: str) -> Column:
@@ -171,4 +198,4 @@ def _as_mentions(rows: DataFrame, kind: int, half: str | None = "half", **column
         return value.cast(of_type).alias(name)
 
     fields = (field.split(": ") for field in _MENTION.split(", "))
-    return rows.select(*(column(name, of_type) for name, of_type in fields))
+    return tuple(column(name, of_type) for name, of_type in fields)

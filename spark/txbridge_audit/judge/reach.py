@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge_audit.judge import fates, violations
 from txbridge_audit.read.context import Facts, PartitionFacts
 from txbridge_audit.read.decode import COMMIT
+from txbridge_audit.read.once import once
 
 #: What may be gone of a transaction, a bit each.
 END, OP, DISCARD, COPY, PARKED, CHECKPOINT, CHECKS, CHECKS_AGED, CHECK_TOPIC, OPEN = (1 << place for place in range(10))
@@ -94,6 +95,7 @@ ALIKE = (
 )
 
 
+@once
 def group_columns() -> dict[str, Column]:
     """What the judged ledger does not have of ALIKE."""
     return {
@@ -111,18 +113,24 @@ def group_columns() -> dict[str, Column]:
 
 def _lost(one: Group) -> int | str | None:
     is_partly_gone = one.visible and one.fate == fates.UNVERIFIABLE and one.committed
-    if (one.visible and not is_partly_gone) or one.fate == fates.ABANDONED:
+    if one.visible and not is_partly_gone:
         return None
+    # Whether an operator had abandoned it stands in END, as does whether there was a commit.
+    if one.fate == fates.ABANDONED:
+        return _WINNER
     if one.fate == fates.LOST:
         return 0
     if one.fate == fates.UNVERIFIABLE and one.committed:
         return REAL_TOPIC
     if one.pending_state == fates.IN_COMMIT:
         return REASONS[OPEN]
-    # Without a commit nothing can be lost, and a held one is waiting.
+    # A held one is waiting.
     if one.pending_state in {fates.HELD, fates.SCHEDULED}:
         return 0
-    return _WINNER | ((OP | PARKED | CHECKPOINT | OPEN) if one.commit else 0)
+    if one.commit:
+        return _WINNER | OP | PARKED | CHECKPOINT | OPEN
+    # Without a commit it is lost only where OP names it as abandoned. Rolled back, that is WRONG_WINNER.
+    return _WINNER | (0 if one.decided else OP)
 
 
 def _partial(one: Group) -> int | str | None:

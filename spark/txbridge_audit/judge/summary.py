@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 
 from txbridge.core.names import Names, short_id
 from txbridge_audit.judge import fates, findings, reach, violations
 from txbridge_audit.read.decode import ROLLBACK
+from txbridge_audit.read.once import once
 from txbridge_audit.report.model import Entry, Place
 
 #: Broken promises: fates, what a transaction breaks beside its fate, and a visible record that belongs to none.
@@ -97,27 +98,8 @@ class Listed:
 
 def counts(judged: DataFrame) -> Counts:
     """Sums over the judged ledger, in one job; a row has COUNTED at least."""
-    rolled_back = F.col("winner.decision").eqNullSafe(ROLLBACK) | (
-        F.col("op_rollback").isNotNull() & F.col("op_commit").isNull()
-    )
-    valid = F.col("valid")
     alike = reach.group_columns()
-    rows = (
-        judged.withColumns(alike)
-        .groupBy("fate", "pending_state", "several", "incomplete", "lacking", *alike)
-        .agg(
-            F.count("*").alias("n"),
-            F.count_if(valid & (F.col("copies") > 1)).alias("doubled"),
-            F.count_if(valid & rolled_back & (F.col("copies") > 0)).alias("leaked"),
-            F.count_if(valid & (F.col("winner.source") == "check")).alias("by_check"),
-            F.sum("strays").alias("strays"),
-            (F.sum("bad_ends") + F.count_if(F.col("present") & ~valid)).alias("malformed"),
-            F.sum("bad_ops").alias("bad_ops"),
-            *(F.count_if(F.array_contains("breaches", kind)).alias(kind) for kind in violations.KINDS),
-            *(F.count_if(F.array_contains("findings", rule.kind)).alias(rule.kind) for rule in findings.RULES),
-        )
-        .collect()
-    )
+    rows = judged.withColumns(alike).groupBy(*_groups()).agg(*_sums()).collect()
     by_fate = dict.fromkeys(fates.FATES, 0)
     told: Counter[str] = Counter()
     states = dict.fromkeys(fates.PENDING_STATES, 0)
@@ -145,6 +127,30 @@ def counts(judged: DataFrame) -> Counts:
     )
 
 
+@once
+def _groups() -> tuple[Column, ...]:
+    return tuple(map(F.col, ("fate", "pending_state", "several", "incomplete", "lacking", *reach.group_columns())))
+
+
+@once
+def _sums() -> tuple[Column, ...]:
+    rolled_back = F.col("winner.decision").eqNullSafe(ROLLBACK) | (
+        F.col("op_rollback").isNotNull() & F.col("op_commit").isNull()
+    )
+    valid = F.col("valid")
+    return (
+        F.count("*").alias("n"),
+        F.count_if(valid & (F.col("copies") > 1)).alias("doubled"),
+        F.count_if(valid & rolled_back & (F.col("copies") > 0)).alias("leaked"),
+        F.count_if(valid & (F.col("winner.source") == "check")).alias("by_check"),
+        F.sum("strays").alias("strays"),
+        (F.sum("bad_ends") + F.count_if(F.col("present") & ~valid)).alias("malformed"),
+        F.sum("bad_ops").alias("bad_ops"),
+        *(F.count_if(F.array_contains("breaches", kind)).alias(kind) for kind in violations.KINDS),
+        *(F.count_if(F.array_contains("findings", rule.kind)).alias(rule.kind) for rule in findings.RULES),
+    )
+
+
 def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Listed]:
     """Violations and findings of the ledger's rows, the first of each kind by half coordinates.
 
@@ -155,13 +161,12 @@ def listed(names: Names, judged: DataFrame, counted: Counts) -> list[Listed]:
         return []
     wrong = F.coalesce(F.col("fate").isin(*fatal), F.lit(False))
     kinds = F.concat("breaches", "findings", F.when(wrong, F.array("fate")).otherwise(F.array()))
-    most = F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
     order = Window.partitionBy("kind").orderBy("partition", "half")
     with_closed = judged if "closed" in judged.columns else judged.withColumn("closed", F.lit(False))
     rows = (
         with_closed.withColumn("kind", F.explode(kinds))
         .withColumn("number", F.row_number().over(order))
-        .where(F.col("number") <= most)
+        .where(F.col("number") <= _most())
         .collect()
     )
     return in_order(Listed((row.partition, row.half), row.closed, _entry(names, row)) for row in rows)
@@ -185,27 +190,32 @@ def limit(kind: str) -> int:
 
 
 def strays(names: Names, labelled: DataFrame) -> tuple[dict[str, int], list[Entry]]:
-    """Visible records that match no half message (persisted): how many of each kind, and the first of each."""
-    counted = {row["kind"]: row["count"] for row in labelled.groupBy("kind").count().collect()}
-    entries: list[Entry] = []
-    for kind in sorted(counted):
-        of_kind = labelled.where(F.col("kind") == kind)
-        chosen = of_kind.orderBy("topic", "copy_partition", "copy_at").limit(limit(kind))
-        says = findings.SAYS.get(kind, "visible without a half message")
-        entries += [
-            Entry(
-                kind,
-                says,
-                transaction=None if row.id is None else short_id(row.id),
-                real_topic=row.topic,
-                evidence=(
-                    Place("copy", row.topic, row.copy_partition, row.copy_at),
-                    *(() if row.half is None else (Place("claims", names.half, row.partition, row.half),)),
-                ),
-            )
-            for row in chosen.collect()
-        ]
-    return counted, entries
+    """Visible records that match no half message: how many of each kind, and the first of each, in one job."""
+    of_kind = Window.partitionBy("kind")
+    rows = (
+        labelled.withColumn("n", F.count("*").over(of_kind))
+        .withColumn("number", F.row_number().over(of_kind.orderBy("topic", "copy_partition", "copy_at")))
+        .where(F.col("number") <= _most())
+        .collect()
+    )
+    return {row.kind: row.n for row in rows}, [
+        Entry(
+            row.kind,
+            findings.SAYS.get(row.kind, "visible without a half message"),
+            transaction=None if row.id is None else short_id(row.id),
+            real_topic=row.topic,
+            evidence=(
+                Place("copy", row.topic, row.copy_partition, row.copy_at),
+                *(() if row.half is None else (Place("claims", names.half, row.partition, row.half),)),
+            ),
+        )
+        for row in sorted(rows, key=lambda row: (row.kind, row.number))
+    ]
+
+
+def _most() -> Column:
+    """`limit` of a row's kind."""
+    return F.when(F.col("kind").isin(*VIOLATIONS), VIOLATIONS_LISTED).otherwise(FINDINGS_LISTED)
 
 
 def malformed(names: Names, records: DataFrame) -> tuple[dict[str, int], list[Entry]]:

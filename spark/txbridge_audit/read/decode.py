@@ -8,7 +8,7 @@ the worker has set aside.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
 from txbridge.core import names as headers
 from txbridge.core.names import SYSTEM_GROUP, Names
 from txbridge_audit.read import message_frames, murmur2
+from txbridge_audit.read.once import once
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 MAX_ENTRIES = 1_000
@@ -45,6 +46,13 @@ def halves(raw: DataFrame) -> DataFrame:
     `dated` is the timestamp of what is delivered (ms). `parts` are the messages of one that holds several
     (message_frames.PARTS), `real_topic` that of the first then.
     """
+    named, told = _of_halves()
+    return raw.select(*named).select(*told)
+
+
+@once
+def _of_halves() -> tuple[Sequence[Column], Sequence[Column]]:
+    """What is taken from a raw record, and what is made of it."""
     own = {"version": headers.VERSION, "tran_msg": headers.TRAN_MSG, "id": headers.UNIQ_KEY, "group": headers.PGROUP}
     own |= {"real_topic": headers.REAL_TOPIC, "fixed": headers.REAL_QID, "stamp": headers.BORN_TIMESTAMP}
     own |= {"messages": headers.MESSAGES}
@@ -55,7 +63,7 @@ def halves(raw: DataFrame) -> DataFrame:
     users = _but(lambda name: name.isin(*sorted(reserved)) | name.startswith("TXB_"))
     several = _text(headers.MESSAGES).try_cast("int")
     parts = F.when(several.isNotNull(), message_frames.parts(F.col("value"), several, _content_of_part)).alias("parts")
-    named = raw.select("partition", F.col("offset").alias("half"), born, _content(users, F.lit(0)), parts, *texts)
+    named = (F.col("partition"), F.col("offset").alias("half"), born, _content(users, F.lit(0)), parts, *texts)
     version, tran_msg, identity, group, topic, fixed, stamp, messages, time = (F.col(column) for column in own)
     first = F.get("parts", F.lit(0))
     fault = _first_fault(
@@ -73,20 +81,16 @@ def halves(raw: DataFrame) -> DataFrame:
         (messages.isNull() | (fixed.isNull() & stamp.isNull()), "a header that each of several messages has itself"),
         (time.isNull() | time.rlike(_DIGITS), "TXB_DELIVER_AT is not a time"),
     )
-    return named.select(
-        "partition",
-        "half",
-        "born",
-        "id",
-        "group",
-        "real_topic",
+    told = (
+        *map(F.col, ("partition", "half", "born", "id", "group", "real_topic")),
         fixed.try_cast("int").alias("fixed_partition"),
         time.try_cast("bigint").alias("deliver_at"),
-        "content",
+        F.col("content"),
         F.coalesce(F.nullif(stamp.try_cast("bigint"), F.lit(0)), "born").alias("dated"),
-        "parts",
+        F.col("parts"),
         fault.alias("fault"),
     )
+    return named, told
 
 
 def _may_all_be(parts: Column) -> Column:
@@ -99,8 +103,14 @@ def end_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
     `stamp` is the append time (ms), `client` who sent it as far as he says so, `fault` null when it can be read. With
     `exactly` so are breaches a fault that only the worker looks for: the discard topic no longer tells all of them.
     """
-    named = raw.select(
-        "partition",
+    named, told = _of_ends(exactly=exactly)
+    return raw.select(*named).select(*told)
+
+
+@once
+def _of_ends(*, exactly: bool) -> tuple[Sequence[Column], Sequence[Column]]:
+    named = (
+        F.col("partition"),
         F.col("offset").alias("end_at"),
         F.unix_millis("timestamp").alias("stamp"),
         F.split(F.col("value").cast("string"), "\n").alias("lines"),
@@ -124,7 +134,8 @@ def end_records(raw: DataFrame, *, exactly: bool = False) -> DataFrame:
         (shape, "an entry cannot be read"),
         *(_exact_rules() if exactly else ()),
     )
-    return named.select("partition", "end_at", "stamp", "source", "group", "client", "lines", fault.alias("fault"))
+    told = ("partition", "end_at", "stamp", "source", "group", "client", "lines")
+    return named, (*map(F.col, told), fault.alias("fault"))
 
 
 def _exact_rules() -> tuple[tuple[Column, str], ...]:
@@ -156,31 +167,26 @@ def entries(records: DataFrame) -> DataFrame:
     """Entries of readable END records: partition, end_at, stamp, line (from 0), half, id, decision, source, group,
     client, checks (number of the check that it answers), remark (percent-encoded).
     """
-    lines = records.where(F.col("fault").isNull()).select(
-        "partition",
-        "end_at",
-        "stamp",
-        "source",
-        "group",
-        "client",
-        F.posexplode("lines").alias("line", "text"),
-    )
+    readable, lines, told = _of_entries()
+    return records.where(readable).select(*lines).select(*told)
+
+
+@once
+def _of_entries() -> tuple[Column, Sequence[Column], Sequence[Column]]:
+    of_record = ("partition", "end_at", "stamp", "source", "group", "client")
+    lines = (*map(F.col, of_record), F.posexplode("lines").alias("line", "text"))
     fields = F.split("text", ",", 5)
-    return lines.select(
-        "partition",
-        "end_at",
-        "stamp",
-        "line",
+    told = (
+        *map(F.col, ("partition", "end_at", "stamp", "line")),
         # More digits than an offset can have: no such half message, which the ledger finds by itself (null).
         F.get(fields, 0).try_cast("bigint").alias("half"),
         F.get(fields, 1).alias("id"),
         F.get(fields, 2).try_cast("int").alias("decision"),
-        "source",
-        "group",
-        "client",
+        *map(F.col, ("source", "group", "client")),
         F.get(fields, 3).try_cast("bigint").alias("checks"),
         F.get(fields, 4).alias("remark"),
     )
+    return F.col("fault").isNull(), lines, told
 
 
 def op_records(raw: DataFrame) -> DataFrame:
@@ -190,8 +196,14 @@ def op_records(raw: DataFrame) -> DataFrame:
     (`position_of`): what a record of commits names was decided from the one on, and before the other. They are null
     where it does not say so.
     """
-    named = raw.select(
-        "partition",
+    named, told = _of_op()
+    return raw.select(*named).select(*told)
+
+
+@once
+def _of_op() -> tuple[Sequence[Column], Sequence[Column]]:
+    named = (
+        F.col("partition"),
         F.col("offset").alias("op_at"),
         F.unix_millis("timestamp").alias("stamp"),
         _text(headers.VERSION).alias("version"),
@@ -210,13 +222,14 @@ def op_records(raw: DataFrame) -> DataFrame:
         (F.col("outcome").isin("commit", "rollback", "discard", "abandon"), "OUTCOME is unknown"),
         (F.forall(F.split("value", ","), lambda half: half.rlike(r"\A[0-9]{1,18}\z")), "not a list of half offsets"),
     )
-    return named.select(
-        *("partition", "op_at", "stamp", "outcome"),
+    told = (
+        *map(F.col, ("partition", "op_at", "stamp", "outcome")),
         since.alias("since"),
         until.alias("until"),
-        "value",
+        F.col("value"),
         fault.alias("fault"),
     )
+    return named, told
 
 
 def _number_of(name: str, group: int) -> Column:
@@ -232,20 +245,29 @@ def outcomes(records: DataFrame) -> DataFrame:
     """A row per half message that OP names: partition, op_at, stamp, outcome, since, until, half, fault (then half is
     null).
     """
+    named, told = _of_outcomes()
+    return records.select(*named).select(*told)
+
+
+@once
+def _of_outcomes() -> tuple[Sequence[Column], Sequence[Column]]:
     named_halves = F.explode_outer(F.when(F.col("fault").isNull(), F.split("value", ","))).alias("half")
-    told = ("partition", "op_at", "stamp", "outcome", "since", "until")
-    return records.select(*told, "fault", named_halves).select(
-        *told,
-        F.col("half").try_cast("bigint").alias("half"),
-        "fault",
-    )
+    of_record = tuple(map(F.col, ("partition", "op_at", "stamp", "outcome", "since", "until")))
+    fault = F.col("fault")
+    return (*of_record, fault, named_halves), (*of_record, F.col("half").try_cast("bigint").alias("half"), fault)
 
 
 def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
     """What speaks of its own partition and is of our version; the rest says nothing to a worker either."""
+    named, ours = _of_offset(names.half)
+    return raw.select(*named).where(ours)
+
+
+@once
+def _of_offset(half: str) -> tuple[Sequence[Column], Column]:
     key = F.col("key").cast("string")
-    pattern = rf"\A{re.escape(names.half)}@{SYSTEM_GROUP}/([0-9]{{1,9}})(?:/([0-9]{{1,18}}))?\z"
-    return raw.select(
+    pattern = rf"\A{re.escape(half)}@{SYSTEM_GROUP}/([0-9]{{1,9}})(?:/([0-9]{{1,18}}))?\z"
+    named = (
         F.regexp_extract(key, pattern, 1).try_cast("int").alias("partition"),
         F.regexp_extract(key, pattern, 2).try_cast("bigint").alias("half"),
         F.col("partition").alias("stored_in"),
@@ -253,7 +275,8 @@ def _offset_rows(raw: DataFrame, names: Names) -> DataFrame:
         F.unix_millis("timestamp").alias("stamp"),
         F.col("value").cast("string").alias("value"),
         _text(headers.VERSION).alias("version"),
-    ).where((F.col("partition") == F.col("stored_in")) & (F.col("version") == "1"))
+    )
+    return named, (F.col("partition") == F.col("stored_in")) & (F.col("version") == "1")
 
 
 def checkpoints(raw: DataFrame, names: Names) -> DataFrame:
@@ -280,7 +303,12 @@ def parked(raw: DataFrame, names: Names) -> DataFrame:
 
     `stamp` is the append time; all times are ms.
     """
-    rows = _offset_rows(raw, names).where(F.col("half").isNotNull())
+    of_half, told, counting = _of_parked()
+    return _offset_rows(raw, names).where(of_half).select(*told).where(counting).drop("is_tombstone")
+
+
+@once
+def _of_parked() -> tuple[Column, Sequence[Column], Column]:
     # One by one: a number that is none makes only itself unknown.
     state = F.from_json("value", "state string")["state"]
     told = (
@@ -288,12 +316,14 @@ def parked(raw: DataFrame, names: Names) -> DataFrame:
         *("checks bigint", "next bigint", "resumed bigint", "error string"),
     )
     fields = {field.split()[0]: F.from_json("value", field)[field.split()[0]] for field in told}
-    rows = rows.select(
-        *("partition", "half", "at", "stamp", state.alias("state"), F.col("value").isNull().alias("is_tombstone")),
+    columns = (
+        *map(F.col, ("partition", "half", "at", "stamp")),
+        state.alias("state"),
+        F.col("value").isNull().alias("is_tombstone"),
         *(column.alias("due" if name == "next" else name) for name, column in fields.items()),
     )
     is_one = F.col("state").isin("pending", "held", "scheduled", "discarded")
-    return rows.where(F.col("is_tombstone") | is_one).drop("is_tombstone")
+    return F.col("half").isNotNull(), columns, F.col("is_tombstone") | is_one
 
 
 def discards(raw: DataFrame) -> DataFrame:
@@ -304,7 +334,13 @@ def discards(raw: DataFrame) -> DataFrame:
     coordinates where it was found. A copy counts as malformed; `first` is the half offset of what it copies.
     `discard_end` is TXB_END. An abandoned message is one with the reason ABANDONED. Rows that name neither are dropped.
     """
-    named = raw.select(
+    named, told, naming = _of_discards()
+    return raw.select(*named).select(*told).where(naming)
+
+
+@once
+def _of_discards() -> tuple[Sequence[Column], Sequence[Column], Column]:
+    named = (
         F.col("partition").alias("at_partition"),
         F.col("offset").alias("at_offset"),
         F.unix_millis("timestamp").alias("stamp"),
@@ -318,7 +354,7 @@ def discards(raw: DataFrame) -> DataFrame:
     reason, where, origin = F.col("reason"), F.col("where"), F.col("origin")
     is_copy = reason.eqNullSafe("COPY")
     malformed = reason.eqNullSafe("MALFORMED") | is_copy
-    rows = named.select(
+    told = (
         F.when(malformed, F.regexp_extract(origin, _SOURCE, 1)).alias("source_topic"),
         F.when(malformed, F.regexp_extract(origin, _SOURCE, 2))
         .otherwise(F.regexp_extract(where, _COORDINATES, 1))
@@ -329,16 +365,14 @@ def discards(raw: DataFrame) -> DataFrame:
         .try_cast("bigint")
         .alias("source_offset"),
         malformed.alias("malformed"),
-        "reason",
-        "error",
+        reason,
+        F.col("error"),
         F.when(is_copy, F.regexp_extract(where, _COORDINATES, 2)).try_cast("bigint").alias("first"),
         F.col("end_position").try_cast("bigint").alias("discard_end"),
         F.col("check_times").try_cast("bigint").alias("checks"),
-        "stamp",
-        "at_partition",
-        "at_offset",
+        *map(F.col, ("stamp", "at_partition", "at_offset")),
     )
-    return rows.where(F.col("partition").isNotNull() & F.col("source_offset").isNotNull())
+    return named, told, F.col("partition").isNotNull() & F.col("source_offset").isNotNull()
 
 
 def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
@@ -350,12 +384,18 @@ def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
     in one where the key was never put; else null), number and numbers (of several messages which one it is, and of how
     many; null when it does not say so).
     """
+    ours, named, told = _of_copies()
+    return raw.where(ours).select(*named).select(*told, _where_the_key_goes(partitions).alias("by_key"))
+
+
+@once
+def _of_copies() -> tuple[Column, Sequence[Column], Sequence[Column]]:
     # The worker adds these two, each once; and to one of several messages its number.
     added = (headers.UNIQ_KEY, headers.HALF_COORDINATES)
     users = _but(lambda name: name.isin(*added, headers.MESSAGE_NUMBER))
-    ours = raw.where(F.array_contains("headers.key", headers.HALF_COORDINATES))
-    named = ours.select(
-        "topic",
+    ours = F.array_contains("headers.key", headers.HALF_COORDINATES)
+    named = (
+        F.col("topic"),
         F.col("partition").alias("copy_partition"),
         F.col("offset").alias("copy_at"),
         _text(headers.HALF_COORDINATES).alias("where"),
@@ -365,19 +405,15 @@ def copies(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
         F.when(F.col("timestampType") == _GIVEN_TIME, F.unix_millis("timestamp")).alias("dated"),
         F.when(F.length("key") > 0, murmur2.hashed(F.col("key"))).alias("hash"),
     )
-    return named.select(
-        "topic",
-        "copy_partition",
-        "copy_at",
+    told = (
+        *map(F.col, ("topic", "copy_partition", "copy_at")),
         F.regexp_extract("where", _COORDINATES, 1).try_cast("int").alias("partition"),
         F.regexp_extract("where", _COORDINATES, 2).try_cast("bigint").alias("half"),
-        "id",
-        "content",
-        "dated",
-        _where_the_key_goes(partitions).alias("by_key"),
+        *map(F.col, ("id", "content", "dated")),
         F.regexp_extract("told", _NUMBER, 1).try_cast("int").alias("number"),
         F.regexp_extract("told", _NUMBER, 2).try_cast("int").alias("numbers"),
     )
+    return ours, named, told
 
 
 def _where_the_key_goes(partitions: Mapping[str, int]) -> Column:
@@ -390,16 +426,22 @@ def _where_the_key_goes(partitions: Mapping[str, int]) -> Column:
     place, number = F.col("copy_partition"), F.col("hash")
     pairs = (F.lit(part) for topic, count in sorted(partitions.items()) for part in (topic, count))
     today = F.try_element_at(F.create_map(*pairs), "topic")
-    once = F.exists(F.sequence(place + 1, today), lambda count: number % count == place)
-    return F.when((place < today) & (number % today != place) & ~once, (number % today).cast("int"))
+    ever = F.exists(F.sequence(place + 1, today), lambda count: number % count == place)
+    return F.when((place < today) & (number % today != place) & ~ever, (number % today).cast("int"))
 
 
 def checks(raw: DataFrame) -> DataFrame:
     """Check requests: topic, check_partition, check_at (offset), partition, half, id, checks (number of this one),
     end_position. Records that cannot be read are dropped: nothing follows from them.
     """
-    named = raw.select(
-        "topic",
+    named, readable, told = _of_checks()
+    return raw.select(*named).where(readable).select(*told)
+
+
+@once
+def _of_checks() -> tuple[Sequence[Column], Column, Sequence[Column]]:
+    named = (
+        F.col("topic"),
         F.col("partition").alias("check_partition"),
         F.col("offset").alias("check_at"),
         _text(headers.HALF_COORDINATES).alias("where"),
@@ -408,16 +450,13 @@ def checks(raw: DataFrame) -> DataFrame:
         _text(headers.END_POSITION).try_cast("bigint").alias("end_position"),
     )
     where = F.col("where")
-    return named.where(where.rlike(_COORDINATES)).select(
-        "topic",
-        "check_partition",
-        "check_at",
+    told = (
+        *map(F.col, ("topic", "check_partition", "check_at")),
         F.regexp_extract(where, _COORDINATES, 1).try_cast("int").alias("partition"),
         F.regexp_extract(where, _COORDINATES, 2).try_cast("bigint").alias("half"),
-        "id",
-        "checks",
-        "end_position",
+        *map(F.col, ("id", "checks", "end_position")),
     )
+    return named, where.rlike(_COORDINATES), told
 
 
 def unknown_versions(raw: DataFrame) -> DataFrame:

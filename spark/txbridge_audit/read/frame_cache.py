@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.read.spark_session import suit
@@ -16,6 +18,7 @@ class FrameCache:
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._persisted: list[DataFrame] = []
+        self._computed: list[DataFrame] = []
 
     def __enter__(self) -> Self:
         return self
@@ -26,6 +29,9 @@ class FrameCache:
         for frame in self._persisted:
             frame.unpersist()
         self._persisted.clear()
+        for frame in self._computed:
+            let_go(frame)
+        self._computed.clear()
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """The frame, which stays in memory once a job has computed it."""
@@ -38,3 +44,23 @@ class FrameCache:
         computed = frame.coalesce(few).localCheckpoint()
         suit(self.spark, rows)
         return computed
+
+    def hold(self, frame: DataFrame, tasks: int = 1) -> DataFrame:
+        """The frame computed, as `held`, until the `with` block ends."""
+        self._computed.append(held(frame, tasks))
+        return self._computed[-1]
+
+
+def held(frame: DataFrame, tasks: int = 1) -> DataFrame:
+    """The frame of few rows computed, in memory until it is let go. Queries of it are planned without what leads to it.
+
+    With one task all of it is in one place, so that they need no shuffle either.
+    """
+    return frame.coalesce(tasks).localCheckpoint()
+
+
+def let_go(frame: DataFrame) -> None:
+    """What was `held` leaves the memory. Spark itself would wait until the JVM collects garbage."""
+    of_jvm: Any = frame._jdf  # noqa: SLF001  (PySpark cannot say it)
+    with suppress(Py4JError):
+        of_jvm.logicalPlan().rdd().unpersist(False)  # Java: do not wait

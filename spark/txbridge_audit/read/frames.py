@@ -25,9 +25,11 @@ class Frames:
     discards: DataFrame
     copies: DataFrame
     checks: DataFrame
+    #: Those that are known to have no row.
+    none: frozenset[str] = frozenset()
 
 
-TABLES = tuple(field.name for field in fields(Frames))
+TABLES = tuple(field.name for field in fields(Frames) if field.name != "none")
 #: The name of its table, in a row of them all.
 TABLE = "table"
 
@@ -54,7 +56,7 @@ def unpack(rows: DataFrame, like: Frames, there: Collection[str] = TABLES) -> Fr
     """
 
     def table(name: str) -> DataFrame:
-        found = rows.where(F.col(TABLE) == name).select(*getattr(like, name).columns)
-        return found if name in there else without_rows(found)
+        columns: DataFrame = getattr(like, name)
+        return rows.where(F.col(TABLE) == name).select(*columns.columns) if name in there else without_rows(columns)
 
-    return Frames(*(table(name) for name in TABLES))
+    return Frames(**{name: table(name) for name in TABLES}, none=frozenset(TABLES) - set(there))

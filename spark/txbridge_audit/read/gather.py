@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -23,7 +23,7 @@ from txbridge_audit.read.frames import Frames
 from txbridge_audit.read.kafka_admin import Cluster, partitions_of
 from txbridge_audit.read.kafka_source import READ_COMMITTED, READ_UNCOMMITTED, Source
 from txbridge_audit.read.selection import Selection, begin
-from txbridge_audit.read.spark_session import suit
+from txbridge_audit.read.spark_session import FEW, suit
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,11 @@ class Gathered:
     #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
     hidden: Mapping[TopicPartition, tuple[int, int]]
 
+    @property
+    def size(self) -> int:
+        """Offsets that were read, which is about so many records."""
+        return sum(span.end - span.start for span in self.spans.values())
+
     def refuse_moved(self, cluster: Cluster) -> None:
         """Raise ElectionError when a cut may be that of a deposed leader, and too low.
 
@@ -121,12 +126,19 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     suit(spark, _size(first, watermarks))
     first_look = {key: watermarks[key] for key in half_keys}
 
-    def keep(frame: DataFrame, begin: Ends, end: Ends) -> DataFrame:
+    def table(name: str, begin: Ends, end: Ends, make: Callable[[], DataFrame], *, keep: bool = True) -> DataFrame:
         """In memory, if there is anything: Spark leaves out of its plans what it knows to be empty."""
-        return cache.keep(frame) if _some(begin, end) else frame
+        if not _some(begin, end):
+            return make() if seen is None else source.none_of(name, make)
+        return cache.keep(make()) if keep else make()
 
-    halves = keep(decode.halves(source.read(first, first_look, READ_UNCOMMITTED)), first, first_look)
-    named = _named_in(halves) | plan.real_topics | (frozenset() if seen is None else seen.named)
+    def read_halves(begin: Ends, end: Ends) -> DataFrame:
+        return table("halves", begin, end, lambda: decode.halves(source.read(begin, end, READ_UNCOMMITTED)))
+
+    halves = read_halves(first, first_look)
+    named = plan.real_topics | (frozenset() if seen is None else seen.named)
+    if _some(first, first_look):
+        named |= _named_in(halves)
     real = _existing(cluster, named, plan.selection)
 
     # Step 2: the earlier cut of the real topics.
@@ -135,10 +147,12 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 3: OFFSET.
     source.say("reading checkpoints")
     offset, offset_records = _read_offset(source, cache, first)
-    parked = keep(decode.parked(offset_records, names), first, offset)
-    ours = F.col("key").cast("string").startswith(f"{names.half}@")
-    context.refuse_unknown_versions(offset_records.where(ours))
-    checkpoints = dict(() if seen is None else seen.checkpoints) | context.checkpoints(offset_records, names, cluster)
+    parked = table("parked", first, offset, lambda: decode.parked(offset_records, names))
+    checkpoints = dict(() if seen is None else seen.checkpoints)
+    if _some(first, offset):
+        ours = F.col("key").cast("string").startswith(f"{names.half}@")
+        context.refuse_unknown_versions(offset_records.where(ours))
+        checkpoints |= context.checkpoints(offset_records, names, cluster)
 
     # Step 4: the check topics. Before discard: a discard that makes a decision late comes before a later check.
     # They keep an hour, so some may vanish while we read: what is not there accuses nobody.
@@ -159,7 +173,7 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 9: the real topics again, those named meanwhile included.
     if half != first_look:
         suit(spark, _size(first_look, half))
-        added = keep(decode.halves(source.read(first_look, half, READ_UNCOMMITTED)), first_look, half)
+        added = read_halves(first_look, half)
         named |= _named_in(added)
         halves = halves.unionByName(added)
     real = _existing(cluster, named, plan.selection)
@@ -172,31 +186,37 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
     # Step 10: everything is fixed; read the rest.
     source.say("reading decisions, outcomes and real topics")
     suit(spark, _size(first, discard.ends))
-    discards = keep(decode.discards(source.read(first, discard.ends, READ_COMMITTED)), first, discard.ends)
+    begin_at, fixed = {**first, **real_first}, (discard.ends, op.ends, end.ends, after.ends)
+    rest = _Rest(source, cache, begin_at, fixed, again=seen is not None)
+    discards = table("discards", first, discard.ends, lambda: decode.discards(rest.read(discard.ends)))
     if seen is None and _some(first, discard.ends):
         # Counted before it is joined: then Spark knows how small it is, and spares the others a shuffle. A step writes
         # what it has read to files, which say so, too.
         discards.count()
     suit(spark, _size(first, watermarks))
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
-    raw_op = source.read(first, op.ends, READ_COMMITTED)
+    raw_op = rest.read(op.ends)
     # Kept: each is looked at more than once, and every record names many half messages.
-    read_ends = decode.end_records(source.read(first, end.ends, READ_COMMITTED), exactly=discards_cut)
-    end_records = keep(read_ends, first, end.ends)
-    op_records = keep(decode.op_records(raw_op), first, op.ends)
+    end_records = table("ends", first, end.ends, lambda: decode.end_records(rest.read(end.ends), exactly=discards_cut))
+    op_records = table("op", first, op.ends, lambda: decode.op_records(raw_op))
+    numbers = Counter(topic for topic, _ in real)
+
+    def read_checks() -> DataFrame:
+        return decode.checks(source.read(check_first, check, READ_COMMITTED, may_vanish=True))
+
     known = context.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
     return Gathered(
         frames=Frames(
             halves=halves,
-            entries=decode.entries(end_records),
-            bad_ends=decode.unreadable(end_records),
-            outcomes=decode.outcomes(op_records),
+            entries=table("entries", first, end.ends, lambda: decode.entries(end_records), keep=False),
+            bad_ends=table("bad_ends", first, end.ends, lambda: decode.unreadable(end_records), keep=False),
+            outcomes=table("outcomes", first, op.ends, lambda: decode.outcomes(op_records), keep=False),
             parked=parked,
             discards=discards,
-            copies=decode.copies(
-                source.read(real_first, after.ends, READ_COMMITTED), Counter(topic for topic, _ in real)
+            copies=table(
+                "copies", real_first, after.ends, lambda: decode.copies(rest.read(after.ends), numbers), keep=False
             ),
-            checks=decode.checks(source.read(check_first, check, READ_COMMITTED, may_vanish=True)),
+            checks=table("checks", check_first, check, read_checks, keep=False),
         ),
         facts=Facts(
             partitions=known if seen is None else _since_the_first_step(known, seen),
@@ -219,6 +239,23 @@ def gather(source: Source, cache: FrameCache, plan: Plan, seen: Seen | None = No
         },
         hidden=_hidden(op, discard, end, after),
     )
+
+
+class _Rest:
+    """What is read committed once all is fixed: each topic by itself, or the few new records of a step all at once."""
+
+    def __init__(self, source: Source, cache: FrameCache, starts: Ends, ends: Collection[Ends], *, again: bool) -> None:
+        self._source, self._starts = source, starts
+        whole = {key: end for some in ends for key, end in some.items()}
+        # Each reading asks the brokers for topics and opens connections, which takes longer than to read a few records.
+        few = again and 0 < _size(starts, whole) <= FEW
+        self._all = cache.keep(source.read(starts, whole, READ_COMMITTED)) if few else None
+
+    def read(self, ends: Ends) -> DataFrame:
+        """Records of the topics up to there. Lazy, as `Source.read` is."""
+        if self._all is None or not _some(self._starts, ends):
+            return self._source.read(self._starts, ends, READ_COMMITTED)
+        return self._all.where(F.col("topic").isin(sorted({topic for topic, _ in ends})))
 
 
 def _all_of(source: Source, selection: Selection, starts: Ends) -> dict[TopicPartition, int]:

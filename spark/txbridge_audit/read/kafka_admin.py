@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -160,6 +161,9 @@ class Cluster:
         """
         known = {key: self._epochs[key] for key in partitions if key in self._epochs}
         self._admin = AdminClient(self._config)
+        with suppress(KafkaException):
+            # A new client that is asked for ends before it has met a broker looks for leaders again after 3 s only.
+            self._admin.list_topics(timeout=REQUEST_TIMEOUT)
         self.high_watermarks(known)
         moved = sorted(key for key, epoch in known.items() if self._epochs[key] > epoch)
         if moved:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,7 +13,7 @@ from txbridge.core.names import Names
 from txbridge_audit.read.cuts import Ends, Range, TopicPartition, ranges
 from txbridge_audit.read.kafka_admin import Cluster
 from txbridge_audit.read.kafka_config import KafkaSettings
-from txbridge_audit.read.literals import frame
+from txbridge_audit.read.literals import frame, nothing_like
 from txbridge_audit.read.spark_session import Progress
 
 #: Columns of every raw frame: those of Spark's Kafka source that are used.
@@ -53,6 +53,14 @@ class Source:
     partitions: Mapping[str, Sequence[TopicPartition]]
     #: Is told, in words, what is going on.
     say: Progress
+    #: Tables without a row, by name (`none_of`).
+    _nothing: dict[str, DataFrame] = field(default_factory=dict, compare=False)
+
+    def none_of(self, name: str, like: Callable[[], DataFrame]) -> DataFrame:
+        """The table of that name without a row. Made once: to plan what leads to no record takes as long as any."""
+        if name not in self._nothing:
+            self._nothing[name] = nothing_like(like())
+        return self._nothing[name]
 
     def read(self, starts: Ends, ends: Ends, isolation: str, *, may_vanish: bool = False) -> DataFrame:
         """Records of the partitions in `ends`, from `starts`; see `read` below."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+from pyspark.sql.types import ArrayType
 
 
 def frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], fields: str) -> DataFrame:
@@ -20,6 +21,12 @@ def frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]], fields: str) -
     parsed = F.from_json(F.lit(text), f"array<struct<{fields}>>")
     table = spark.range(0, 1, 1, 1).select(F.inline(parsed))
     return table if given else without_rows(table)
+
+
+def nothing_like(table: DataFrame) -> DataFrame:
+    """No row of the same columns; its plan has nothing of what leads to the table."""
+    none = F.from_json(F.lit("[]"), ArrayType(table.schema))
+    return without_rows(table.sparkSession.range(0, 1, 1, 1).select(F.inline(none)))
 
 
 def without_rows(table: DataFrame) -> DataFrame:

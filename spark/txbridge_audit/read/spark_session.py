@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.read import delta_lake
+from txbridge_audit.read.jvm_names import remember
 
 Progress = Callable[[str], None]
 
@@ -58,12 +59,39 @@ _SEMANTICS = {
 #: Rows of one task of a shuffle: more do not fit beside each other into a small memory, fewer are not worth a task.
 _ROWS_AT_MOST, _ROWS_AT_LEAST = 250_000, 10_000
 #: Up to so many rows Spark interprets its expressions: to compile code for them costs more than it saves.
-_INTERPRETED = 50_000
+FEW = 50_000
+#: Rules of Spark's optimiser that spare work for each row. To look for a place for them in plans of hundreds of
+#: columns, again and again until nothing changes, costs more than few rows do.
+_NOT_FOR_FEW = ",".join(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in (
+        *("CollapseRepartition", "CollapseWindow", "CombineConcats", "ConstantPropagation"),
+        *("CostBasedJoinReorder", "DecimalAggregates", "EliminateAggregateFilter", "EliminateLimits"),
+        *("EliminateMapObjects", "EliminateOffsets", "EliminateOuterJoin", "EliminateSerialization", "EliminateSorts"),
+        *("EliminateWindowPartitions", "FoldablePropagation", "GenerateOptimization", "InferFiltersFromConstraints"),
+        *("InferFiltersFromGenerate", "LikeSimplification", "LimitPushDown", "LimitPushDownThroughWindow"),
+        *("NullDownPropagation", "NullPropagation", "ObjectSerializerPruning", "OptimizeCsvJsonExprs", "OptimizeIn"),
+        *("OptimizeJoinCondition", "OptimizeRand", "OptimizeRepartition", "OptimizeUpdateFields"),
+        *("OptimizeWindowFunctions", "PushDownLeftSemiAntiJoin", "PushFoldableIntoBranches"),
+        *("PushLeftSemiLeftAntiThroughJoin", "PushProjectionThroughUnion"),
+        *("RemoveNoopOperators", "RemoveRedundantAggregates", "RemoveRedundantAliases", "ReorderAssociativeOperator"),
+        *(
+            "ReorderJoin",
+            "ReplaceNullWithFalseInPredicate",
+            "SimplifyBinaryComparison",
+            "SimplifyCaseConversionExpressions",
+            "SimplifyCasts",
+        ),
+        *("SimplifyConditionals", "SimplifyExtractValueOps", "TransposeWindow", "UnwrapCastInBinaryComparison"),
+    )
+)
 _TASK_ATTEMPTS = 4
 _JAVA = 17
 #: HotSpot's optimising compiler took 40 % of all processor time of an audit of 337,000 transactions.
 #: Without it there is less room for code, and when that is full nothing is compiled any more.
 _QUICK_START = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+#: A follower plans the same queries for days: with HotSpot's own limits that is optimised within some steps.
+_FOR_DAYS = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC"
 #: With more to read it pays for what runs once per record. All else, planning above all, runs some ten thousand times:
 #: with HotSpot's own limits, a thirtieth of these, most of what it optimised was that. Nobody waits for
 #: an answer meanwhile, so pauses for garbage collection may be long.
@@ -82,14 +110,15 @@ def spark_session(
     *,
     connector: bool = True,
     small: bool = False,
+    for_days: bool = False,
     with_delta: bool = False,
 ) -> Iterator[SparkSession]:
     """A session for one audit. Raises CouldNotAuditError when Spark cannot start or fails.
 
     Given a session, or inside spark-submit or a program that has one: that one, with a configuration of our own
     (`newSession`). Otherwise a local one that is stopped with its JVM at the end; all that Ivy and Spark print goes to
-    a file, which is kept when something fails. `small` says that it ends before optimising its code would pay;
-    `with_delta` that a ledger is written as a table of Delta Lake.
+    a file, which is kept when something fails. `small` says that it ends before optimising its code would pay,
+    `for_days` that it does not end soon; `with_delta` that a ledger is written as a table of Delta Lake.
     """
     active = spark or SparkSession.getActiveSession()
     if active is None and (SparkContext._active_spark_context or "PYSPARK_GATEWAY_PORT" in os.environ):  # noqa: SLF001
@@ -105,7 +134,8 @@ def spark_session(
         with _hearing_interrupts() as hear:
             with _explained(f"see {log}"):
                 packages = [CONNECTOR] * connector + [delta_lake.PACKAGE] * with_delta
-                own = _start(workdir, log, progress, hear, packages, small=small)
+                options = _QUICK_START if small else _FOR_DAYS if for_days else _LATER_OPTIMISED
+                own = _start(workdir, log, progress, hear, packages, options)
             try:
                 # Explained before it is stopped: the texts of Java's errors are asked for in the JVM.
                 with _explained(f"see {log}"):
@@ -278,15 +308,16 @@ def suit(session: SparkSession, rows: int) -> None:
     parallelism = session.sparkContext.defaultParallelism
     partitions = max(1 + rows // _ROWS_AT_MOST, min(parallelism, 1 + rows // _ROWS_AT_LEAST))
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    compiled = rows > _INTERPRETED
+    compiled = rows > FEW
     session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
     # What follows from a filter for other columns: with hundreds of columns that takes longer than to filter few rows.
     session.conf.set("spark.sql.constraintPropagation.enabled", str(compiled).lower())
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
+    session.conf.set("spark.sql.optimizer.excludedRules", "" if compiled else _NOT_FOR_FEW)
 
 
 def _start(
-    workdir: Path, log: Path, progress: Progress, hear: Callable[[], None], packages: Sequence[str], *, small: bool
+    workdir: Path, log: Path, progress: Progress, hear: Callable[[], None], packages: Sequence[str], options: str
 ) -> SparkSession:
     _check_java()
     cores = os.cpu_count() or 2
@@ -314,7 +345,7 @@ def _start(
             ("spark.local.dir", str(workdir)),
         ],
     )
-    conf.set("spark.driver.extraJavaOptions", _QUICK_START if small else _LATER_OPTIMISED)
+    conf.set("spark.driver.extraJavaOptions", options)
     if packages:
         conf.set("spark.jars.packages", ",".join(packages))
         if not all(_fetched(package) for package in packages):
@@ -327,7 +358,8 @@ def _start(
         # The working directory keeps what Spark leaves in it out of the user's.
         with log.open("wb") as out, _interrupted_afterwards():
             gateway = launch_gateway(conf, {"stdout": out, "stderr": out, "cwd": str(workdir)})  # type: ignore[no-untyped-call]
-        SparkContext(conf=conf, gateway=gateway)
+        context: Any = SparkContext(conf=conf, gateway=gateway)
+        remember(context._jvm)  # noqa: SLF001
         # PySpark's own handler, its context's last act, asks the JVM for something while another answer of it is read:
         # both fail.
         hear()

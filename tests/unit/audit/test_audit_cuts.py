@@ -199,6 +199,9 @@ class Leaders:
         self.clients += 1
         return self
 
+    def list_topics(self, **_: object) -> None:
+        """It has met a broker."""
+
     def list_offsets(self, wanted: dict[object, object], **_: object) -> dict[object, Future[object]]:
         offset, epoch = self.answers[min(self.clients, len(self.answers)) - 1]
         future: Future[object] = Future()

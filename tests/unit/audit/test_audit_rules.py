@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from random import Random
 from typing import ClassVar
@@ -17,8 +17,9 @@ from txbridge_audit.incremental.closing import with_closed
 from txbridge_audit.judge import fates as verdicts
 from txbridge_audit.judge import findings, ledger, loss_evidence, mentions, orphans, reach, summary
 from txbridge_audit.read import decode, literals, murmur2
-from txbridge_audit.read.context import Facts, PartitionFacts, TopicFacts
-from txbridge_audit.read.cuts import TopicPartition
+from txbridge_audit.read.context import Checkpoint, Facts, PartitionFacts, TopicFacts, partition_facts
+from txbridge_audit.read.cuts import Cut, TopicPartition
+from txbridge_audit.read.kafka_admin import Cluster
 
 from tests.corruption import writer
 from tests.support.audit_cases import (
@@ -99,6 +100,18 @@ class Judged:
     @cached_property
     def counted(self) -> summary.Counts:
         return summary.counts(self._judged)
+
+    @cached_property
+    def unjudged(self) -> dict[tuple[str, tuple[int, int]], str]:
+        """Rule and half message, and why the rule cannot judge it."""
+        found = {}
+        alike = self._judged.where("fate is not null").withColumns(reach.group_columns())
+        for row in alike.select("partition", "half", *reach.ALIKE).collect():
+            for key in reach.tell(reach.Group(*row[2:]), 1):
+                rule, reason = key.split(" ")
+                if reason:
+                    found[rule, (row.partition, row.half)] = reason
+        return found
 
     @cached_property
     def strays(self) -> list[str]:
@@ -533,26 +546,42 @@ TAKEN_AWAY = {
     "offset": {"parked_since": FOREVER, "checkpoint_gone": True, "applied_to": None, "low": None},
     "check": {},
 }
+#: Why a rule cannot judge a transaction then.
+REASONS = {
+    "end": {"END_GONE"},
+    "op": {"OP_GONE"},
+    "discard": {"DISCARD_GONE", "COPY_GONE"},
+    "offset": {"CHECKPOINT_GONE", "PARKED_GONE"},
+    "check": {"CHECKS_GONE", "CHECKS_AGED"},
+}
 
 
 @pytest.mark.parametrize("name", TAKEN_AWAY)
 def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
     spark: SparkSession, planted: tuple[dict[str, Half | None], Judged], name: str
 ) -> None:
-    """Each violation that was planted is found, or its rule says of as many transactions that it cannot judge them."""
+    """Each violation that was planted is found, or its rule says of this very transaction why it cannot judge it."""
     log = Memory()
     plant(log)
     topic = {"check": log.names.check("billing")}.get(name) or getattr(log.names, name)
     found = violations_of(planted[1])
     left, facts = without(log, topic, **TAKEN_AWAY[name])
     judged = Judged(spark, left, facts)
-    told = reach.with_records(judged.counted.reach, 0, facts)
-    unjudged = {rule: sum(reasons.values()) for rule, reasons in reach.by_rule(told).items()}
-    now = violations_of(judged)
+    now, unjudged = violations_of(judged), judged.unjudged
     assert unjudged, "it says nothing at all"
     for kind, halves in found.items():
-        missed = halves - now.get(kind, set())
-        assert len(missed) <= unjudged.get(kind, 0), f"{kind}: {len(missed)} are passed over without a word"
+        for half in halves - now.get(kind, set()):
+            assert unjudged.get((kind, half)) in REASONS[name], f"{kind} of {half} is passed over without a word"
+    # What is told of each is what the report counts.
+    told = reach.with_records(judged.counted.reach, 0, facts)
+    each = Counter((kind, reason) for (kind, _), reason in unjudged.items())
+    counted = {
+        (kind, reason): count
+        for kind, reasons in reach.by_rule(told).items()
+        for reason, count in reasons.items()
+        if kind != "EXPIRED"  # of half messages that are gone
+    }
+    assert each == counted
     for kind, halves in now.items():
         if kind not in {"LOST", "LEAKED", "WRONG_WINNER", "DUPLICATED"}:
             assert halves <= found.get(kind, set()), f"{kind} was not planted"
@@ -593,6 +622,58 @@ def test_an_emptied_discard_topic_hides_only_what_was_discarded(spark: SparkSess
         "WRONG_WINNER": {"DISCARD_GONE": 1},
     }
     assert reach.blind(judged.counted.reach) == []
+
+
+class LastDiscard(Cluster):
+    """A cluster where retention has removed the first record of the discard topic, and the next one is of `at` ms."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def first_timestamps(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        return dict.fromkeys(partitions, self._at)
+
+
+def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_before_it(spark: SparkSession) -> None:
+    """Only of a message whose own discard is the removed one it cannot be said which decisions came too late."""
+    log, day = Memory(), 24 * HOUR
+    leaked, undecided, forgotten, overruled, asked, recent, removed = (log.half() for _ in range(7))
+    log.end(leaked, ROLLBACK)
+    log.transaction(log.copy(leaked))
+    log.transaction(log.copy(undecided))
+    log.end(forgotten, COMMIT)
+    log.end(overruled, ROLLBACK)
+    log.end(overruled, COMMIT)
+    log.deliver(overruled)
+    decided = log.end(asked, COMMIT)
+    log.deliver(asked)
+    log.write(log.check(asked, decided + 1))
+    log.transaction(log.op("discard", removed))
+    log.transaction(log.op("discard", recent), log.discard(recent))
+    log.end(removed, COMMIT)
+    late = log.end(recent, COMMIT)
+    names = log.names
+    topics = (names.half, names.end, names.op, names.offset)
+    partitions = {name: [(name, PLAIN), (name, PASSED)] for name in topics} | {names.discard: [(names.discard, 0)]}
+    keys = [key for of in partitions.values() for key in of]
+    nothing = dict.fromkeys(keys, 0)
+    known = {PLAIN: Checkpoint(log.end_position[PLAIN], 0), PASSED: Checkpoint(0, 0)}
+    starts = nothing | {(names.discard, 0): 1}
+    told = partition_facts(names, LastDiscard(BORN + day), partitions, starts, known, Cut({}), nothing, nothing)
+    assert {fact.discards_since for fact in told} == {BORN + day + HOUR}
+    judged = Judged(spark, log, log.facts(partitions=told, discards_cut=True, now=BORN + 2 * day))
+    assert violations_of(judged) == {
+        "LEAKED": {(PLAIN, leaked.offset), (PLAIN, undecided.offset)},
+        "LOST": {(PLAIN, forgotten.offset)},
+        "WRONG_WINNER": {(PLAIN, overruled.offset)},
+        "CHECKED_AFTER_DECISION": {(PLAIN, asked.offset)},
+        # Its rollback is applied, and OP has no outcome of it.
+        "PROGRESS_AHEAD": {(PLAIN, leaked.offset)},
+    }
+    assert (judged.fate(recent), judged.of(recent).late_at) == ("discarded", late)
+    assert judged.fate(removed) == "discarded"
+    assert set(judged.unjudged.values()) == {"DISCARD_GONE"}
+    assert {half for _, half in judged.unjudged} == {(PLAIN, removed.offset)}
 
 
 @pytest.mark.long

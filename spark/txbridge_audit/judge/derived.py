@@ -1,0 +1,106 @@
+"""What the rules ask again and again of a row of the ledger, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (PySpark's own convention)
+
+from txbridge_audit.judge import reach
+from txbridge_audit.read import decode
+from txbridge_audit.read.context import CLOCK_MARGIN_MS, Facts, Limits, TopicFacts
+from txbridge_audit.read.once import once
+
+#: A held message is tried again every minute at most, and a topic that comes back is written within that. Hours later
+#: something else is wrong.
+HELD_LONG_MS = 2 * 3_600_000
+#: A worker goes by the clock of the broker that leads OFFSET, and OP has the append times of another one. Brokers whose
+#: clocks differ by more are wrong.
+EARLY_MARGIN_MS = 60_000
+
+
+def derive(known: DataFrame, facts: Facts) -> DataFrame:
+    """What the rules ask again and again."""
+    now = F.lit(facts.now - CLOCK_MARGIN_MS)
+    known = known.withColumns({"lacking": _lacking(facts), "several": F.col("parts").isNotNull(), "now": now})
+    of_all = F.forall("parts", lambda part: part["topic"].isin([fact.topic for fact in facts.topics]))
+    exists = F.coalesce("topic_exists", F.lit(False))
+    known = known.withColumn("topic_exists", F.when(F.col("several"), of_all).otherwise(exists))
+    there = [fact for fact in facts.topics if not fact.compacted]
+    moving = [fact.topic for fact in facts.topics if not fact.settled]
+    unsettled = F.exists("parts", lambda part: part["topic"].isin(moving))
+    by_topic = {
+        "settled": F.when(F.col("several"), ~unsettled).otherwise(F.coalesce("settled", F.lit(True))),
+        # Of several messages: in topics where it says something that some of them are not visible.
+        "missed_in": _of_these("missing_topics", there),
+        "missed_in_whole": _of_these("missing_topics", [fact for fact in there if not fact.truncated]),
+    }
+    return known.withColumns(_derived(facts.limits) | by_topic).drop("now")
+
+
+@once
+def _derived(limits: Limits) -> dict[str, Column]:
+    now = F.col("now")
+    # Its age counts from a resume; greatest() passes over nulls.
+    expires = F.greatest("born", "last_parked.resumed") + limits.transaction_max_age
+    checked_out = (F.col("last_parked.checks") >= limits.transaction_check_max) & (F.col("last_parked.due") < now)
+    resume_seen = (F.col("resumed_at") >= F.array_max("discard_ends")) & (F.col("resumed_at") < F.col("applied_to"))
+    # A record may be applied in part. (Not as structs: null would be less than anything there.)
+    decided_at, line = F.col("winner.end_at"), F.col("winner.line")
+    applied = (decided_at < F.col("applied_to")) | (
+        (decided_at == F.col("applied_to")) & (line < F.col("applied_entry"))
+    )
+    position = decode.position_of(decided_at, line)
+
+    def nothing_of(*bits: int) -> Column:
+        return F.col("lacking").bitwiseAND(sum(bits)) == 0
+
+    return {
+        # What is still there of the transaction, or was never written: its ENDs, and which half message they name;
+        # its outcomes in OP; its discards, which tell the decisions that came too late; its parked entries.
+        "ends_known": nothing_of(reach.END, reach.COPY),
+        "outcomes_known": nothing_of(reach.OP),
+        "discards_known": nothing_of(reach.DISCARD),
+        "parked_known": nothing_of(reach.PARKED),
+        "history_known": nothing_of(reach.END, reach.COPY, reach.OP, reach.DISCARD),
+        # The worker's checkpoint is past the END entry that decided. Unread ENDs make nothing wrong.
+        "applied": F.coalesce(applied, F.lit(False)),
+        # What the Kafka transaction that delivered it says of END: it had not come to the decision, or an earlier
+        # one had passed it.
+        "not_yet_decided": F.coalesce(position >= F.col("applied_until"), F.lit(False)),
+        "passed_before": F.coalesce(position < F.col("applied_since"), F.lit(False)),
+        # Resumed after its last discard, and the worker has applied the resume.
+        "reopened": F.coalesce(resume_seen, F.lit(False)),
+        # Older than a worker lets an undecided message become, or not discarded an interval after the last check.
+        "overdue": F.coalesce(expires < now, F.lit(False)) | F.coalesce(checked_out, F.lit(False)),
+        # OP names it as delivered, and its time had not come.
+        "early": F.coalesce(F.col("committed_at") < F.col("deliver_at") - EARLY_MARGIN_MS, F.lit(False)),
+        # The parked entry says when it should have been delivered.
+        "undelivered": F.coalesce(F.col("last_parked.due") < now, F.lit(False)),
+        # Decided hours ago, and its real topic is there.
+        "held_long": F.coalesce(F.col("topic_exists") & (F.col("winner.stamp") < now - HELD_LONG_MS), F.lit(False)),
+        "op_settled": F.coalesce("op_settled", F.lit(True)),
+        # Of several messages: some of them are not visible.
+        "incomplete": F.coalesce(F.size("missing_topics") > 0, F.lit(False)),
+    }
+
+
+def _of_these(topics: str, facts: Iterable[TopicFacts]) -> Column:
+    names = [fact.topic for fact in facts]
+    return F.filter(topics, lambda topic: topic.isin(names))
+
+
+def _lacking(facts: Facts) -> Column:
+    """What is gone of the transaction (see reach.py)."""
+    # Each discard is named in OP: where OP is whole, only those are missing whose record is gone. Its END position
+    # alone tells which decisions came before it.
+    unexplained = F.col("op_discard").isNotNull() & (F.coalesce(F.size("discard_ends"), F.lit(0)) <= 0)
+    bits = F.when(unexplained, reach.DISCARD).otherwise(0).bitwiseOR(F.when(F.col("twin"), reach.COPY).otherwise(0))
+    of_birth = reach.lacking_of_birth(facts)
+    if of_birth is not None:
+        bits = bits.bitwiseOR(F.coalesce(of_birth, F.lit(0)))
+    of_decision = reach.lacking_of_decision(facts, F.col("group"), F.col("winner.stamp"))
+    if of_decision is not None:
+        bits = bits.bitwiseOR(F.when(F.col("winner").isNull(), 0).otherwise(of_decision))
+    return bits
