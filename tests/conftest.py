@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Three times as long as the longest test takes on a busy machine (s). What waits in librdkafka hears no time-out.
+_HANGS_S = 1_500.0
+
 #: Marks tests that start Spark, by the fixtures they use.
 _SPARK_FIXTURES = {"spark", "running_spark"}
 
@@ -44,6 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(name in mark.args for mark in item.iter_markers("long_for")):
             item.add_marker("long")
     schedule.arrange(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """A test that hangs ends its process, with a trace of every thread: the others are run in a new one."""
+    faulthandler.dump_traceback_later(_HANGS_S, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _face_of(item: pytest.Item) -> object:

@@ -12,6 +12,7 @@ import json
 import re
 import secrets
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -107,6 +108,9 @@ Join = Callable[..., MiniClient]
 
 DAY = 24 * 60 * 60 * 1000
 
+#: To leave a group takes milliseconds.
+_LEAVE_S = 30
+
 #: Keys with the partitions to which murmur2 sends them, of HALF (2) and of a real topic (4). Kafka's UtilsTest has
 #: "abc" -> 479470107, "foobar" -> -790332482 and "21" -> -973932308; without the sign bit the last two are 1357151166
 #: and 1173551340.
@@ -134,7 +138,10 @@ def join(bridge: Bridge) -> Iterator[Join]:
 
     yield start
     for client in made:
-        client.consumer.close()
+        # Kafka may assign it a partition at this moment, and then librdkafka never comes back (its issue 4884).
+        leaving = threading.Thread(target=client.consumer.close, daemon=True)
+        leaving.start()
+        leaving.join(_LEAVE_S)
 
 
 def internal(bridge: Bridge, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 #: Their sessions share one Spark, and what it has compiled: in processes of their own each would be twice as slow. In
 #: one process they would be what all others wait for: two share the work.
@@ -28,6 +29,36 @@ class Schedule(LoadScopeScheduling):  # type: ignore[misc]  # its module is not 
         super().__init__(config, log)
         # Not by the number of tests, but in the order of `arrange`.
         config.option.loadscopereorder = False
+
+    @property
+    def tests_finished(self) -> bool:
+        """Not while one runs: if its process dies, what is left of its file is for another process.
+
+        Xdist takes a run for finished before its last tests are, and has no work for a process that comes then; it
+        would wait for that for ever.
+        """
+        return self.collection_is_completed and not self.has_pending
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """A process has ended; returns the test at which it died. Xdist would run that again, which would die again."""
+        units = self.assigned_work[node]
+        left = [(unit, test) for unit in units.values() for test, is_done in unit.items() if not is_done]
+        if left:
+            unit, test = left[0]
+            unit[test] = True
+        # A file without a test is no work to hand out.
+        self.assigned_work[node] = {name: unit for name, unit in units.items() if not all(unit.values())}
+        super().remove_node(node)
+        return left[0][1] if left else None
+
+    def schedule(self) -> None:
+        """Hand out work; also to a process that takes the place of one that died."""
+        super().schedule()
+        if not self.workqueue:
+            # Who is to get nothing more runs its last test only then.
+            for node in self.nodes:
+                if not node.shutting_down:
+                    node.shutdown()
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
