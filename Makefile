@@ -2,8 +2,7 @@
 PYTHON ?= python3.11
 # Of several on the PATH the first one whose build is optimised, as a distribution's is: it is a third faster, and so are
 # the tests (docs/operations.md).
-OPTIMISED = import ensurepip, sys, sysconfig, venv; sys.exit(sys.base_prefix != "/usr" and "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or ""))
-PYTHON := $(or $(shell for one in $$(which -a $(PYTHON) 2>/dev/null); do $$one -c '$(OPTIMISED)' 2>/dev/null && echo $$one && break; done),$(shell command -v $(PYTHON) 2>/dev/null),python3)
+PYTHON := $(or $(shell for one in $$(which -a $(PYTHON) 2>/dev/null); do $$one -c 'import ensurepip, venv' 2>/dev/null && $$one -m tools.optimised && echo $$one && break; done),$(shell command -v $(PYTHON) 2>/dev/null),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import whole_run
-from tests.bench.environment import environment, is_optimised, load
+from tests.bench.environment import environment, load
 from tests.bench.feed import say
 from tests.bench.report import Report, merged, table
 from tests.bench.whole_run import Kind
+from tools.optimised import is_optimised
 
 #: In the order of a whole run: what is short and promised first, the longest last.
 BENCHES = (

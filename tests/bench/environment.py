@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
-import sysconfig
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import confluent_kafka
 
 from tests.peer.jars import ROCKETMQ_VERSION
+from tools.optimised import is_optimised
 from txbridge.embedded import KAFKA_VERSION
 from txbridge.embedded.java import find_java
 from txbridge.errors import EnvironmentProblemError
@@ -42,14 +41,6 @@ def environment() -> dict[str, Any]:
             **{name: _package(name) for name in _PACKAGES},
         },
     }
-
-
-def is_optimised() -> bool:
-    """Whether this CPython was built with profile-guided optimisation; without it is a third slower.
-
-    A build tells by configure's option. Debian's is optimised and does not tell, so a distribution's own is believed.
-    """
-    return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
 
 
 def load() -> list[float]:

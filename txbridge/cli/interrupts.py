@@ -35,7 +35,7 @@ def hear_interrupts() -> None:
 
 
 def as_interrupt(_signal: int, frame: FrameType | None) -> None:
-    """A handler for other signals that end a command as Ctrl-C does now: while Spark runs its session hears that."""
+    """A handler for other signals that end a command as Ctrl-C does: Spark's session, too, is asked to end quietly."""
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler):
         handler(signal.SIGINT, frame)

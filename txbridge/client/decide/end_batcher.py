@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import inf
@@ -81,26 +81,22 @@ class Ticket:
 
     def settle(self, error: EndTransactionError | None = None) -> None:
         """Kafka has it, or it was given up; to be called once."""
-        with _FUTURES:
-            self._settled, self._error = True, error
-            future = self._future
-        # Not under the lock: callbacks are the application's.
-        if future is not None:
-            _resolve(future, error)
+        settle_all((self,), error)
 
 
 #: Of all tickets: it is held for a moment.
 _FUTURES = process.lock()
 
 
-def settle_all(tickets: Iterable[Ticket]) -> None:
-    """Kafka has these: as each one's `settle`, by one lock for all."""
+def settle_all(tickets: Collection[Ticket], error: EndTransactionError | None = None) -> None:
+    """Kafka has these, or they were given up; to be called once for each."""
     with _FUTURES:
         for ticket in tickets:
-            ticket._settled = True  # noqa: SLF001
+            ticket._settled, ticket._error = True, error  # noqa: SLF001
         futures = [ticket._future for ticket in tickets if ticket._future is not None]  # noqa: SLF001
+    # Not under the lock: callbacks are the application's.
     for future in futures:
-        _resolve(future, None)
+        _resolve(future, error)
 
 
 def _resolve(future: Future[None], error: EndTransactionError | None) -> None:
