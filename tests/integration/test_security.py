@@ -229,11 +229,12 @@ def shared(secure: SecureKafka) -> Iterator[Scene]:
 
 
 def write_to_every_topic(bridge: Bridge, real: str, member: CheckMember) -> None:
-    """A record in each: what is empty is not read, so nobody is refused."""
+    """A record in each that is still needed: what is empty is not read, so nobody is refused."""
     with bridge.local_owner():
         bridge.produce(bridge.names.half, value=b"not ours", partition=0)
-        bridge.decide(bridge.prepare(real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
+        # Discarded, it may be resumed for a week: OP is read from there on, and names the one behind it.
         asked = bridge.prepare(real, b"asked", group=GROUP, partition=0)
+        bridge.decide(bridge.prepare(real, b"value", group=GROUP, partition=0), COMMIT, group=GROUP)
         bridge.wait_visible(real, [b"value"])
         eventually(lambda: member.checks(asked) and bridge.discarded())
 

@@ -67,8 +67,10 @@ class Checker:
 
     def refused_as_absent(self, number: int, offset: int) -> None:
         """A worker says that there is no half message at this offset. A check would decide it again, unseen."""
-        half = self.models[number].half(offset)
-        if half is not None and (half.is_copy or not half.is_malformed) and self.violation is None:
+        model = self.models[number]
+        # A copy is as absent as the message that it means: one of a malformed message is refused, and rightly.
+        half = model.half(model.first_of(offset))
+        if half is not None and not half.is_malformed and self.violation is None:
             self.violation = Violation(
                 f"P2: a decision about half {number}:{offset} was refused: it is said to be absent"
             )
