@@ -19,6 +19,9 @@ SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors 
 MUTATION := build/mutation/venv
 DOCS := build/docs/venv
 
+# Each of the many processes of the tests would compile all of its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup check format lock changelog demo quick test test-long test-containers image images compose chaos corruption audit-spark django differential bench broken mutation docs clean
 
 setup: $(STAMP)

@@ -105,8 +105,10 @@ class Clients:
     It is closed when all is acknowledged.
     """
 
-    def __init__(self, bootstrap_servers: str, namespace: str) -> None:
-        self._settings = {"bootstrap.servers": bootstrap_servers}
+    def __init__(self, bootstrap_servers: str, namespace: str, **settings: int) -> None:
+        """`settings` are librdkafka's, with underscores for dots."""
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        self._settings = {"bootstrap.servers": bootstrap_servers, **named}
         self._namespace = namespace
 
     def pipelined(self, load: Load) -> float:

@@ -206,7 +206,7 @@ def test_a_takeover_refuses_a_log_that_begins_above_what_is_needed(used: Bridge,
     _expect_refusal(used, topic, f"begins at offset {wanted + 1}, above offset {wanted} that is still needed")
 
 
-@pytest.mark.parametrize("short", ["half", "end", "op"])
+@pytest.mark.parametrize("short", ["half", *(pytest.param(short, marks=pytest.mark.long) for short in ("end", "op"))])
 def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
     monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     checkpoint = used.checkpoint(0)
@@ -269,7 +269,7 @@ def test_a_takeover_refuses_an_offset_topic_that_was_emptied(used: Bridge) -> No
     refused.stop()
 
 
-@pytest.mark.parametrize("short", ["half", "end"])
+@pytest.mark.parametrize("short", [pytest.param("half", marks=pytest.mark.long), "end"])
 def test_an_owner_notices_that_a_log_was_created_anew(used: Bridge, short: str) -> None:
     local = used.local_owner(0).wait_serving()
     used.recreate(getattr(used.names, short))

@@ -59,8 +59,14 @@ _PROBE_TIMEOUT_S = 5.0
 #: that another has left or wants to join, and until then nobody serves what the other had. With two seconds that was a
 #: good part of the pause in a rolling restart; the request is a few dozen bytes.
 _LONGEST_HEARTBEAT_S = 0.5
-#: An answer of Kafka's to Faust may take so long: Faust's default. It refuses one that is shorter than the session.
-_REQUEST_TIMEOUT_S = 90.0
+#: So long has each member of the group to join again. It hears of it within half a second, by its heartbeats, and then
+#: joins at once: owners are stopped beside it. The rest is for a machine that stands still.
+_REBALANCE_TIMEOUT_S = 15.0
+#: Kafka answers a request to join once all have joined, or their time or a dead one's session is over; any other one in
+#: milliseconds. So an answer of Kafka's to Faust may take this much longer. As long does Faust wait for a broker that
+#: takes connections and never answers, once in each of its clients. By default that is 90 s in its consumer, and 20
+#: minutes in its producer, which it always starts and we never use.
+_ANSWER_MARGIN_S = 5.0
 #: Python looks for cycles among the youngest objects whenever there are 700 more of them: after 100 messages or so, and
 #: no message is part of a cycle. The 10,000 of one Kafka transaction are some 130,000 objects, which should come and go
 #: without being looked at; what Faust leaves behind may as well wait for 200,000, some forty megabytes.
@@ -165,6 +171,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
     names = Names(settings.namespace)
     servers = [URL(f"aiokafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout / 1_000
+    answer_s = max(_REBALANCE_TIMEOUT_S, session_s) + _ANSWER_MARGIN_S
     app = BridgeApp(
         settings.app_id,
         settings=settings,
@@ -175,7 +182,9 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
         # Unique in the group: after being fenced, an owner finds itself by it in the coordinator's answer.
         broker_client_id=f"txbridge-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         broker_session_timeout=session_s,
-        broker_request_timeout=max(_REQUEST_TIMEOUT_S, session_s),
+        broker_rebalance_timeout=_REBALANCE_TIMEOUT_S,
+        broker_request_timeout=answer_s,
+        producer_request_timeout=answer_s,
         broker_heartbeat_interval=min(session_s / 3, _LONGEST_HEARTBEAT_S),
         # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
         processing_guarantee="at_least_once",

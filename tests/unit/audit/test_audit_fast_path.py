@@ -40,6 +40,8 @@ def named(split: Split) -> set[tuple[int, int]]:
     return {(row.partition, row.half) for row in split.rest.halves.collect()}
 
 
+# That the audit with it finds what was planted is asked in every gate (tests/integration/test_audit.py).
+@pytest.mark.long
 def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
     """Every oddity that the rules know is left to them, and what is left out has no verdict but the plain one."""
     log = Memory()

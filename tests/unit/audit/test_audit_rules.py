@@ -185,6 +185,7 @@ def test_everything_planted_is_counted_once(planted: tuple[dict[str, Half | None
     assert stray == Counter(kind for case in cases for kind in case.strays)
 
 
+@pytest.mark.long
 def test_what_is_kept_of_closed_transactions_is_enough_to_count_them(
     planted: tuple[dict[str, Half | None], Judged],
 ) -> None:
@@ -193,6 +194,7 @@ def test_what_is_kept_of_closed_transactions_is_enough_to_count_them(
     assert summary.counts(judged._judged.select(*summary.COUNTED)) == judged.counted
 
 
+@pytest.mark.long
 def test_evidence_names_every_record(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -493,6 +495,7 @@ def test_a_phantom_below_the_log_start_of_another_namespace_is_one(spark: SparkS
     assert sorted(Judged(spark, log, log.facts(), others=others).strays) == ["HALF_GONE", "PHANTOM"]
 
 
+@pytest.mark.long
 def test_repeated_header_names_the_last_one_counts(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -556,7 +559,9 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("name", TAKEN_AWAY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "op" else pytest.mark.long) for name in TAKEN_AWAY]
+)
 def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
     spark: SparkSession, planted: tuple[dict[str, Half | None], Judged], name: str
 ) -> None:
@@ -634,6 +639,7 @@ class LastDiscard(Cluster):
         return dict.fromkeys(partitions, self._at)
 
 
+@pytest.mark.long
 def test_a_recent_discard_behind_a_removed_one_exempts_nobody_who_was_born_before_it(spark: SparkSession) -> None:
     """Only of a message whose own discard is the removed one it cannot be said which decisions came too late."""
     log, day = Memory(), 24 * HOUR

@@ -1,0 +1,59 @@
+"""Some of `bootstrap_servers` take connections and never answer, as a frozen broker does: all goes on by the others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.harness import COMMIT, Bridge
+from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from txbridge.config.worker import WorkerSettings
+from txbridge.operations import Connection, list_pending
+
+#: One in four answers, so that each connection meets a silent one first, nearly always.
+_SILENT = 3
+
+
+class Commits(TransactionListener):
+    """Commits."""
+
+    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: object) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+@pytest.fixture
+def servers(bridge: Bridge) -> Iterator[str]:
+    """The silent ones, and Kafka."""
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(_SILENT)]
+        names = [f"127.0.0.1:{one.getsockname()[1]}" for one in silent]
+        yield ",".join([*names, bridge.bootstrap_servers])
+
+
+# It waits, for up to a minute and a half, and does little else.
+@pytest.mark.long
+def test_p2_a_worker_starts_all_the_same(bridge: Bridge, servers: str) -> None:
+    """Faust's producer would wait for 20 minutes."""
+    topic = bridge.create_topic("real")
+    bridge.worker(bootstrap_servers=servers)
+    bridge.decide(bridge.prepare(topic, b"value"), COMMIT)
+    bridge.wait_visible(topic, [b"value"])
+
+
+def test_p2_a_client_and_an_operator_too(bridge: Bridge, servers: str) -> None:
+    topic = bridge.create_topic("real")
+    settings = {"bootstrap.servers": servers}
+    with (
+        bridge.local_owner(),
+        TransactionProducer("orders", Commits(), settings, namespace=bridge.namespace) as producer,
+    ):
+        producer.send_message_in_transaction(Message(topic, b"value"))
+        bridge.wait_visible(topic, [b"value"])
+    pending = list_pending(Connection.open(WorkerSettings(bootstrap_servers=servers, namespace=bridge.namespace)))
+    assert list(pending.messages) == []
