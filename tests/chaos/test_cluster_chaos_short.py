@@ -68,7 +68,6 @@ class RollsBack(TransactionListener):
         return LocalTransactionState.ROLLBACK_MESSAGE
 
 
-@pytest.mark.long
 def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_kept(kafka: EmbeddedKafka) -> None:
     took: list[float] = []
     told: list[str] = []
