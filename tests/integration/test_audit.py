@@ -171,6 +171,7 @@ def ledger_says_the_same(rows: list[Row], halves: dict[str, Half | None]) -> Non
     assert (again.checks_sent, again.resumed_end) == (15, again.decisions[0].end)
 
 
+@pytest.mark.long
 def test_evidence(planted: tuple[KafkaLog, dict[str, Half | None]], kafka: EmbeddedKafka, spark: SparkSession) -> None:
     log = KafkaLog(kafka.bootstrap_servers)
     half = log.half()
@@ -445,6 +446,7 @@ def test_live_system_raises_no_false_alarm(kafka: EmbeddedKafka, spark: SparkSes
     assert last.transactions > reports[-1].transactions > reports[0].transactions
 
 
+@pytest.mark.long
 def test_refuses_when_no_verdict_is_possible(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     with pytest.raises(CouldNotAuditError, match=r"127\.0\.0\.1:9 cannot be reached .*--bootstrap-servers"):
         run_audit("127.0.0.1:9", spark=spark)

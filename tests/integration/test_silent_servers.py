@@ -50,7 +50,8 @@ def test_p2_a_client_and_an_operator_too(bridge: Bridge, servers: str) -> None:
     topic = bridge.create_topic("real")
     settings = {"bootstrap.servers": servers}
     with (
-        bridge.local_owner(),
+        bridge.local_owner(0),
+        bridge.local_owner(1),
         TransactionProducer("orders", Commits(), settings, namespace=bridge.namespace) as producer,
     ):
         producer.send_message_in_transaction(Message(topic, b"value"))

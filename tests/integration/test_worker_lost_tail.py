@@ -106,6 +106,7 @@ def _as_a_former_leader(*question: Any) -> tuple[OffsetTopic, list[str]]:
     return offset_topic, warnings
 
 
+@pytest.mark.long
 def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
     own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

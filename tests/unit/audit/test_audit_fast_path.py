@@ -68,6 +68,7 @@ def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
     assert sum(fates.values()) == len(plain)
 
 
+@pytest.mark.long
 def test_plain_is_one_record_of_each_that_agree(spark: SparkSession) -> None:
     log = Memory()
     delivered, rolled_back = log.half(), log.half(partition=PASSED)
@@ -106,6 +107,7 @@ ODDITIES: dict[str, Callable[[Memory, Half], object]] = {
 }
 
 
+@pytest.mark.long
 def test_any_other_record_leaves_it_to_the_rules(spark: SparkSession) -> None:
     log = Memory()
     halves = {name: log.half() for name in ODDITIES} | {"none": log.half()}
