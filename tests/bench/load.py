@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from tests.bench.values import Values
 from tests.support.harness import eventually
@@ -105,10 +106,11 @@ class Clients:
     It is closed when all is acknowledged.
     """
 
-    def __init__(self, bootstrap_servers: str, namespace: str, **settings: int) -> None:
-        """`settings` are librdkafka's, with underscores for dots."""
-        named = {name.replace("_", "."): value for name, value in settings.items()}
-        self._settings = {"bootstrap.servers": bootstrap_servers, **named}
+    def __init__(
+        self, bootstrap_servers: str, namespace: str, settings: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
+        """`settings` are librdkafka's, beside the servers."""
+        self._settings = {"bootstrap.servers": bootstrap_servers, **settings}
         self._namespace = namespace
 
     def pipelined(self, load: Load) -> float:

@@ -44,14 +44,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "coordinators": _STATE,
         }
         # A whole flood at once is not what is measured: three cold JVMs on few cores need more than the client's 3 s.
-        stand.clients = Clients(kafka.bootstrap_servers, stand.bridge.namespace, message_timeout_ms=_SEND_MS)
-        stand.measure(stand.clients.pipelined, count, options.size, Mix())
+        clients = Clients(kafka.bootstrap_servers, stand.bridge.namespace, {"message.timeout.ms": _SEND_MS})
+        stand.measure(clients.pipelined, count, options.size, Mix())
         kafka.wait_in_sync()
         before, sequence = log_bytes(kafka, topics.values()), _sequence(stand)
         told = appended(kafka, _STATE)
         marked = {name: markers(kafka, topics[name]) for name in _MARKED}
         used = {node.node_id: cpu_seconds(node.pid) for node in kafka.brokers}
-        stand.measure(stand.clients.pipelined, count, options.size, Mix())
+        stand.measure(clients.pipelined, count, options.size, Mix())
         # Followers have what the leaders have.
         kafka.wait_in_sync()
         written = growth(log_bytes(kafka, topics.values()), before)

@@ -10,16 +10,20 @@ LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize(
-    "cell",
-    ["worker kill -9", pytest.param("client kill -9", marks=LONG), pytest.param("kafka kill -9", marks=LONG)],
+    ("cell", "transactions"),
+    [
+        ("worker kill -9", 3_000),
+        pytest.param("client kill -9", 5_000, marks=LONG),
+        pytest.param("kafka kill -9", 5_000, marks=LONG),
+    ],
 )
-def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str) -> None:
-    report = run_cell(cell, 3_000)
+def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(cell: str, transactions: int) -> None:
+    report = run_cell(cell, transactions)
     print(report)
     assert report.violations == []
     # 90 of 100 commit at once and 3 by a check; what a dead client left behind is rolled back.
-    assert report.committed > 2_400
-    assert report.rolled_back > 120
+    assert report.committed > 0.8 * transactions
+    assert report.rolled_back > 0.04 * transactions
     # Two of eleven each, and 93 of 100 commit.
-    assert report.several > 360
-    assert report.delayed > 360
+    assert report.several > 0.12 * transactions
+    assert report.delayed > 0.12 * transactions

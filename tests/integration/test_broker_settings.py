@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import COMMIT, Bridge, WorkerProcess
+from tests.support.listeners import Commits
 from tests.support.secure_kafka import documented, secure_kafka
-from txbridge import LocalTransactionState, Message, PrepareError, TransactionListener, TransactionProducer
+from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
@@ -31,16 +32,6 @@ NARROW = {
     "message.max.bytes": "20000",
     "transaction.max.timeout.ms": "5000",
 }
-
-
-class Commits(TransactionListener):
-    """Commits at once."""
-
-    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message: object) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 def configs(kafka: EmbeddedKafka, *arguments: str) -> None:

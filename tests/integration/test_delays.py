@@ -8,7 +8,8 @@ from datetime import timedelta
 from confluent_kafka import TopicPartition
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, eventually
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from tests.support.listeners import Commits
+from txbridge import Message, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.end_record import Decision
 from txbridge.core.states import TransactionState
@@ -21,14 +22,6 @@ from txbridge.operations.model import NextStep, Result
 
 SCHEDULED = frozenset({TransactionState.SCHEDULED})
 HOUR = 3_600_000
-
-
-class Commits(TransactionListener):
-    def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 def connect(bridge: Bridge) -> Connection:

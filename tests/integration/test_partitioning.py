@@ -10,7 +10,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.harness import Bridge
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from tests.support.listeners import Commits
+from txbridge import Message, TransactionProducer
 
 # key, hash, (hash & 0x7fffffff) % 7
 VECTORS = [
@@ -24,16 +25,6 @@ VECTORS = [
     ("größe".encode(), 588164084, 4),
     (b"\xff\x80\x00\xfe\x01", -433461584, 6),
 ]
-
-
-class Commits(TransactionListener):
-    """Commits everything."""
-
-    def execute_local_transaction(self, message, arg):
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message):
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 @pytest.fixture

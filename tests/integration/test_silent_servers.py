@@ -9,22 +9,13 @@ from contextlib import ExitStack
 import pytest
 
 from tests.support.harness import COMMIT, Bridge
-from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
+from tests.support.listeners import Commits
+from txbridge import Message, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.operations import Connection, list_pending
 
 #: One in four answers, so that each connection meets a silent one first, nearly always.
 _SILENT = 3
-
-
-class Commits(TransactionListener):
-    """Commits."""
-
-    def execute_local_transaction(self, message: object, arg: object) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message: object) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.support.audit_cases import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, 
 from tests.support.audit_memory import BORN, Memory
 
 pytestmark = [
+    # That an audit with it finds what was planted is asked in every gate (tests/integration/test_audit.py).
+    pytest.mark.long,
     # py4j closes its sockets to the JVM in finalisers.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -40,8 +42,6 @@ def named(split: Split) -> set[tuple[int, int]]:
     return {(row.partition, row.half) for row in split.rest.halves.collect()}
 
 
-# That the audit with it finds what was planted is asked in every gate (tests/integration/test_audit.py).
-@pytest.mark.long
 def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
     """Every oddity that the rules know is left to them, and what is left out has no verdict but the plain one."""
     log = Memory()
@@ -68,7 +68,6 @@ def test_all_cases_are_judged_as_by_all_rules(spark: SparkSession) -> None:
     assert sum(fates.values()) == len(plain)
 
 
-@pytest.mark.long
 def test_plain_is_one_record_of_each_that_agree(spark: SparkSession) -> None:
     log = Memory()
     delivered, rolled_back = log.half(), log.half(partition=PASSED)
@@ -107,7 +106,6 @@ ODDITIES: dict[str, Callable[[Memory, Half], object]] = {
 }
 
 
-@pytest.mark.long
 def test_any_other_record_leaves_it_to_the_rules(spark: SparkSession) -> None:
     log = Memory()
     halves = {name: log.half() for name in ODDITIES} | {"none": log.half()}
@@ -124,7 +122,6 @@ def test_any_other_record_leaves_it_to_the_rules(spark: SparkSession) -> None:
     assert {row.half for row in found.rest.copies.collect()} == {half for _, half in named(found)}
 
 
-@pytest.mark.long
 def test_lacking_or_different_records_leave_it_to_the_rules(spark: SparkSession) -> None:
     log = Memory()
     undecided, unread, unrecorded, invisible, leaked, stranger, altered, wrong = (log.half() for _ in range(8))
@@ -150,7 +147,6 @@ def test_lacking_or_different_records_leave_it_to_the_rules(spark: SparkSession)
     assert (found.counted.transactions, list(found.anchors)) == (0, [])
 
 
-@pytest.mark.long
 def test_where_few_are_plain_all_go_through_the_rules(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_path, "_MANY", 1)
     log = Memory()
@@ -162,7 +158,6 @@ def test_where_few_are_plain_all_go_through_the_rules(spark: SparkSession, monke
     assert (found.counted.transactions, list(found.anchors)) == (0, [])
 
 
-@pytest.mark.long
 def test_only_those_asked_for_are_counted(spark: SparkSession) -> None:
     log = Memory()
     half = log.half()
@@ -181,7 +176,6 @@ def test_only_those_asked_for_are_counted(spark: SparkSession) -> None:
         assert found.anchors == [Anchor(PLAIN, ORDERS, 0, 0, 0)]
 
 
-@pytest.mark.long
 def test_facts_do_not_matter(spark: SparkSession) -> None:
     """Why none is asked for: the same fate whatever was applied, removed, or hidden."""
     log = Memory()
@@ -203,7 +197,6 @@ def test_facts_do_not_matter(spark: SparkSession) -> None:
         ]
 
 
-@pytest.mark.long
 def test_what_is_gone_of_plain_ones_is_told_as_by_all_rules(spark: SparkSession) -> None:
     """Both ways count the same transactions as not judged, for the same reasons."""
     log = Memory()
