@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +16,29 @@ from txbridge.log import get_logger
 
 #: After a failed fetch: whatever it was, it is not tried again in a tight loop.
 _PAUSE_S = 1.0
+#: Between two questions of a consumer to Kafka about who leads: Kafka's own clients wait as long (retry.backoff.ms).
+METADATA_PAUSE_S = 0.1
 
 _log = get_logger("txbridge.worker")
+
+
+def pace_metadata(client: Any) -> None:
+    """Let a client of aiokafka pause between two rounds of questions about who leads.
+
+    While a partition has no leader, its fetcher (0.14) asks anew as soon as it has an answer, or nobody answers: that
+    is a core for as long as it lasts, and with some brokers alive, thousands of requests a second to these.
+    """
+    ask, asked_at = client._metadata_update, float("-inf")  # noqa: SLF001 - there is no setting for it
+
+    async def ask_after_a_pause(*arguments: Any) -> Any:
+        nonlocal asked_at
+        await asyncio.sleep(max(0.0, asked_at + METADATA_PAUSE_S - time.monotonic()))
+        try:
+            return await ask(*arguments)
+        finally:
+            asked_at = time.monotonic()
+
+    client._metadata_update = ask_after_a_pause  # noqa: SLF001
 
 
 class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # Faust has no types for mypy here
@@ -35,6 +57,7 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
         """
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - there is no setting of Faust's for it
+        pace_metadata(consumer._client)  # noqa: SLF001
         return consumer
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, **arguments: Any) -> Any:

@@ -1,0 +1,65 @@
+"""A partition of END without a leader: a worker asks who leads from time to time, and goes on when somebody does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.harness import quiet
+from txbridge.config.worker import WorkerSettings
+from txbridge.embedded import EmbeddedKafka
+from txbridge.worker.app import create_app
+from txbridge.worker.faust.transport import METADATA_PAUSE_S
+
+pytestmark = pytest.mark.long
+
+TOPIC = "led-by-one-broker"
+WATCHED_S = 3.0
+
+
+async def _rounds_without_a_leader(kafka: EmbeddedKafka) -> int:
+    """How often the consumer that a worker uses asks who leads, in WATCHED_S; then it has to find the leader again."""
+    app = create_app(WorkerSettings(bootstrap_servers=kafka.bootstrap_servers))
+    consumer = app.consumer._thread._create_worker_consumer(app.transport)
+    asked = 0
+    refresh = consumer._client.cluster.update_metadata
+
+    def count(metadata: Any) -> None:
+        nonlocal asked
+        asked += 1
+        refresh(metadata)
+
+    consumer._client.cluster.update_metadata = count
+    await consumer.start()
+    try:
+        partition = TopicPartition(TOPIC, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_end(partition)
+        kafka.brokers[2].kill()
+        while consumer._client.cluster.leader_for_partition(partition) != -1:
+            await consumer._client.force_metadata_update()
+        before = asked
+        await asyncio.sleep(WATCHED_S)
+        rounds = asked - before
+        await asyncio.to_thread(kafka.brokers[2].start)
+        deadline = time.monotonic() + 60
+        while consumer._client.cluster.leader_for_partition(partition) != 3:
+            assert time.monotonic() < deadline, "the leader was not found again"
+            await asyncio.sleep(0.1)
+    finally:
+        await consumer.stop()
+    return rounds
+
+
+def test_the_leader_is_asked_for_ten_times_a_second_at_most() -> None:
+    """Faust's consumer by itself asks thousands of times a second, as long as it lasts."""
+    with EmbeddedKafka(brokers=3, config={"broker.session.timeout.ms": "3000"}) as kafka:
+        topic = NewTopic(TOPIC, 1, replica_assignment=[[3]])
+        AdminClient(quiet(kafka.bootstrap_servers)).create_topics([topic])[TOPIC].result(120)
+        rounds = asyncio.run(_rounds_without_a_leader(kafka))
+    assert 1 <= rounds <= WATCHED_S / METADATA_PAUSE_S + 1
