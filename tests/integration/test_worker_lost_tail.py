@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.config import producer_config
+from txbridge.kafka.fence import open_fence
 from txbridge.operations import acknowledge_loss
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.connection import Connection
@@ -81,7 +82,9 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         # It does not heal itself.
         more = bridge.prepare_many(topic, [b"more %d" % number for number in range(4)], partition=0)
         assert not refused.owner.status.serving
-        found = acknowledge(connection, 0, reason="power loss", operator="ann")
+        with monkeypatch.context() as patch:
+            patch.setattr(acknowledge_loss, "open_fence", _fenced_at_first())
+            found = acknowledge(connection, 0, reason="power loss", operator="ann")
         assert found.is_written
         assert f"half messages from offset {lost.offset} up to {lost.offset} are lost" in found.lines
         assert any(line.startswith("1 open message") for line in found.lines)
@@ -97,6 +100,19 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         assert (cut["half"], cut["by"], cut["reason"]) == (lost.offset, "ann", "power loss")
         refused.stop()
         assert not acknowledge(connection, 0, reason="again", operator="ann").is_written
+
+
+def _fenced_at_first() -> Callable[..., Producer]:
+    """Takes the fence; the first time the owner, which tries again, takes it a moment later."""
+    taken: list[Producer] = []
+
+    def take(*arguments: Any) -> Producer:
+        taken.append(open_fence(*arguments))
+        if len(taken) == 1:
+            open_fence(*arguments)
+        return taken[-1]
+
+    return take
 
 
 def _as_a_former_leader(*question: Any) -> tuple[OffsetTopic, list[str]]:

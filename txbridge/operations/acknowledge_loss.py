@@ -24,7 +24,7 @@ from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import FencedError
-from txbridge.kafka.fence import guarded, open_fence
+from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
@@ -42,6 +42,9 @@ _READ_TIMEOUT_S = 5.0
 _CLOCK_SKEW_MS = 60_000
 #: Of the lost messages so many are named.
 _NAMED = 20
+#: The owner that is refused tries again every half minute, and takes the fence for a moment then; each worker that was
+#: just started does so once more. More often than this, somebody serves the partition.
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,35 +164,51 @@ def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Messa
 
 def _write(connection: Connection, partition: int, before: Checkpoint, after: Checkpoint, gone: Sequence[int]) -> None:
     """The new checkpoint, and tombstones of what is gone, in one Kafka transaction under the worker's fence."""
+    for _ in range(_TRIES):
+        try:
+            _write_once(connection, partition, before, after, gone)
+        except FencedError:
+            continue
+        except KafkaException as error:
+            if not is_fenced(error):
+                raise
+        else:
+            return
+    raise EnvironmentProblemError(
+        f"workers took partition {partition} from this command {_TRIES} times: see in their logs why, then try again"
+    )
+
+
+def _write_once(
+    connection: Connection, partition: int, before: Checkpoint, after: Checkpoint, gone: Sequence[int]
+) -> None:
+    """Raises FencedError, or a KafkaException that says so, when a worker has taken the partition meanwhile."""
     names = connection.names
     watch = EndTxnWatch(librdkafka_logger(), forward_debug=False)
     transactional_id = names.transactional_id(partition)
-    try:
-        producer = open_fence(connection.kafka, transactional_id, names.half, _COMMIT_TIMEOUT_MS, watch)
-        with open_reader(connection, names.half, partition, committed=False) as reader:
-            found = _read_offset_topic(connection, partition, reader)
-            if found.checkpoint != before:
-                raise EnvironmentProblemError(
-                    f"a worker has written the checkpoint of partition {partition} meanwhile: look again",
-                )
-        written = _Written()
-        producer.begin_transaction()
-        for offset in gone:
-            _produce(producer, names.offset, partition, names.parked_key(partition, offset), None, written)
-        _produce(producer, names.offset, partition, names.checkpoint_key(partition), after.encode(), written)
-        guarded(producer.flush, _COMMIT_TIMEOUT_MS / 1000)
-        if written.errors:
-            raise KafkaException(named(written.errors[0], "WRITE", f"topic {names.offset}"))
-        if min(written.offsets) != found.position:
-            # Whoever said where OFFSET ends did not lead it any more: the checkpoint at hand may be an old one.
-            guarded(producer.abort_transaction, _COMMIT_TIMEOUT_MS / 1000)
+    producer = open_fence(connection.kafka, transactional_id, names.half, _COMMIT_TIMEOUT_MS, watch)
+    with open_reader(connection, names.half, partition, committed=False) as reader:
+        found = _read_offset_topic(connection, partition, reader)
+        if found.checkpoint != before:
             raise EnvironmentProblemError(
-                f"{names.offset}[{partition}] was read up to {found.position}, and goes on to {min(written.offsets)}: "
-                f"nothing was written, look again",
+                f"a worker has written the checkpoint of partition {partition} meanwhile: look again",
             )
-        guarded(producer.commit_transaction, _COMMIT_TIMEOUT_MS / 1000)
-    except FencedError as error:
-        raise EnvironmentProblemError(f"a worker has taken partition {partition} meanwhile: look again") from error
+    written = _Written()
+    producer.begin_transaction()
+    for offset in gone:
+        _produce(producer, names.offset, partition, names.parked_key(partition, offset), None, written)
+    _produce(producer, names.offset, partition, names.checkpoint_key(partition), after.encode(), written)
+    guarded(producer.flush, _COMMIT_TIMEOUT_MS / 1000)
+    if written.errors:
+        raise KafkaException(named(written.errors[0], "WRITE", f"topic {names.offset}"))
+    if min(written.offsets) != found.position:
+        # Whoever said where OFFSET ends did not lead it any more: the checkpoint at hand may be an old one.
+        guarded(producer.abort_transaction, _COMMIT_TIMEOUT_MS / 1000)
+        raise EnvironmentProblemError(
+            f"{names.offset}[{partition}] was read up to {found.position}, and goes on to {min(written.offsets)}: "
+            f"nothing was written, look again",
+        )
+    guarded(producer.commit_transaction, _COMMIT_TIMEOUT_MS / 1000)
 
 
 @dataclass(frozen=True, slots=True)
