@@ -42,10 +42,10 @@ BENCHES = (
     "follow",
     "imports",
 )
-#: The options of those that have ratios, for `--quick`.
+#: The options of those that have ratios with a spread, for `--quick`.
 QUICK: dict[str, dict[str, object]] = {
     "prepare": {"rounds": 3, "calls": 2_000},
-    "latency": {"rounds": 3, "seconds": 2},
+    "latency": {"rounds": 3, "seconds": 2, "warm_up": 8},
     "worker": {"rounds": 3, "transactions": 20_000},
     "check_back": {"rounds": 3, "transactions": 3_000},
     "end_to_end": {
@@ -57,8 +57,6 @@ QUICK: dict[str, dict[str, object]] = {
         "peer": 4_000,
     },
     "door": {"rounds": 3, "threads": [1, 32], "transactions": 2_000},
-    "log_cost": {"sizes": [100], "transactions": 4_000, "checks": 200},
-    "rolling": {"runs": 1},
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},
     "imports": {},
@@ -77,7 +75,7 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="every ratio from few and short rounds, for a change under review: some seven minutes",
+        help="every ratio from few and short rounds, for a change under review: some six minutes",
     )
     parser.add_argument("--fresh", action="store_true", help="begin a whole run anew also when one was interrupted")
     kinds = parser.add_subparsers(dest="name", title="benches")
@@ -95,8 +93,9 @@ def main() -> int:
     if not is_optimised():
         say("this CPython was built without --enable-optimizations: all that is measured in Python is a third slower")
     if options.name is None:
-        report = whole_run.measure(_FOLDER, tuple(QUICK) if quick else BENCHES, Kind(quick, rounds), fresh=fresh)
-        return _finish("report.json", report)
+        kind = Kind(quick, rounds)
+        report = whole_run.measure(_FOLDER, tuple(QUICK) if quick else BENCHES, kind, fresh=fresh)
+        return _finish(kind.report, report)
     if quick:
         vars(options).update(QUICK[options.name])
     if rounds is not None and "rounds" in options:

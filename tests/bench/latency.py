@@ -32,6 +32,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=int, default=6, help="of each measurement (default 6)")
     parser.add_argument("--size", type=int, default=100, help="bytes of each value (default 100)")
     parser.add_argument("--rounds", type=int, default=5, help="medians of so many (default 5)")
+    parser.add_argument(
+        "--warm-up",
+        type=int,
+        default=0,
+        help="seconds before the first round, for rounds too short to have Kafka's classes compiled (default 0)",
+    )
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -48,6 +54,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             done = peer.measure(count, _PEER_THREADS, options.size, rate=options.rate)
             return dict(zip((P50, P99), done["visible_ms"], strict=True))
 
+        if options.warm_up:
+            _measured(ours, stand, options.rate, options.warm_up, options.size)
         found = by_turns(
             options.rounds,
             {

@@ -38,7 +38,7 @@ _DEFAULTS = {"session_timeout": 6_000, "transaction_timeout": 6_000, "transactio
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=int, default=400, help="transactions a second (default 400)")
-    parser.add_argument("--runs", type=int, default=7, help="of both workers restarted in turn (default 7)")
+    parser.add_argument("--runs", type=int, default=5, help="of both workers restarted in turn (default 5)")
     parser.add_argument(
         "--partitions", type=int, default=DEFAULT_PARTITIONS, help=f"of HALF and END (default {DEFAULT_PARTITIONS})"
     )

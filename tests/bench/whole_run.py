@@ -23,13 +23,18 @@ class Kind:
     rounds: int | None
 
     @property
+    def report(self) -> str:
+        """Name of the file. Short rounds are not compared with long ones: in some of them Java still compiles."""
+        return "report-quick.json" if self.quick else "report.json"
+
+    @property
     def options(self) -> list[str]:
         return [*(["--quick"] if self.quick else []), *([] if self.rounds is None else ["--rounds", str(self.rounds)])]
 
 
 def measure(folder: Path, benches: Sequence[str], kind: Kind, *, fresh: bool = False) -> dict[str, Any]:
     """Run each bench. None inherits another's memory, and one that dies takes none along."""
-    path, about = folder / "report.json", environment()
+    path, about = folder / kind.report, environment()
     last = json.loads(path.read_text()) if path.exists() else None
     reports: dict[str, Any] = {} if fresh else _of_an_interrupted_run(last, kind, about)
     before = None if last is None else kept(last) if last["finished"] else last["before"]

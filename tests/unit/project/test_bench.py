@@ -368,6 +368,9 @@ def test_a_quick_run_takes_every_bench_with_ratios_and_each_knows_its_options(tm
     monkeypatch.setattr(program.sys, "argv", ["tests.bench", "--quick"])
     program.main()
     assert benches.started == [["--quick", name] for name in program.QUICK]
+    # A whole run is compared with a whole run.
+    assert json.loads((tmp_path / "report-quick.json").read_text())["finished"]
+    assert not (tmp_path / "report.json").exists()
     monkeypatch.undo()
     for name, quick in program.QUICK.items():
         parser = argparse.ArgumentParser()

@@ -191,6 +191,24 @@ def test_without_an_sdk_nothing_is_added_and_nothing_kept():
     worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
 
 
+def test_without_an_sdk_the_environment_is_not_read_for_each_message(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tracing, "_no_sdk_until", 0.0)
+    monkeypatch.setattr(tracing, "sys", SimpleNamespace(modules={}))
+    monkeypatch.setattr(tracing, "time", SimpleNamespace(monotonic=lambda: 1.0))
+    read: list[str] = []
+
+    class Environment(dict[str, str]):
+        def __contains__(self, name: object) -> bool:
+            read.append(str(name))
+            return False
+
+    monkeypatch.setattr(tracing, "os", SimpleNamespace(environ=Environment()))
+    client = ClientTracing("group")
+    for _ in range(1_000):
+        prepare(client, Message("orders", b"x"))
+    assert len(read) == 1
+
+
 def test_a_library_that_nobody_has_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch, spans: InMemorySpanExporter):
     monkeypatch.setattr(tracing, "sys", SimpleNamespace(modules={}))
     assert prepare(ClientTracing("group"), message := Message("orders", b"x")) is message
