@@ -34,7 +34,7 @@ _PARTITIONS = 4
 #: Sends in flight, as the requests of a service would be.
 _TASKS = 500
 #: Of docs/performance.md, transactions of 100 B a second: this client, and RocketMQ with the threads that suit it best.
-BENCH_PER_SECOND, ROCKETMQ_PER_SECOND = 19_600, 7_700
+BENCH_PER_SECOND, ROCKETMQ_PER_SECOND = 32_900, 10_800
 #: A worker is killed at this part of the run.
 _KILL_AT = 1 / 3
 #: Nothing new for this long, with transactions missing: the demo has failed. A take-over and a check take 10 to 15 s.
