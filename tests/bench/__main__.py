@@ -45,7 +45,7 @@ BENCHES = (
 #: The options of those that have ratios with a spread, for `--quick`.
 QUICK: dict[str, dict[str, object]] = {
     "prepare": {"rounds": 3, "calls": 2_000},
-    "latency": {"rounds": 3, "seconds": 2, "warm_up": 8},
+    "latency": {"rounds": 3, "seconds": 2, "warm_up": 5},
     "worker": {"rounds": 3, "transactions": 20_000},
     "check_back": {"rounds": 3, "transactions": 3_000},
     "end_to_end": {
@@ -59,7 +59,7 @@ QUICK: dict[str, dict[str, object]] = {
     "door": {"rounds": 3, "threads": [1, 32], "transactions": 2_000},
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},
-    "imports": {},
+    "imports": {"rounds": 9},
 }
 _FOLDER = Path("build/bench")
 
