@@ -60,6 +60,7 @@ def test_the_leader_is_asked_for_ten_times_a_second_at_most() -> None:
     """Faust's consumer by itself asks thousands of times a second, as long as it lasts."""
     with EmbeddedKafka(brokers=3, config={"broker.session.timeout.ms": "3000"}) as kafka:
         topic = NewTopic(TOPIC, 1, replica_assignment=[[3]])
-        AdminClient(quiet(kafka.bootstrap_servers)).create_topics([topic])[TOPIC].result(120)
+        admin = AdminClient(quiet(kafka.bootstrap_servers))
+        admin.create_topics([topic])[TOPIC].result(120)
         rounds = asyncio.run(_rounds_without_a_leader(kafka))
     assert 1 <= rounds <= WATCHED_S / METADATA_PAUSE_S + 1
