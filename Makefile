@@ -64,7 +64,7 @@ changelog: setup
 demo: setup
 	$(BIN)/txbridge demo
 
-# What tells most in two minutes, without Kafka and Spark.
+# What tells most in a minute and a half, without Kafka and Spark.
 quick: setup check
 	HYPOTHESIS_PROFILE=small $(PYTEST) tests/unit tests/property -m "not spark and not long" --numprocesses 2 --dist loadfile
 	$(BIN)/python -m txbridge.testing.simulator --seeds 300
