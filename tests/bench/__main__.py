@@ -42,7 +42,7 @@ BENCHES = (
     "follow",
     "imports",
 )
-#: The options of those that have ratios with a spread, for `--quick`.
+#: The options of those that `--quick` takes: their ratios have a spread after a few short rounds.
 QUICK: dict[str, dict[str, object]] = {
     "prepare": {"rounds": 3, "calls": 2_000},
     "latency": {"rounds": 3, "seconds": 2, "warm_up": 5},
@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="every ratio from few and short rounds, for a change under review: some six minutes",
+        help="every ratio that short rounds give a spread, for a change under review: some six minutes",
     )
     parser.add_argument("--fresh", action="store_true", help="begin a whole run anew also when one was interrupted")
     kinds = parser.add_subparsers(dest="name", title="benches")

@@ -83,7 +83,10 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         more = bridge.prepare_many(topic, [b"more %d" % number for number in range(4)], partition=0)
         assert not refused.owner.status.serving
         with monkeypatch.context() as patch:
-            patch.setattr(acknowledge_loss, "open_fence", _fenced_at_first())
+            patch.setattr(acknowledge_loss, "open_fence", _fenced(times=5))
+            with pytest.raises(EnvironmentProblemError, match="workers took partition 0 from this command 5 times"):
+                acknowledge(connection, 0, reason="power loss", operator="ann")
+            patch.setattr(acknowledge_loss, "open_fence", _fenced(times=1))
             found = acknowledge(connection, 0, reason="power loss", operator="ann")
         assert found.is_written
         assert f"half messages from offset {lost.offset} up to {lost.offset} are lost" in found.lines
@@ -102,13 +105,13 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         assert not acknowledge(connection, 0, reason="again", operator="ann").is_written
 
 
-def _fenced_at_first() -> Callable[..., Producer]:
-    """Takes the fence; the first time the owner, which tries again, takes it a moment later."""
+def _fenced(*, times: int) -> Callable[..., Producer]:
+    """Takes the fence; so many times the owner, which tries again, takes it a moment later."""
     taken: list[Producer] = []
 
     def take(*arguments: Any) -> Producer:
         taken.append(open_fence(*arguments))
-        if len(taken) == 1:
+        if len(taken) <= times:
             open_fence(*arguments)
         return taken[-1]
 

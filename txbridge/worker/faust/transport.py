@@ -1,4 +1,4 @@
-"""Faust's Kafka transport, except that it does not die of a record that it cannot read."""
+"""Faust's Kafka transport, but it survives a record that it cannot read, and pauses before it asks Kafka again."""
 
 from __future__ import annotations
 
