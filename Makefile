@@ -64,9 +64,9 @@ changelog: setup
 demo: setup
 	$(BIN)/txbridge demo
 
-# What tells most in a minute and a half, without Kafka and Spark.
+# What tells most in little more than a minute, without Kafka and Spark.
 quick: setup check
-	HYPOTHESIS_PROFILE=small $(PYTEST) tests/unit tests/property -m "not spark and not long" --numprocesses 2 --dist loadfile
+	HYPOTHESIS_PROFILE=small $(PYTEST) tests/unit tests/property -m "not spark and not long" --numprocesses $(JOBS) --dist loadfile
 	$(BIN)/python -m txbridge.testing.simulator --seeds 300
 
 # The gate. Most tests wait for a Kafka or a worker most of the time: two processes for each processor, each with a Kafka
