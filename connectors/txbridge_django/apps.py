@@ -1,4 +1,4 @@
-"""The app, for INSTALLED_APPS."""
+"""App configuration for INSTALLED_APPS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.core.checks import register
 
 
 class TxBridgeConfig(AppConfig):
-    """Brings the table and the check of the settings. Nothing is started: most commands of manage.py send nothing."""
+    """Adds the table and the check of the settings. It starts no producer: most commands of manage.py send nothing."""
 
     name = "txbridge_django"
     label = "txbridge_django"

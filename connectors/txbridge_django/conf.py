@@ -1,4 +1,4 @@
-"""The setting TXBRIDGE, and what of it cannot work."""
+"""The setting TXBRIDGE and its validation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txbridge.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The keys of TXBRIDGE, in capitals there."""
+    """Options of TXBRIDGE. The setting has their names in capitals."""
 
     #: The producer group.
     group: str
@@ -26,7 +26,7 @@ class Options:
     database: str = "default"
     #: Seconds that a check waits for a transaction that still runs, before it answers "unknown" (PostgreSQL).
     check_wait: float = 3.0
-    #: Checks that are looked up at once.
+    #: Number of checks that are answered at the same time.
     check_threads: int = 1
     #: Further arguments of TransactionProducer.
     producer: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ _KEYS = {one.name.upper(): one.name for one in fields(Options)}
 
 
 def problems() -> list[str]:
-    """What cannot work, a sentence each."""
+    """Return the problems of the setting, a sentence each."""
     given = getattr(settings, "TXBRIDGE", None)
     if not isinstance(given, dict):
         return ['TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}']
@@ -54,17 +54,17 @@ def problems() -> list[str]:
 
 
 def options() -> Options:
-    """The options; UsageError with all problems comes from `valid_options`."""
+    """The options, not validated. `valid_options` raises UsageError with all problems."""
     return Options(**{_KEYS[key]: value for key, value in settings.TXBRIDGE.items()})
 
 
 def valid_options() -> Options:
-    """The options, or UsageError."""
+    """The options. Raises UsageError with all problems."""
     if found := problems():
         raise UsageError("\n".join(found))
     return options()
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """For `manage.py check`."""
+    """Report the problems to `manage.py check`."""
     return [Error(problem, id="txbridge.E001") for problem in problems()]

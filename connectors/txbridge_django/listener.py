@@ -16,14 +16,14 @@ from txbridge.errors import UsageError
 from txbridge_django.models import COMMITTED, ROLLED_BACK, Transaction
 from txbridge_django.rollback import Rollback
 
-#: What is sent along with a message: the application's function and its argument.
+#: The `arg` of a message: the application's function and its argument.
 Call = tuple[Callable[[MessageExt, Any], bool | None], Any]
 
 _ANSWERS = {
     COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
     ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
 }
-#: As in txbridge_sqlalchemy: a lock or statement time-out, a deadlock, a serialization failure.
+#: SQLSTATEs as in txbridge_sqlalchemy: a lock or statement time-out, a deadlock, a serialization failure.
 _BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
 _BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
@@ -39,8 +39,9 @@ class _LostError(Exception):
 class DjangoTransactionListener(TransactionListener):
     """Runs local transactions in one of Django's databases, and answers every check from its table.
 
-    The rules are those of txbridge_sqlalchemy.SqlTransactionListener (docs/sqlalchemy.md): the row is written first, in
-    the transaction of the function; a check that finds none writes one that says "rolled back", and only then says so.
+    The rules are those of txbridge_sqlalchemy.SqlTransactionListener (docs/sqlalchemy.md). The row is written first, in
+    the transaction of the function. A check that finds no row writes one that says "rolled back", and only then answers
+    rollback.
     """
 
     def __init__(self, database: str, check_wait: float) -> None:
@@ -48,7 +49,7 @@ class DjangoTransactionListener(TransactionListener):
         self._check_wait_ms = max(1, round(check_wait * 1000))
 
     def verify(self) -> None:
-        """UsageError if the table is not there."""
+        """Raise UsageError if the table is not there."""
         try:
             self._state("")
         except OperationalError as error:
@@ -76,7 +77,7 @@ class DjangoTransactionListener(TransactionListener):
         return self._decided(message)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        # This thread is no request's: nobody else looks after its connection.
+        # This thread serves no request, so Django does not close its old connections.
         close_old_connections()
         try:
             return self._decided(message)
@@ -100,7 +101,7 @@ class DjangoTransactionListener(TransactionListener):
         rows = Transaction.objects.using(self._database)
         try:
             with transaction.atomic(using=self._database, durable=True):
-                # First of all: a check that comes now waits for this row, and SQLite takes its lock where it can wait.
+                # The row comes first: a check waits for it from now on, and SQLite takes its lock where it can wait.
                 self._write(message, COMMITTED)
                 commits = function(message, given)
                 if commits is not None and not isinstance(commits, bool):
@@ -110,8 +111,8 @@ class DjangoTransactionListener(TransactionListener):
                     )
                 if commits is False or transaction.get_rollback(using=self._database):
                     raise Rollback  # noqa: TRY301  what atomic() must see
-                # After an error that was caught PostgreSQL answers COMMIT with ROLLBACK, and no error; and SQLite may
-                # have ended the transaction by itself.
+                # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite
+                # may have ended the transaction by itself.
                 if not self._is_there(rows.filter(id=message.transaction_id, state=COMMITTED)):
                     raise _LostError
         except Rollback:
@@ -133,7 +134,7 @@ class DjangoTransactionListener(TransactionListener):
             raise _DecidedError from error
 
     def _decided(self, message: MessageExt) -> LocalTransactionState:
-        """What the table says; from now on at least "rolled back"."""
+        """Return the decision in the table. If there is none, write a rollback first."""
         state = self._state(message.transaction_id)
         if state is None:
             try:
@@ -166,7 +167,7 @@ _MIGRATE = "the table txbridge_transactions cannot be read: run `manage.py migra
 
 
 def _is_busy(error: DatabaseError) -> bool:
-    """Whether the database works, but somebody else has the lock; psycopg, psycopg2 and sqlite3 tell."""
+    """Whether the error is a conflict with another transaction, as psycopg, psycopg2 and sqlite3 report it."""
     cause: Any = error.__cause__
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     name = getattr(cause, "sqlite_errorname", None) or ""

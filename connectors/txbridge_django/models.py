@@ -1,4 +1,4 @@
-"""The table that holds what became of each transaction: the same as txbridge_sqlalchemy's."""
+"""The table of the outcomes of transactions, the same as txbridge_sqlalchemy's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROLLED_BACK = "rolled back"
 
 
 class Transaction(models.Model):
-    """A transaction that is decided. While it is open its id is the right to decide it: show it to nobody."""
+    """A decided transaction. While a transaction is open, its id is the right to decide it: keep it secret."""
 
     id = models.CharField(max_length=32, primary_key=True)
     state = models.CharField(max_length=16)

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from txbridge_django.listener import DjangoTransactionListener
 
 _lock = threading.Lock()
-#: One or none.
+#: The started producer, or nothing.
 _running: list[TransactionProducer] = []
 
 
 def get_producer() -> TransactionProducer:
     """The started producer of this process; from its start on it also answers checks of the group.
 
-    It is closed when the process ends. A child process gets one of its own. Call it where a web process starts (its
-    wsgi.py, gunicorn's post_fork), so that also a process that never sends answers checks.
+    It is closed when the process ends. A child process gets one of its own. Call this function where a web process
+    starts (its wsgi.py, gunicorn's post_fork), so that a process that never sends answers checks as well.
 
     Raises:
-        UsageError: the settings, or no table.
-        LayoutError, EnvironmentProblemError: Kafka, as TransactionProducer.start.
+        UsageError: the settings cannot work, or the table is not there.
+        LayoutError, EnvironmentProblemError: as in TransactionProducer.start.
 
     """
     with _lock:
@@ -55,16 +55,16 @@ def send_message_in_transaction(
 ) -> TransactionSendResult:
     """Send a message that is visible if, and only if, `function(message, arg)` and its database transaction succeed.
 
-    The half message is stored; then the function runs in `transaction.atomic()` of the database of the settings; then
-    the decision is sent on its way. The function returns None or True to commit; it returns False, raises Rollback, or
-    calls `set_rollback` to roll back. Another exception rolls the database back, too; it is `local_exception` of the
-    result, and the message is undecided until it is checked.
+    It stores the half message, runs the function in `transaction.atomic()` of the database of the settings, and sends
+    the decision. The function returns None or True to commit. It returns False, raises Rollback, or calls
+    `set_rollback` to roll back. Another exception rolls the database back, too. It is `local_exception` of the result,
+    and the message is undecided until it is checked.
 
     Raises:
         UsageError: the message or the settings cannot work, or this was called within `atomic()` or with
             ATOMIC_REQUESTS: the message would be decided before the outer transaction is. Nothing was sent.
         PrepareError: Kafka has not acknowledged the half message; the function was not called.
-        LayoutError, EnvironmentProblemError: if this is what starts the producer.
+        LayoutError, EnvironmentProblemError: this call starts the producer, and that fails.
 
     """
     database = valid_options().database
@@ -78,7 +78,7 @@ def send_message_in_transaction(
 
 
 def _listener() -> DjangoTransactionListener:
-    # Only here: models can be imported when all apps are ready.
+    # Imported here, because models can be imported only when all apps are ready.
     from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
 
     options = valid_options()
@@ -88,7 +88,10 @@ def _listener() -> DjangoTransactionListener:
 
 
 def _forget() -> None:
-    """In a child process: librdkafka's threads are not here, and the lock may be somebody's who is not here either."""
+    """Forget the producer in a child process.
+
+    librdkafka's threads do not exist there. The thread that holds the lock may not exist there either.
+    """
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _running.clear()

@@ -1,4 +1,4 @@
-"""How the application's function gives its transaction up."""
+"""The exception with which the application's function rolls its transaction back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A front door for RocketMQ clients: what they send becomes transactional messages on Kafka.
+"""A front door for RocketMQ clients, which writes their messages to Kafka.
 
-`txbridge rocketmq` runs it. The modules from `codes` to `requests` are pure: no I/O and no clock.
+`txbridge rocketmq` runs it. The modules `codes`, `command`, `message`, `identity` and `requests` have no I/O and no
+clock.
 """

@@ -1,4 +1,4 @@
-"""Access keys: who may ask, and for which producer groups. RocketMQ's signatures, as its ACL makes them."""
+"""Access keys with their producer groups, and RocketMQ's signatures, as its ACL makes them."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from txbridge.errors import UsageError
 from txbridge_rocketmq.codes import RequestError, Response, UnauthenticatedError
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
-#: Fields that no client signs: the signature itself, and a mark that newer clients add after it.
+#: Fields that no client signs: the signature itself, and a mark that newer clients add after signing.
 _UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
-#: What gRPC clients send as authorization. The name may have a region and a service behind it, which nobody signs.
+#: The authorization of gRPC clients. A region and a service may follow the name; they are not signed.
 _AUTHORIZATION = re.compile(
     r"MQv2-HMAC-SHA1 +Credential=([^,/]*)(?:/[^,]*)?, *SignedHeaders=x-mq-date-time, *Signature=([0-9A-Fa-f]+)",
     re.ASCII,
 )
-#: RocketMQ's own least length of a secret key.
+#: Minimum length of a secret key in RocketMQ.
 _SHORTEST_SECRET = 6
 
 
 @dataclass(frozen=True, slots=True)
 class AccessKey:
-    """One that may ask."""
+    """A key with which a client may send requests."""
 
     name: str
     secret: bytes
-    #: None: every group.
+    #: Producer groups that it may speak for; None means every group.
     groups: frozenset[str] | None
 
     def __repr__(self) -> str:
         return f"AccessKey({self.name!r})"
 
 
-#: Compared when nobody has this name, so that a name which exists takes no longer than one that does not.
+#: Compared when no key has the name, so that an existing name takes no longer than another one.
 _NOBODY = AccessKey("", b"\0" * 32, frozenset())
 
 
@@ -55,11 +55,11 @@ class Access:
 
     @property
     def any_key(self) -> AccessKey | None:
-        """One that may ask; None when no keys are demanded."""
+        """Any one of the keys; None when no keys are demanded."""
         return None if self._keys is None else next(iter(self._keys.values()))
 
     def check(self, fields: Mapping[str, str], body: bytes) -> AccessKey | None:
-        """Whose request it is; None when no keys are demanded. Raises RequestError."""
+        """Return the key that has signed the request; None when no keys are demanded. Raises RequestError."""
         return self._key_of(
             fields.get(ACCESS_KEY, ""),
             fields.get(SIGNATURE, ""),
@@ -68,11 +68,11 @@ class Access:
         )
 
     def check_rpc(self, authorization: str, date_time: str) -> AccessKey | None:
-        """As `check`, for a gRPC request: its headers `authorization` and `x-mq-date-time`, which is what is signed."""
+        """Check a gRPC request by its headers `authorization` and `x-mq-date-time`. Only the latter is signed."""
         found = _AUTHORIZATION.fullmatch(authorization)
         return self._key_of(
             found[1] if found else "",
-            # Some clients write small digits.
+            # Some clients write lower-case digits.
             found[2].upper() if found else "",
             lambda secret: hmac.digest(secret, date_time.encode(), hashlib.sha1).hex().upper(),
             "credentials in the ClientConfiguration",
@@ -93,7 +93,7 @@ class Access:
 
 
 def require_group(key: AccessKey | None, group: str) -> None:
-    """RequestError when this key may not speak for this producer group."""
+    """Raise RequestError if this key may not speak for this producer group."""
     if key is not None and key.groups is not None and group not in key.groups:
         raise RequestError(Response.NO_PERMISSION, f"the AccessKey {key.name} may not speak for the group {group}")
 
@@ -101,12 +101,12 @@ def require_group(key: AccessKey | None, group: str) -> None:
 def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
     """HMAC-SHA1 of the values of all fields in the order of their names, and of the body."""
     signed = "".join(value for name, value in sorted(fields.items()) if name not in _UNSIGNED)
-    # SHA-1 is what the clients use; as a HMAC it is not known to be weak.
+    # The clients use SHA-1. In an HMAC it is not known to be weak.
     return base64.b64encode(hmac.digest(secret, signed.encode() + body, hashlib.sha1)).decode()
 
 
 def read_keys(path: Path) -> Access:
-    """A TOML file with tables `[[key]]`: access_key, secret_key, and groups unless it may speak for all.
+    """Read a TOML file with tables `[[key]]`: access_key, secret_key, and groups unless the key may speak for all.
 
     Raises UsageError.
     """

@@ -1,4 +1,4 @@
-"""A door as a process: Kafka first, then clients; and the other way round at the end."""
+"""A door as a process. It connects to Kafka and then takes clients; at the end it stops both in reverse order."""
 
 from __future__ import annotations
 
@@ -41,25 +41,27 @@ from txbridge_rocketmq.server import Server
 from txbridge_rocketmq.setting import Setting
 from txbridge_rocketmq.topics import Topics
 
-#: Half messages and plain ones wait so long (ms) for company: half of the time that Kafka takes to acknowledge, as in
-#: txbridge's own client when many callers wait.
+#: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
+#: client when many callers wait.
 _LINGER_MS = 0.5
-#: For a look at a topic: milliseconds, unless Kafka is away; a client waits three seconds for a route.
+#: Time-out of a look at a topic (s). It takes milliseconds if Kafka answers. A client waits three seconds for a route.
 _LOOK_S = 2.0
-#: HALF is looked at so often (s), as by txbridge's own client; and oftener while Kafka does not answer: a door that is
-#: not ready gets no requests by which it would notice that Kafka is back.
+#: Seconds between two looks at HALF, while Kafka answers and while it does not. The latter are more frequent: a door
+#: that is not ready gets no requests from which it could notice that Kafka is back.
 _WATCH_S, _LOST_WATCH_S = 10.0, 2.0
-#: Kafka is silent when it has answered nothing for so long (s). One look that is late is none: a broker may be busy.
+#: Kafka counts as lost if it has answered nothing for this time (s). A single late look is not enough: a broker may be
+#: busy.
 _SILENT_S = 5.0
-#: Between attempts to reach Kafka at the start. An attempt itself waits for a connection.
+#: Pause (s) between attempts to reach Kafka at the start. An attempt itself waits for a connection.
 _START_PAUSE_S = 2.0
-#: At the end requests that are being handled are answered: a SEND waits for Kafka for three seconds.
+#: Time (s) for the answers to open requests at the end. A SEND waits for Kafka for three seconds.
 _PATIENCE_S = 5.0
-#: A door that leaves a group does so in milliseconds, unless Kafka is away.
+#: Time-out for leaving a group (s). It takes milliseconds if Kafka answers.
 _LEAVE_GROUP_S = 3.0
-#: The event loop turns in milliseconds; a large body that is decompressed takes it for some tens of them.
+#: An event loop is alive if it reacts within this time (s). It needs milliseconds, or tens of them while a large body
+#: is decompressed.
 _ALIVE_S = 5.0
-#: Checks read and not yet handed to a client. They are handed over at once.
+#: Maximum of checks that are read and not yet handed to a client. They are handed over at once.
 _CHECKS_HELD = 2_000
 
 _log = get_logger("txbridge.rocketmq")
@@ -68,7 +70,7 @@ _log = get_logger("txbridge.rocketmq")
 def run(settings: WorkerSettings, options: DoorOptions) -> None:
     """Serve until SIGTERM or Ctrl-C.
 
-    Raises TxBridgeError when it cannot begin: LayoutError, LocalProblemError, UsageError and others of Kafka's.
+    Raises TxBridgeError if it cannot start: LayoutError, LocalProblemError, UsageError and errors of Kafka.
     """
     kafka = KafkaConnection(settings.bootstrap_servers)
     admin = kafka_config.create(
@@ -84,7 +86,7 @@ def run(settings: WorkerSettings, options: DoorOptions) -> None:
 
 
 def _layout(settings: WorkerSettings, admin: AdminClient) -> Layout:
-    """What the topics are like. While Kafka cannot be reached it waits: a container restarts no sooner for it."""
+    """Layout of the topics. It waits while Kafka cannot be reached: a restart of the container would not be faster."""
     while True:
         try:
             return check_layout(admin, Names(settings.namespace), client=True)
@@ -132,7 +134,7 @@ async def _serve(
         if options.old_port:
             server.listen(options.host, port - 2)
         if options.grpc is not None:
-            # Only then: it takes 30 MiB.
+            # Imported only if it is needed: it takes 30 MiB.
             from txbridge_rocketmq.grpc_service import Listener, Service  # noqa: PLC0415
 
             rpc = Listener(options.max_connections, layout.max_message_size)
@@ -234,7 +236,7 @@ def _join(
 
 
 async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int | KafkaError]) -> None:
-    """HALF must keep its partitions: nobody reads what would be written to others. And Kafka must answer."""
+    """Watch HALF and Kafka. HALF must keep its partitions, because no worker reads new ones. Kafka must answer."""
     while True:
         await asyncio.sleep(_LOST_WATCH_S if kafka.is_lost else _WATCH_S)
         try:
@@ -248,7 +250,7 @@ async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], i
 
 
 def _not_alive(loop: asyncio.AbstractEventLoop) -> list[str]:
-    """Why not, asked in another thread: the loop must answer."""
+    """Reasons why the door is not alive. Called in another thread, because the event loop must react."""
     turned = threading.Event()
     try:
         loop.call_soon_threadsafe(turned.set)

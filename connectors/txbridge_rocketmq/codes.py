@@ -1,4 +1,4 @@
-"""Codes of RocketMQ's remoting protocol: what a client asks for, and how it is answered."""
+"""Codes of requests and answers in RocketMQ's remoting protocol, and errors that carry a code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Request(IntEnum):
     CONSUMER_SEND_MSG_BACK = 36
     END_TRANSACTION = 37
     GET_CONSUMER_LIST_BY_GROUP = 38
-    #: The door asks: its own requests to a producer.
+    #: The door sends this one to a producer.
     CHECK_TRANSACTION_STATE = 39
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
@@ -42,7 +42,7 @@ class Request(IntEnum):
 
 
 class Response(IntEnum):
-    """How a request is answered. A producer tries again by itself after some of them (docs/rocketmq.md)."""
+    """Codes of answers. A producer tries again by itself after some of them (docs/rocketmq.md)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -59,7 +59,7 @@ _CONSUME = (
     "the txbridge door takes messages from RocketMQ producers and has none for RocketMQ consumers: read the Kafka "
     "topic of the same name with a Kafka consumer and isolation.level=read_committed"
 )
-#: What is refused, and what to do instead. All other codes that are not served get RocketMQ's own sentence.
+#: Refused requests, with what to do instead. All other codes that are not served get RocketMQ's own sentence.
 REFUSALS: dict[int, str] = {
     **dict.fromkeys(
         (
@@ -98,17 +98,17 @@ REFUSALS: dict[int, str] = {
 
 
 def refusal(code: int) -> str:
-    """Why a request that is not served is refused."""
+    """The remark for a request that is not served."""
     return REFUSALS.get(code, f" request type {code} not supported")
 
 
 def consumer_refusal() -> str:
-    """What a consumer is told that introduces itself."""
+    """The remark for a consumer that introduces itself."""
     return _CONSUME
 
 
 class RequestError(Exception):
-    """A request that is answered with this code and remark; nothing of it was done."""
+    """A request that is answered with this code and remark."""
 
     def __init__(self, code: Response, remark: str) -> None:
         super().__init__(remark)
@@ -117,7 +117,7 @@ class RequestError(Exception):
 
 
 class BodyTooLargeError(RequestError):
-    """A body, or what a compressed one would become."""
+    """A body that is too large, or that would be without its compression."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -127,4 +127,4 @@ class BodyTooLargeError(RequestError):
 
 
 class UnauthenticatedError(RequestError):
-    """Nobody knows whose request it is."""
+    """A request without a known access key and its valid signature."""

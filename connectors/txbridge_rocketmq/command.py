@@ -7,23 +7,24 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: Of a header. The properties of a message are at most 32 KiB, which JSON's escapes can make six times as long.
+#: Largest header, in bytes. The properties of a message have at most 32 KiB. JSON's escapes can make these six times as
+#: long.
 MAX_HEADER = 256 * 1024
 #: RocketMQ's own limit of a frame (com.rocketmq.remoting.frameMaxLength).
 MAX_FRAME = 16 * 1024 * 1024
 
 _JSON, _BINARY = 0, 1
 _RESPONSE, _ONEWAY = 1, 2
-#: RocketMQ 5.3.2. A client remembers it, and asks older brokers in older ways.
+#: Version number of RocketMQ 5.3.2. A client remembers it, and uses older requests for older brokers.
 _VERSION = 477
-#: One that RocketMQ's clients know: another name, and they cannot read the frame.
+#: A language that RocketMQ's clients know. They cannot read a frame with another name.
 _LANGUAGE = "PYTHON"
 _WORD = struct.Struct(">i")
 _BINARY_FIXED = struct.Struct(">hBhiii")
 
 
 class FrameError(Exception):
-    """Bytes that are no frame. What follows on the connection cannot be read either."""
+    """Bytes that are no frame. Later bytes of the connection cannot be read either."""
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class Command:
 
 
 def length_of(prefix: bytes | bytearray, max_frame: int = MAX_FRAME) -> int:
-    """The bytes that follow the first four of a frame. Raises FrameError."""
+    """The number of bytes that follow the first four of a frame. Raises FrameError."""
     (length,) = _WORD.unpack_from(prefix)
     if not 4 <= length <= max_frame:
         raise FrameError(f"a frame of {length} bytes, not of 4 to {max_frame}")
@@ -56,7 +57,7 @@ def length_of(prefix: bytes | bytearray, max_frame: int = MAX_FRAME) -> int:
 
 
 def decode(frame: bytes) -> Command:
-    """Read a frame behind its first four bytes. Raises FrameError and nothing else."""
+    """Read a frame without its first four bytes. Raises FrameError and nothing else."""
     if len(frame) < 4:
         raise FrameError("no header")
     (mark,) = _WORD.unpack_from(frame)
@@ -93,7 +94,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
 
 
 def _is_text(text: str) -> bool:
-    """Whether UTF-8 can express it: JSON's escapes can hold what it cannot."""
+    """Whether UTF-8 can express the text. JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -129,9 +130,9 @@ def _text(header: bytes, start: int, length: int) -> tuple[str, int]:
 def response(
     request: Command, code: int, remark: str | None = None, fields: Mapping[str, str] | None = None, body: bytes = b""
 ) -> bytes:
-    """The frame of an answer, as JSON, which RocketMQ's brokers answer in, too, whatever they were asked in.
+    """The frame of an answer. It is JSON whatever form the request has, as with RocketMQ's brokers.
 
-    `fields` may be empty: a client wants them to be there when a message is stored.
+    `fields` may be empty, because a client needs extFields in the answer for a stored message.
     """
     return _encode(code, request.opaque, _RESPONSE, remark, fields, body)
 

@@ -1,4 +1,4 @@
-"""Bodies that a client has compressed. They arrive in Kafka as its application has sent them."""
+"""Decompression of bodies that a client has compressed. They arrive in Kafka as its application has sent them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
     from backports import zstd
 
 COMPRESSED = 1
-#: Where the system flag names the compression.
+#: Bits of the system flag that name the compression.
 _KIND_SHIFT, _KIND_MASK = 8, 7
 
 
@@ -32,24 +32,24 @@ class _Stream(Protocol):
 
 
 def _zlib() -> _Stream:
-    # By its header it is zlib's format, which remoting clients send, or gzip's, which gRPC clients may.
+    # The header shows the format: zlib's, which remoting clients send, or gzip's, which gRPC clients may send.
     return zlib.decompressobj(zlib.MAX_WBITS | 32)
 
 
-#: By the kind in the system flag; 0 is of clients that know ZLIB alone. All of them make no more output than they are
-#: asked for. The window of ZSTD is bounded by its library (128 MiB), which touches only what output has filled.
+#: Decompressors by the kind in the system flag. Clients that know only ZLIB send 0. None of them makes more output than
+#: it is asked for. ZSTD's library bounds the window (128 MiB), and touches only as much of it as output has filled.
 _STREAMS: dict[int, Callable[[], _Stream]] = {
     0: _zlib,
     1: lz4.frame.LZ4FrameDecompressor,
     2: zstd.ZstdDecompressor,
     3: _zlib,
 }
-#: LZ4's library has no class of its own for what it cannot read.
+#: Errors for unreadable input. LZ4's library raises RuntimeError, because it has no class of its own.
 _UNREADABLE = (zlib.error, zstd.ZstdError, RuntimeError)
 
 
 def decompressed(body: bytes, sys_flag: int, limit: int) -> bytes:
-    """The body as the application sent it. Raises RequestError; never makes more than `limit` bytes of it."""
+    """The body as the application sent it. Raises RequestError. It stops one byte above `limit`."""
     if not sys_flag & COMPRESSED:
         if len(body) > limit:
             raise BodyTooLargeError(limit)

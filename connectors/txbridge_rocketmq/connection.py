@@ -1,4 +1,4 @@
-"""One client's connection: frames in, answers out, and bounds on what it may cost."""
+"""One client's connection: frames in, answers out, and limits on its cost."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from txbridge_rocketmq.command import Command, FrameError, decode, length_of, re
 from txbridge_rocketmq.groups import Question
 from txbridge_rocketmq.message import Address, address_of, text_of
 
-#: Requests of a connection that are not answered yet; more are not read meanwhile. A producer in Java has as many
-#: threads at most, and one that sends without waiting loses nothing: Kafka takes them in batches.
+#: Unanswered requests of a connection, beyond which no more are read. A producer in Java has no more threads than that.
+#: A producer that sends without waiting loses nothing, because Kafka takes messages in batches.
 _MAX_OPEN = 1_024
-#: Bytes of answers that a client has not taken: behind that nothing more is read from it, and no check goes to it.
+#: Bytes of answers that a client has not taken, beyond which nothing is read from it and no check is sent to it.
 _WRITE_HIGH = 256 * 1024
-#: A frame must be complete so long (s) after it began: 16 MiB in it is 5 Mbit/s.
+#: A frame must be complete within this time (s): 16 MiB in it is 5 Mbit/s.
 _FRAME_S = 30.0
-#: A client that takes no answers for so long (s) is gone.
+#: A client that takes no answers for this time (s) is cut off.
 _STUCK_S = 30.0
-#: A connection without any traffic is closed after it (s): RocketMQ's serverChannelMaxIdleTimeSeconds. A producer sends
-#: a heartbeat every 30 s.
+#: A connection without any traffic is closed after this time (s), RocketMQ's serverChannelMaxIdleTimeSeconds. A
+#: producer sends a heartbeat every 30 s.
 _IDLE_S = 120.0
 
 _log = get_logger("txbridge.rocketmq")
 
 
 class Memory:
-    """Bytes of frames that are being read or answered, of all connections together."""
+    """Limit on the bytes of requests that are being read or answered, of all connections together."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -38,14 +38,14 @@ class Memory:
         self._waiting: deque[Connection] = deque()
 
     def take(self, size: int, connection: Connection) -> bool:
-        """Whether there is room; if not, the connection goes on when there is. A single frame always finds room."""
+        """Take memory; whether there is room. If not, `go_on` is called later. A single frame always finds room."""
         if not self.try_take(size):
             self._waiting.append(connection)
             return False
         return True
 
     def try_take(self, size: int) -> bool:
-        """As `take`, for who does not wait."""
+        """Take memory if there is room, without waiting; whether there is."""
         if self._used and self._used + size > self._limit:
             return False
         self._used += size
@@ -64,7 +64,7 @@ class Memory:
 
 
 class Handler(Protocol):
-    """What a connection tells."""
+    """Receiver of the events of a connection."""
 
     memory: Memory
     max_frame: int
@@ -81,13 +81,13 @@ class Handler(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Belongs to the event loop."""
+    """Connection of one client, for the event loop only."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        #: Of the frame that is being read; 0 while its length is not known.
+        #: Bytes of the frame that is being read; 0 while its length is not known.
         self._frame = 0
         self._frame_began = 0.0
         self._open = 0
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._reason: str | None = None
         self._is_closed = False
         self._opaque = 0
-        #: The producer groups that it speaks for, and its own name for itself.
+        #: The producer groups that the client speaks for, and its address.
         self.groups: frozenset[str] = frozenset()
         self.peer = ""
         self.local: Address = address_of("0.0.0.0", 0)  # noqa: S104  no address to listen on, but none known yet
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def takes_checks(self) -> bool:
-        """Whether the client takes what it is sent."""
+        """Whether the connection is open and the client takes the bytes that it is sent."""
         return not self._is_closed and self._write_paused_at is None
 
     def respond(
@@ -158,32 +158,32 @@ class Connection(asyncio.Protocol):
         self._handler.check(self, question)
 
     def ask(self, make: Callable[[int], bytes]) -> None:
-        """Send a request of the door's own, which `make` makes of its number."""
+        """Send a request of the door, whose frame `make` makes from the request's number."""
         self._opaque += 1
         self._write(make(self._opaque))
 
     def begin(self) -> Callable[[], None]:
-        """A request is being handled; the answer is to be called once it is not any more."""
+        """Count a request as being handled. Call the returned function when it is finished."""
         size, self._frame = self._frame, 0
         self._open += 1
 
         def finish() -> None:
             self._open -= 1
             self._handler.memory.give(size)
-            # In the next turn of the loop: this may be called while frames are being read.
+            # In the next turn of the event loop, because this may be called while frames are being read.
             if not self._is_closed and self._buffer:
                 asyncio.get_running_loop().call_soon(self._read)
 
         return finish
 
     def go_on(self) -> None:
-        """There is memory again."""
+        """Go on reading: there is memory again."""
         self._is_waiting = False
         if not self._is_closed:
             asyncio.get_running_loop().call_soon(self._read)
 
     def look(self, now: float) -> None:
-        """Close it if nothing comes of it any more; to be called every few seconds."""
+        """Close the connection if it is stuck, slow or idle. Called every few seconds."""
         if self._write_paused_at is not None and now - self._write_paused_at > _STUCK_S:
             self.drop("stuck", f"it takes no answers for {_STUCK_S:.0f} s")
         elif self._frame and now - self._frame_began > _FRAME_S:
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
             self.drop("idle", None)
 
     def drop(self, reason: str, what: str | None) -> None:
-        """Close it at once, with a line in the log if that says what is wrong."""
+        """Close it at once, with a line in the log if `what` says what is wrong."""
         if self._is_closed or self._transport is None:
             return
         self._reason = reason
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
                 return
             self._handler.handle(self, command)
             if self._frame:
-                # Done with already: nobody has called begin().
+                # The request is finished already: begin() was not called.
                 self._handler.memory.give(self._frame)
                 self._frame = 0
         self._reads(len(self._buffer) < 4)

@@ -1,4 +1,4 @@
-"""What a door does for clients of either protocol. It remembers nothing that an answer to a client depends on."""
+"""Core of a door, for clients of either protocol. It stores nothing that an answer to a client depends on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = get_logger("txbridge.rocketmq")
 
 
 class Door:
-    """Belongs to the event loop."""
+    """Core of a door, for the event loop only."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Door:
         self._ends = ends
         self._topics = topics
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Requests that are being handled.
+        #: Number of requests that are being handled.
         self._open = 0
         self._idle = asyncio.Event()
 
     def begin(self) -> Callable[[], None]:
-        """A request is being handled; what is returned is to be called once it is not any more."""
+        """Count a request as being handled. Call the returned function when it is finished."""
         self._open += 1
         self._idle.clear()
 
@@ -72,7 +72,7 @@ class Door:
         task.add_done_callback(self._tasks.discard)
 
     async def queues(self, topic: str) -> int:
-        """How many queues a client is told of. Raises RequestError and NoAnswerError."""
+        """Number of queues of a topic that a client is told. Raises RequestError and NoAnswerError."""
         if not topic:
             raise RequestError(Response.INVALID_PARAMETER, "topic is missing")
         known = is_topic(topic) and not self.setting.names.is_forbidden(topic)
@@ -82,10 +82,10 @@ class Door:
         return min(count, identity.LARGEST_PARTITION + 1)
 
     def introduce(self, member: Member, names: Iterable[str], key: AccessKey | None) -> None:
-        """These are the groups of the member from now on.
+        """Set the groups of a member.
 
-        Raises RequestError for one that can be none. The others are the member's all the same: one that is refused must
-        not keep the others of the process from being asked.
+        Raises RequestError if a group is refused. The member gets the others all the same, so that a refused group does
+        not stop the checks of the process's other groups.
         """
         good, problem = set(), None
         for name in names:
@@ -101,7 +101,7 @@ class Door:
             raise problem
 
     def end(self, end: End, key: AccessKey | None, done: Callable[[RequestError | None], None]) -> None:
-        """Send a decision on its way; `done` is told when Kafka has it. Raises RequestError."""
+        """Send a decision. `done` is called with None when Kafka has it, or with the error. Raises RequestError."""
         require_group(key, end.group)
         mapping.check_group(end.group, self.setting.names)
         if end.half_partition >= self.setting.partitions:
@@ -122,7 +122,7 @@ class Door:
         self._ends.submit(end.group, end.half_partition, source, entry, settled)
 
     def _ask(self, group: str, request: CheckRequest, members: list[Member]) -> None:
-        """Ask one of them, first of all the connection that has sent the message."""
+        """Ask one of the members, preferably the one that has sent the message."""
         message = request.message
         uniq_key = mapping.uniq_key_of(message)
         if uniq_key is None or identity.transaction_id(self.setting.secret, group, uniq_key) != message.transaction_id:
@@ -145,13 +145,13 @@ class Door:
         self.metrics.checks.labels("sent").inc()
 
     async def drain(self, patience: float) -> None:
-        """Wait until what is being handled is answered, for so long (s), and leave all groups."""
+        """Wait up to `patience` seconds until all requests are answered, and leave all groups."""
         if self._open:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), patience)
         await self.groups.close()
 
     def close(self) -> None:
-        """What still waits for Kafka is given up."""
+        """Give up the requests that still wait for Kafka."""
         for task in self._tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Decisions to END: those of one half partition and group share records, and keep the order in which they came."""
+"""Sender of decisions to END. Those of one half partition, group and source share records and keep their order."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from txbridge.core.end_record import MAX_ENTRIES, MAX_REMARK, EndEntry, Source, 
 from txbridge.core.names import short_id
 from txbridge_rocketmq.outlet import Outlet
 
-#: Decisions that may wait before new transactions are refused: more than a few thousand wait only while Kafka takes
-#: half messages but no ENDs. As in txbridge's own client.
+#: Decisions that may wait before new transactions are refused, as in txbridge's own client. More than a few thousand
+#: wait only while Kafka takes half messages but no ENDs.
 MAX_UNSETTLED = 20_000
-#: Encoded bytes of a record: half of Kafka's default max.message.bytes, as in txbridge's own client.
+#: Largest encoded record, in bytes: half of Kafka's default max.message.bytes, as in txbridge's own client.
 _MAX_RECORD_BYTES = 500_000
-#: An entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
+#: Bytes of an entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
 _ENTRY_BYTES = 80
-#: librdkafka's queue is full: its records leave within milliseconds, or Kafka is away.
+#: Pause (s) while librdkafka's queue is full. Its records leave within milliseconds, unless Kafka cannot be reached.
 _FULL_RETRY_S = 0.05
 
-#: Takes why Kafka has not acknowledged the decision; None: it has.
+#: Takes the reason why Kafka has not acknowledged the decision, or None if it has.
 Settled = Callable[[str | None], None]
 
 
@@ -37,7 +37,7 @@ class _Lane:
 
 
 class Ends:
-    """Belongs to the event loop. A record at a time is in flight for each lane; the next gathers meanwhile."""
+    """Decisions on their way, for the event loop only. Each lane has one record in flight and collects the next."""
 
     def __init__(self, outlet: Outlet, topic: str, client_id: str) -> None:
         self._outlet = outlet
@@ -49,11 +49,11 @@ class Ends:
 
     @property
     def has_room(self) -> bool:
-        """Whether decisions go out fast enough for another transaction."""
+        """Whether few enough decisions wait to accept another transaction."""
         return self.unsettled < MAX_UNSETTLED
 
     def submit(self, group: str, partition: int, source: Source, entry: EndEntry, settled: Settled) -> None:
-        """Send a decision on its way."""
+        """Send a decision; `settled` takes the outcome."""
         where = (group, partition, source)
         lane = self._lanes.get(where)
         if lane is None:
@@ -62,7 +62,7 @@ class Ends:
         self.unsettled += 1
         if not lane.in_flight:
             lane.in_flight = True
-            # At the end of this turn of the loop: what has come in together goes out together.
+            # In the next turn of the event loop, so that decisions that came in together share a record.
             asyncio.get_running_loop().call_soon(self._send, where)
 
     def _send(self, where: tuple[str, int, Source]) -> None:

@@ -1,4 +1,4 @@
-"""What `txbridge doctor --door` finds: the files of a door, and whether the doors answer where clients are sent."""
+"""Examination of a door for `txbridge doctor --door`: its files, and the answers at its advertised addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
 
 #: A door answers in milliseconds; a client gives up after three seconds.
 _ANSWER_S = 3.0
-#: HTTP/2: what a client begins with, and the first frame of each side.
+#: HTTP/2: the client's preface, the type of the first frame of each side, and the header of a frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS = 4
 _FRAME = struct.Struct(">HBBBI")
@@ -31,7 +31,7 @@ _FRAME = struct.Struct(">HBBBI")
 def examine_door(
     given: Mapping[str, Any], real_topics: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """The findings about the door that these options make."""
+    """Yield the findings about the door with these options."""
     try:
         options = door_options(**given, environ=environ)
     except UsageError as error:
@@ -98,7 +98,7 @@ def _remoting(address: str, advertised: Sequence[str], key: AccessKey | None) ->
 
 
 def _addresses(answer: Command) -> list[str] | None:
-    """Of a route; None when it is no door's."""
+    """The addresses in a door's route; None if the route is not a door's."""
     try:
         brokers = json.loads(answer.body)["brokerDatas"]
         if answer.code == Response.SUCCESS and all(one["cluster"] == CLUSTER for one in brokers):
@@ -135,7 +135,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _encrypted(plain: socket.socket) -> ssl.SSLSocket:
-    # Whether clients trust the certificate is their affair: they have the authority's, and this machine may not.
+    # The certificate is not verified: clients have the authority's certificate, and this machine may not.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""Producer groups that are connected: the door is a member of their checks for exactly as long."""
+"""Connected producer groups. While a group with transactions is connected, the door receives its checks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from txbridge.log import get_logger
 from txbridge_rocketmq.metrics import Metrics
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
-#: Groups of plain producers are looked up again so often (s): another door may have made the check topic of one
-#: meanwhile. Clients introduce themselves every 30 s.
+#: Seconds between two look-ups of a group of plain producers, of which another door may have created the check topic.
+#: Clients introduce themselves every 30 s.
 _LOOK_EVERY_S = 30.0
-#: After Kafka did not let the door join (s); a first check comes after six seconds.
+#: Pause (s) after the door could not join a group. A first check comes after six seconds.
 _RETRY_S = 2.0
-#: When it is a member of as many groups as it may be (s): others leave now and then.
+#: Pause (s) while the door is in as many groups as it may be. It leaves one now and then.
 _FULL_S = 30.0
-#: Names of groups that have sent transactions; the oldest is forgotten first, and then looked up like any other.
+#: Remembered groups that have sent transactions. The oldest is dropped first, and then looked up like any other.
 _MAX_KNOWN = 10_000
 
 _log = get_logger("txbridge.rocketmq")
@@ -35,13 +35,13 @@ class Question:
     """A check for one client: what became of its local transaction?"""
 
     group: str
-    #: The client's name of the transaction.
+    #: The client's id of the transaction.
     uniq_key: str
     message: MessageExt
 
 
 class Member(Protocol):
-    """A client of some groups that can be asked."""
+    """A client that can be asked about the transactions of its groups."""
 
     groups: frozenset[str]
 
@@ -62,11 +62,11 @@ class Membership(Protocol):
     def close(self) -> None: ...
 
 
-#: Takes a check, in a thread of its own, and what is to be called when it is settled.
+#: Takes a check, and the function to call when it is settled. Called in the consumer's thread.
 Taker = Callable[[CheckRequest, Callable[[], None]], None]
 #: Joins a group; blocks. Raises TxBridgeError.
 Join = Callable[[str, Taker], Membership]
-#: Sends a check to one of these connections, the best first; whether it could.
+#: Sends a check of a group to one of these members, which are in the order in which they are preferred.
 Ask = Callable[[str, CheckRequest, list[Member]], None]
 
 
@@ -77,13 +77,13 @@ class _Group:
     looked: float = -_LOOK_EVERY_S
     membership: Membership | None = None
     task: asyncio.Task[None] | None = None
-    #: Checks that came while nobody was connected any more; gone with the membership, so that others get them.
+    #: Checks that came when no member was left. They are dropped when the door leaves, so that other doors get them.
     waiting: list[tuple[CheckRequest, Callable[[], None]]] = field(default_factory=list)
     next_member: int = 0
 
 
 class Groups:
-    """Belongs to the event loop; joining and leaving run in threads."""
+    """The connected groups of a door, for the event loop only. Joining and leaving run in threads."""
 
     def __init__(
         self, topics: Topics, check_topic: Callable[[str], str], join: Join, ask: Ask, metrics: Metrics, most: int
@@ -102,7 +102,7 @@ class Groups:
         self._closing = asyncio.Event()
 
     def introduce(self, member: Member, names: frozenset[str]) -> None:
-        """These are the groups of the member from now on; clients say it again every half minute or oftener."""
+        """Set the groups of a member. Clients repeat this every half minute or more often."""
         for gone in member.groups - names:
             self._leave(member, gone)
         member.groups = names
@@ -119,19 +119,19 @@ class Groups:
                 self._spawn(self._look(name))
 
     def forget(self, member: Member, name: str) -> None:
-        """The producer of this group has said good-bye."""
+        """Remove the member from one group, whose producer has unregistered."""
         if name in member.groups:
             member.groups -= {name}
             self._leave(member, name)
 
     def drop(self, member: Member) -> None:
-        """The member is gone."""
+        """Remove the member from all its groups."""
         for name in member.groups:
             self._leave(member, name)
         member.groups = frozenset()
 
     def transactional(self, name: str) -> None:
-        """The group sends a transaction, so there will be checks."""
+        """Note that the group sends a transaction, so that checks will come."""
         if name in self._known:
             return
         self._known[name] = None
@@ -156,7 +156,7 @@ class Groups:
         self._settle(name, group)
 
     async def _look(self, name: str) -> None:
-        """Whether it has ever been asked for the outcome of a transaction."""
+        """Count the group as transactional if it has a check topic."""
         try:
             found = await self._topics.partitions(self._check_topic(name))
         except NoAnswerError:
@@ -167,7 +167,7 @@ class Groups:
             self._settle(name, group)
 
     def _settle(self, name: str, group: _Group) -> None:
-        """See to it that the door is a member exactly if it should be."""
+        """Let the door join or leave the group if it has to."""
         if group.task is None:
             if self._wants(group) == (group.membership is not None):
                 self._clean(name, group)
@@ -209,7 +209,7 @@ class Groups:
             _log.info("group_joined", group=name, connections=len(group.members))
 
     async def _pause(self, seconds: float) -> None:
-        """Until then, or until all groups are left."""
+        """Wait, but no longer than until `close`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 

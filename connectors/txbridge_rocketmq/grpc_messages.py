@@ -21,7 +21,7 @@ from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY, End, Send
 
 Code = definition.Code
 _TAGS, _TRACE = "TAGS", "__TRACE_CONTEXT"
-#: Properties that are fields of the message, or the door's own. RocketMQ's proxy refuses those of a user, too.
+#: Properties that are fields of the message, or the door's own. RocketMQ's proxy also refuses them from a user.
 _SYSTEM = frozenset(
     {
         *DELAYS,
@@ -30,13 +30,13 @@ _SYSTEM = frozenset(
         *("REAL_TOPIC", "REAL_QID", "TRANSACTION_CHECK_TIMES", "__transactionId__"),
     }
 )
-#: Between properties in the remoting protocol, in which they must be able to be told as well.
+#: Separators of properties in the remoting protocol, which must be able to carry the message as well.
 _SEPARATORS = re.compile("[\x01\x02]")
 #: Half of an HMAC, the coordinates of the half message, and the number of the check that is answered.
 _TOKEN = re.compile(r"([0-9A-F]{32})([0-9A-F]{16})([0-9A-F]{4})", re.ASCII)
-#: What every topic takes. A client itself refuses to send others.
+#: Message types that every topic takes. A client itself refuses to send others.
 _TYPES = (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION)
-#: By the encoding of a body: gRPC's protocol has no LZ4 and no ZSTD.
+#: System flags by the encoding of a body. gRPC's protocol has no LZ4 and no ZSTD.
 _SYS_FLAGS = {definition.ENCODING_UNSPECIFIED: 0, definition.IDENTITY: 0, definition.GZIP: COMPRESSED}
 _CODES = {
     Response.SYSTEM_ERROR: Code.INTERNAL_SERVER_ERROR,
@@ -59,7 +59,7 @@ class RpcError(RequestError):
 
 
 def status_of(error: RequestError) -> Any:
-    """How a client is told of it."""
+    """The status that tells a client of the error."""
     if isinstance(error, RpcError):
         code = error.status
     elif isinstance(error, UnauthenticatedError):
@@ -72,7 +72,7 @@ def status_of(error: RequestError) -> Any:
 
 
 def topic_of(resource: Any) -> str:
-    """Raises RequestError for one in a namespace."""
+    """Name of a topic. Raises RequestError if it is in a namespace."""
     if resource.resource_namespace:
         raise RpcError(
             Code.ILLEGAL_TOPIC,
@@ -86,7 +86,7 @@ def topic_of(resource: Any) -> str:
 
 
 def send_of(message: Any) -> tuple[Send, bytes]:
-    """What a SendMessage asks for, and the body. Raises RequestError."""
+    """Read a message of a SendMessage: the request, and the body. Raises RequestError."""
     system = message.system_properties
     topic = topic_of(message.topic)
     if not topic:
@@ -114,11 +114,11 @@ def send_of(message: Any) -> tuple[Send, bytes]:
             )
         properties |= {TRAN_MSG: "true", PGROUP: topic}
     send = Send(
-        # As RocketMQ's proxy does it: producers of gRPC have no groups.
+        # As in RocketMQ's proxy: producers of gRPC have no groups.
         group=topic,
         topic=topic,
-        # Clients choose it among all doors' queues, and some do not tell. Kafka's hash of the key keeps what belongs
-        # together in one partition, whatever doors there are.
+        # Clients choose among the queues of all doors, and some do not send their choice. Kafka's hash of the key keeps
+        # messages with the same key in one partition, whatever doors there are.
         queue_id=-1,
         sys_flag=sys_flag,
         born=system.born_timestamp.ToMilliseconds(),
@@ -158,7 +158,7 @@ def _properties_of(given: Mapping[str, str], system: Any) -> dict[str, str]:
 
 
 def token(transaction: str, partition: int, offset: int, check_times: int = 0) -> str:
-    """What a client is given as transaction id, and brings back with its END."""
+    """The transaction id that a client gets, and sends back with its END."""
     return f"{transaction}{identity.packed(partition, offset):016X}{check_times & 0x7FFF:04X}"
 
 
@@ -170,9 +170,9 @@ _DECISIONS = {
 
 
 def end_of(request: Any, secret: bytes) -> End:
-    """What an EndTransaction says. Raises RequestError.
+    """Read an EndTransaction. Raises RequestError.
 
-    The transaction id holds what nobody guesses who has not sent the message, or was not asked about it.
+    Only a client that has sent the message, or was asked about it, knows the transaction id. Others cannot guess it.
     """
     topic = topic_of(request.topic)
     found = _TOKEN.fullmatch(request.transaction_id)
@@ -193,11 +193,12 @@ def end_of(request: Any, secret: bytes) -> End:
 
 
 def orphan_of(question: Question, transaction: str) -> Any:
-    """The command by which a client is asked about its transaction."""
+    """The command that asks a client about its transaction."""
     message = question.message
     properties = mapping.properties_of(message.headers)
     body = message.value or b""
-    # SHA-1: clients write a CRC32 in different ways, some without its leading zeros. It protects from accidents alone.
+    # SHA-1, because clients write a CRC32 in different ways, some without its leading zeros. The digest protects from
+    # accidents only.
     digest = definition.Digest(
         type=definition.SHA1, checksum=hashlib.sha1(body, usedforsecurity=False).hexdigest().upper()
     )
@@ -244,7 +245,7 @@ def orphan_of(question: Question, transaction: str) -> Any:
 
 
 def endpoints_of(address: str) -> Any:
-    """An address as clients take it."""
+    """An address in the form of the protocol."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -257,7 +258,7 @@ def endpoints_of(address: str) -> Any:
 
 
 def queues_of(topic: str, addresses: Sequence[str], count: int) -> list[Any]:
-    """Where a topic can be sent to: any door takes messages for any partition."""
+    """Queues of a topic. Any door takes messages for any partition."""
     brokers = [
         definition.Broker(name=routes.broker_name(address), id=0, endpoints=endpoints_of(address))
         for address in addresses
@@ -276,12 +277,12 @@ def queues_of(topic: str, addresses: Sequence[str], count: int) -> list[Any]:
 
 
 def settings_of(given: Any, max_body_size: int) -> Any:
-    """A producer's settings as it is to have them."""
+    """A producer's settings, with the values that the door sets."""
     settings = definition.Settings()
     settings.CopyFrom(given)
     settings.publishing.max_body_size = max_body_size
     settings.publishing.validate_message_type = True
-    # Those of RocketMQ's proxy; a client waits so long when it is told that there are too many requests.
+    # The values of RocketMQ's proxy. A client waits this long after TOO_MANY_REQUESTS.
     settings.backoff_policy.max_attempts = settings.backoff_policy.max_attempts or 3
     backoff = settings.backoff_policy.exponential_backoff
     backoff.initial.FromMilliseconds(10)

@@ -12,11 +12,11 @@ _PACKAGES = ("rocketmq", "rocketmq.grpc_protocol")
 
 
 def _load(*names: str) -> list[Any]:
-    """The generated modules alone.
+    """Import the generated modules alone.
 
-    The package that they are in is the whole client: its import opens a log file in the home directory, which a
-    container may not be able to write, and loads exporters of OpenTelemetry. So its `__init__` stays unread here; an
-    application that imports the client afterwards gets all of it.
+    Their package is the whole client. Its import opens a log file in the home directory, which a container may not be
+    able to write, and loads exporters of OpenTelemetry. So its `__init__` does not run here. An application that
+    imports the client afterwards gets all of it.
     """
     spec = importlib.util.find_spec(_PACKAGES[0])
     if spec is None or not spec.submodule_search_locations:

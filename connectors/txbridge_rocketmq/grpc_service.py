@@ -34,31 +34,32 @@ from txbridge_rocketmq.topics import NoAnswerError
 
 _log = get_logger("txbridge.rocketmq")
 
-#: A connection on which nothing comes back (ms) is dead, and its client is not asked any more: a ping after 30 s of
-#: silence, 10 s to answer it.
+#: The door sends a ping after 30 s of silence, and waits 10 s for the answer (ms). Without it the connection is dead,
+#: and its client is not asked any more.
 _PING_MS, _PONG_MS = 30_000, 10_000
-#: Clients ping oftener than gRPC's servers allow by default, also without a request; those of Java every 20 s.
+#: Shortest interval of a client's pings (ms). Clients ping more often than gRPC's servers allow by default, also
+#: without a request; those of Java every 20 s.
 _LEAST_PING_MS = 5_000
-#: A connection without any call or stream; as the remoting door.
+#: A connection without any call or stream is closed after this time (ms), as in the remoting protocol.
 _IDLE_MS = 120_000
-#: A request must have come so long (s) after its call began; as a frame of the remoting door.
+#: A request must arrive within this time (s) after the start of its call, as a frame of the remoting protocol.
 _REQUEST_S = 30.0
-#: A name that clients make of host, process and counters: some 60 characters.
+#: Longest client id. Clients make it of host, process and counters: some 60 characters.
 _LONGEST_CLIENT_ID = 255
-#: Bytes of a request beside the body of its message: properties and what is around them.
+#: Bytes of a request beside the body of its message, for properties and other fields.
 _MORE_THAN_BODY = 256 * 1024
-#: Bytes; gRPC's own default.
+#: Minimum of the size limit of a request, in bytes: gRPC's own default.
 _LEAST_MESSAGE = 4 * 1024 * 1024
-#: How often the door looks whether its own port is open (s), and how long a connection to itself may take.
+#: Seconds between two tests whether the door's own port is open, and the time-out of such a connection.
 _LOOK_S, _CONNECT_S = 1.0, 5.0
-#: Messages of one request. A client sends one at a time.
+#: Maximum of messages in one request. A client sends one at a time.
 _MAX_MESSAGES = 1_000
-#: Requests beside the streams. Beyond it gRPC itself answers that there are too many.
+#: Maximum of requests beside the streams. Beyond it gRPC itself answers that there are too many.
 _MAX_REQUESTS = 4_096
-#: Calls of one connection that are not answered yet, as the remoting door.
+#: Maximum of unanswered calls of one connection, as in the remoting protocol.
 _MAX_OPEN = 1_024
 
-#: What is refused, and what to do instead.
+#: Refused calls, with what to do instead.
 REFUSALS: dict[str, str] = {
     **dict.fromkeys(
         (
@@ -78,12 +79,12 @@ REFUSALS: dict[str, str] = {
     "RecallMessage": refusal(Request.RECALL_MESSAGE),
 }
 
-#: Serves a request: it, its headers, and whose it is.
+#: Serves a request. Takes the request, the caller, and the caller's access key.
 _Handler = Callable[[Any, "_Caller", AccessKey | None], Awaitable[Any]]
 
 
 class _Caller:
-    """Who calls, by the headers of the call."""
+    """The client of a call, from the headers of the call."""
 
     def __init__(self, context: Any) -> None:
         headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
@@ -95,7 +96,7 @@ class _Caller:
 
 
 class Service:
-    """Belongs to the event loop."""
+    """The gRPC service of a door, for the event loop only."""
 
     def __init__(self, door: Door, *, max_streams: int) -> None:
         self._door = door
@@ -113,7 +114,7 @@ class Service:
             name = method.name
             request, response = getattr(service, method.input_type.name), getattr(service, method.output_type.name)
             if name in served:
-                # As a stream of one request: its bytes come when they are asked for, with a limit of time.
+                # As a stream of one request, so that reading its bytes can have a time limit.
                 make, behaviour = (
                     grpc.stream_unary_rpc_method_handler,
                     self._serving(name, served[name], request, response),
@@ -124,7 +125,7 @@ class Service:
                 make, behaviour = grpc.unary_stream_rpc_method_handler, self._refusing(name)
             else:
                 make, behaviour = grpc.unary_unary_rpc_method_handler, self._refusing(name)
-            # Not gRPC, which would write a trace into the log: what cannot be read is refused here.
+            # Without a deserializer: gRPC would log a trace for malformed bytes. The handlers refuse them.
             handlers[name] = make(behaviour, None, response.SerializeToString)
         self.handlers = grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
@@ -169,7 +170,7 @@ class Service:
         return serve
 
     async def _received(self, name: str, requests: Any, caller: _Caller) -> bytes | None:
-        """The bytes of the one request of a call; None when they do not come."""
+        """The bytes of the one request of a call; None if they do not arrive."""
         try:
             async with asyncio.timeout(_REQUEST_S):
                 return cast(bytes, await anext(aiter(requests)))
@@ -253,11 +254,11 @@ class Service:
             self._streams.close(stream)
 
     async def _read(self, stream: Stream, requests: Any) -> str | None:
-        """Until the client ends the stream; why the door does."""
+        """Read the stream until the client ends it. If the door has to end it, return the reason."""
         async for content in requests:
             command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
             if not command.HasField("settings"):
-                # Answers to commands that the door does not give.
+                # An answer to a command that the door never sends.
                 continue
             settings = command.settings
             if settings.client_type not in {definition.PRODUCER, definition.CLIENT_TYPE_UNSPECIFIED}:
@@ -277,7 +278,7 @@ class Service:
             raise RpcError(Code.BAD_REQUEST, f"a request has 1 to {_MAX_MESSAGES} messages")
         if len(messages) > 1 and any(one.system_properties.message_type == definition.TRANSACTION for one in messages):
             raise RpcError(Code.BAD_REQUEST, "a request with a transactional message has no other message")
-        # All are on their way before the first is awaited, so their order is that of the request.
+        # All are sent before the first is awaited, so that they keep the order of the request.
         answers = [self._send(one, caller, key) for one in messages]
         entries = [await one for one in answers]
         bad = next((one.status for one in entries if one.status.code != Code.OK), None)
@@ -288,7 +289,7 @@ class Service:
         size = len(message.body)
 
         def tell(outcome: list[Stored] | RequestError) -> None:
-            # A client that does not wait any more has cancelled it.
+            # It is done if the client has cancelled the call.
             if answer.done():
                 return
             if isinstance(outcome, RequestError):
@@ -339,7 +340,7 @@ _OK = definition.Status(code=Code.OK, message="OK")
 
 
 def _parsed(request: Any, content: bytes, name: str, caller: _Caller | Stream) -> Any:
-    """Raises RequestError for bytes that are none of these requests."""
+    """Parse a request. Raises RequestError if the bytes are no such request."""
     try:
         return request.FromString(content)
     except DecodeError:
@@ -350,7 +351,7 @@ def _parsed(request: Any, content: bytes, name: str, caller: _Caller | Stream) -
 
 
 class Listener:
-    """The server of the service. Belongs to the event loop."""
+    """The server of the service, for the event loop only."""
 
     def __init__(self, most: int, max_body: int) -> None:
         self._served: Service | None = None
@@ -363,7 +364,7 @@ class Listener:
     def _make(self) -> Any:
         return grpc.aio.server(
             options=[
-                # Another process that listens on the same port would take half of the connections.
+                # Otherwise another process could listen on the same port and take half of the connections.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", self._max_message),
                 ("grpc.max_send_message_length", MAX_FRAME),
@@ -380,7 +381,7 @@ class Listener:
 
     def listen(self, host: str, port: int, pem: tuple[bytes, bytes] | None) -> int:
         """Bind a port and return it (0: any); with a key and certificate it speaks TLS. Raises LocalProblemError."""
-        # Nothing: on all addresses, of both kinds.
+        # An empty host means all addresses, of IPv4 and IPv6.
         address = f"{host}:{port}" if host and ":" not in host else f"[{host or '::'}]:{port}"
         try:
             if pem is None:
@@ -405,7 +406,7 @@ class Listener:
         await self._server.start()
 
     async def _watch(self) -> None:
-        """Grpcio's server ends when the path of a call is no UTF-8, and says so to nobody: begin a new one."""
+        """Begin a new server when grpcio's has ended. It ends without notice when the path of a call is no UTF-8."""
         host = self._place[0] if self._place[0] not in {"", "0.0.0.0", "::"} else "localhost"  # noqa: S104
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -420,13 +421,13 @@ class Listener:
                 except LocalProblemError as error:
                     _log.error("grpc_server_not_begun", error=str(error), next="trying again")
             except (OSError, TimeoutError):
-                # The process has no descriptor left, or the machine is busy: that is told elsewhere, and passes.
+                # The process has no descriptor left, or the machine is busy. That is reported elsewhere, and passes.
                 continue
             else:
                 writer.close()
 
     async def close(self, patience: float) -> None:
-        """Take no more calls, and answer those at hand (s)."""
+        """Take no more calls, and wait up to `patience` seconds for the open ones."""
         if self._watching is not None:
             self._watching.cancel()
         if self._served is not None:

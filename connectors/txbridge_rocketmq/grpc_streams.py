@@ -1,4 +1,4 @@
-"""Telemetry streams: the clients of gRPC that can be asked about their transactions, for as long as a stream lasts."""
+"""Telemetry streams. A gRPC client can be asked about its transactions as long as its stream lasts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.groups import Question
 from txbridge_rocketmq.grpc_messages import orphan_of
 
-#: Commands for a client that does not take them. Behind them another client of the group is asked.
+#: Maximum of commands that a client has not taken. Beyond it another client of the group is asked.
 _MAX_WAITING = 256
-#: Topics of one client: more are no producer but an attack.
+#: Maximum of topics of one client. No producer has more; that would be an attack.
 _MAX_TOPICS = 1_000
-#: Topics of clients that have sent a transaction and have no stream yet; the oldest client is forgotten first.
+#: Topics of clients that have sent a transaction and have no stream yet. The oldest client is dropped first.
 _MAX_EARLY = 10_000
 
 _log = get_logger("txbridge.rocketmq")
 
 
 class Stream:
-    """One client's telemetry stream. Belongs to the event loop."""
+    """One client's telemetry stream, for the event loop only."""
 
     def __init__(self, client_id: str, key: AccessKey | None, peer: str, secret: bytes) -> None:
         self.client_id = client_id
@@ -46,23 +46,23 @@ class Stream:
         self.tell(orphan_of(question, transaction))
 
     def tell(self, command: object) -> None:
-        """Give the client a command, unless it takes none."""
+        """Queue a command for the client, unless the queue is full."""
         if not self._waiting.full():
             self._waiting.put_nowait(command)
 
     def end(self) -> None:
-        """The door ends it, once the client has been told what waits."""
+        """End the stream, after the commands that wait for the client."""
         if self._waiting.full():
             self._waiting.get_nowait()
         self._waiting.put_nowait(None)
 
     async def next(self) -> object:
-        """What the client is to be told next; None at the end."""
+        """The next command for the client; None at the end."""
         return await self._waiting.get()
 
 
 class Streams:
-    """All of a door."""
+    """All telemetry streams of a door."""
 
     def __init__(self, door: Door, most: int) -> None:
         self._door = door
@@ -73,7 +73,7 @@ class Streams:
         self._early_topics = 0
 
     def open(self, stream: Stream) -> bool:
-        """Whether there is room for one more."""
+        """Add a stream; whether there is room for it."""
         if self._count >= self._most:
             _log.warning("stream_refused", most=self._most)
             return False
@@ -95,12 +95,12 @@ class Streams:
         self._door.groups.drop(stream)
 
     def add(self, stream: Stream, topics: set[str]) -> None:
-        """The client has named these topics, besides those before."""
+        """Add topics that the client has named."""
         stream.topics |= set(sorted(topics)[: max(0, _MAX_TOPICS - len(stream.topics))])
         self._introduce(stream)
 
     def prepares(self, client_id: str, topic: str) -> None:
-        """The client sends a half message: it is to be asked, also when it had not named the topic before."""
+        """Note that the client sends a half message, so that it is asked even if it has not named the topic before."""
         of_client = self._streams.get(client_id)
         if of_client is None:
             early = self._early.setdefault(client_id, set())
@@ -114,19 +114,19 @@ class Streams:
                     self.add(stream, {topic})
 
     def alive(self, client_id: str) -> None:
-        """A heartbeat: another door may have made the check topic of one of its groups."""
+        """Handle a heartbeat: another door may have created the check topic of one of the client's groups."""
         for stream in self._streams.get(client_id, ()):
             self._introduce(stream)
 
     def leave(self, client_id: str, key: AccessKey | None) -> None:
-        """The client has said good-bye. Its name is what it says; what it may not say for others is told by its key."""
+        """Remove a client from its groups. Any client can send the id, so the access key must be the stream's."""
         for stream in self._streams.get(client_id, ()):
             if stream.key is key:
                 self._door.groups.drop(stream)
                 stream.topics.clear()
 
     def end(self) -> None:
-        """The door ends all."""
+        """End all streams."""
         for of_client in self._streams.values():
             for stream in of_client:
                 stream.end()
@@ -135,5 +135,5 @@ class Streams:
         try:
             self._door.introduce(stream, stream.topics, stream.key)
         except RequestError as error:
-            # It sends to these topics, if at all, without transactions: that is where it is told.
+            # The client is told when it sends to the topic: the request is refused for the same reason.
             _log.debug("topic_not_joined", client=short_id(stream.client_id), remark=error.remark)

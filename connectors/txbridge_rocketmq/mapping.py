@@ -1,4 +1,4 @@
-"""A RocketMQ message as a Kafka record, and back as its producer knows it. docs/rocketmq.md describes it."""
+"""Mapping of RocketMQ messages to Kafka records and back. docs/rocketmq.md describes it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from txbridge_rocketmq.message import Address, StoredMessage, parse_address
 from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY
 
 KEYS, SHARDING_KEY, WAIT = "KEYS", "__SHARDINGKEY", "WAIT"
-#: Before properties whose names txbridge reserves, and before those that begin so themselves.
+#: Prefix of headers for properties whose names txbridge reserves, or that begin with the prefix themselves.
 PREFIX = "ROCKETMQ_"
 FLAG, BORN_HOST = "ROCKETMQ_FLAG", "ROCKETMQ_BORN_HOST"
 
-#: What is no header: WAIT is for the broker alone, and the half message says the others in its own way.
+#: Properties that become no header. WAIT is for the broker alone. The half message has headers of its own for others.
 _NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME, *DELAYS})
 _TRANSACTION_ID = "__transactionId__"
 
@@ -48,10 +48,10 @@ def record_of(
     queue_id: int,
     limits: Limits,
 ) -> Message:
-    """What goes to Kafka. Raises RequestError for what cannot.
+    """Build the message for Kafka. Raises RequestError if it cannot be sent.
 
-    The client's clock tells when the message was born, unless it is ahead of the door's: a time in the future, Kafka
-    would refuse at a commit.
+    Its timestamp is the time of birth by the client's clock, unless that is ahead of the door's. Kafka would refuse a
+    time in the future, and only at the commit.
     """
     headers = [(header_name(name), value) for name, value in properties.items() if name not in _NOT_CARRIED]
     if flag:
@@ -76,12 +76,12 @@ def record_of(
 
 
 def _immunity(text: str) -> int | None:
-    """As RocketMQ reads it: what is no whole number counts as absent, and so does -1."""
+    """Parse the immunity time as RocketMQ does: a text that is no whole number counts as absent, and so does -1."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def check_group(group: str, names: Names) -> None:
-    """RequestError for a producer group that the protocol does not take."""
+    """Raise RequestError for a producer group that the protocol does not take."""
     if not is_group(group) or not is_topic(names.check(group)):
         raise RequestError(
             Response.INVALID_PARAMETER,
@@ -90,7 +90,7 @@ def check_group(group: str, names: Names) -> None:
 
 
 def check_topic(topic: str, names: Names) -> None:
-    """RequestError for a topic that Kafka does not take, or that is none of the clients' business."""
+    """Raise RequestError for a topic that Kafka does not take, or that clients may not write to."""
     if not is_topic(topic):
         raise RequestError(
             Response.TOPIC_NOT_EXIST,
@@ -110,13 +110,13 @@ def properties_of(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, str]
 
 
 def uniq_key_of(message: MessageExt) -> str | None:
-    """The producer's own name of the transaction; None when no door has prepared it."""
+    """The client's id of the transaction, UNIQ_KEY; None if no door has prepared it."""
     value = dict(message.headers).get(header_name(UNIQ_KEY))
     return None if value is None else value.decode(errors="replace")
 
 
 def checked(message: MessageExt, group: str, store_host: Address) -> StoredMessage:
-    """The message of a check as its producer knows it: its transaction id is its UNIQ_KEY, which it has."""
+    """The message of a check in RocketMQ's form. Its transaction id is its UNIQ_KEY, which it must have."""
     headers = dict(message.headers)
     properties = properties_of(message.headers)
     uniq_key = properties[UNIQ_KEY]

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from txbridge_rocketmq.codes import RequestError, Response
 
-#: Of a message's properties, encoded: RocketMQ stores their length in a short.
+#: Largest encoded properties of a message, in bytes: RocketMQ stores their length in a short.
 MAX_PROPERTIES = 32_767
 
 PREPARED = 4
@@ -24,7 +24,7 @@ Address = tuple[IPv4Address | IPv6Address, int]
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`name 0x01 value 0x02 ...`; an entry without a value is none, as for RocketMQ."""
+    """Read `name 0x01 value 0x02 ...`. An entry without a value is left out, as in RocketMQ."""
     if len(text) > MAX_PROPERTIES or len(text.encode()) > MAX_PROPERTIES:
         raise RequestError(Response.MESSAGE_ILLEGAL, f"the properties take more than {MAX_PROPERTIES} bytes")
     found: dict[str, str] = {}
@@ -41,7 +41,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as a broker gives it away."""
+    """A message as a broker sends it to a client."""
 
     topic: str
     queue_id: int
@@ -50,14 +50,14 @@ class StoredMessage:
     flag: int
     body: bytes
     properties: Mapping[str, str]
-    #: ms.
+    #: Times in ms.
     born: int
     stored: int
     born_host: Address
     store_host: Address
 
     def encode(self) -> bytes:
-        """In the format of the commit log, which clients read."""
+        """Encode it in the format of the commit log, which clients read."""
         born_host, born_v6 = _host(self.born_host)
         store_host, store_v6 = _host(self.store_host)
         sys_flag = (_BORN_HOST_V6 if born_v6 else 0) | (_STORE_HOST_V6 if store_v6 else 0)
@@ -85,7 +85,7 @@ def _host(address: Address) -> tuple[bytes, bool]:
 
 
 def address_of(host: str, port: int) -> Address:
-    """An address of a socket; of IPv4 also where a socket for both calls it an address of IPv6."""
+    """The address of a socket. An IPv4 address that a dual-stack socket has mapped to IPv6 becomes IPv4 again."""
     ip = ip_address(host.partition("%")[0])
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
@@ -93,7 +93,7 @@ def address_of(host: str, port: int) -> Address:
 
 
 def parse_address(text: str | None) -> Address:
-    """`ip:port`, as `text_of` writes it; nobody's when it is no such text."""
+    """Read `ip:port`, as `text_of` writes it. The address is 0.0.0.0:0 if it is no such text."""
     host, _, port = (text or "").rpartition(":")
     try:
         number = int(port)

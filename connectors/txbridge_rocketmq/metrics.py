@@ -1,4 +1,4 @@
-"""What the door counts, for Prometheus."""
+"""Metrics of the door, for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Metrics:
-    """Belongs to the event loop; the registry is read by any thread."""
+    """Metrics of a door, changed in the event loop only. Any thread may read the registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""What a door is told, and what of it cannot work."""
+"""Options of a door and their validation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from txbridge.errors import UsageError
 from txbridge_rocketmq.access import Access, read_keys
 
-#: Where the secret may stand instead of in a file.
+#: Environment variable that may hold the secret, instead of a file.
 SECRET_VARIABLE = "TXBRIDGE_ROCKETMQ_SECRET"  # noqa: S105  a name
-#: Characters: too many to be tried out, also of letters and digits alone.
+#: Minimum length of the secret, in characters: too many to be tried out, even with letters and digits alone.
 SHORTEST_SECRET = 32
-#: RocketMQ's own ports: of its name server.
+#: The port is that of RocketMQ's name server.
 DEFAULT_LISTEN = "127.0.0.1:9876"
 
 _MIB = 1024 * 1024
@@ -24,7 +24,7 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
-    """All of it checked."""
+    """Validated options of a door."""
 
     host: str
     port: int
@@ -32,17 +32,17 @@ class DoorOptions:
     secret: bytes
     access: Access
     tls: ssl.SSLContext | None
-    #: Where gRPC clients connect; None: nowhere.
+    #: Host and port for gRPC clients; None if they are not served.
     grpc: tuple[str, int] | None
     grpc_addresses: tuple[str, ...]
     #: Private key and certificate, for gRPC, which reads them itself.
     pem: tuple[bytes, bytes] | None
     metrics_host: str
-    #: 0: none.
+    #: 0 means no metrics.
     metrics_port: int
-    #: Clients of RocketMQ 4.4 and before send to the port two below.
+    #: Whether to listen on the port two below, too, to which clients up to RocketMQ 4.4 send.
     old_port: bool
-    #: Bytes of requests that are being read or answered.
+    #: Maximum bytes of requests that are being read or answered.
     memory: int
     max_connections: int
     max_groups: int
@@ -69,7 +69,7 @@ def door_options(
     max_groups: int = 500,
     environ: Mapping[str, str] = os.environ,
 ) -> DoorOptions:
-    """Check what the command was told. Raises UsageError with what to do."""
+    """Validate the options of the command. Raises UsageError, which says what to do."""
     host, port = _address(listen, "--listen", smallest_port=0)
     addresses = _advertised(host, listen, advertised, "")
     if grpc_advertised and not grpc_listen:
@@ -128,7 +128,7 @@ def read_secret(file: Path | None, environ: Mapping[str, str]) -> bytes:
 
 
 def _advertised(host: str, listen: str, given: str, prefix: str) -> tuple[str, ...]:
-    """The addresses that clients are told; none when they are to be told where the door listens."""
+    """The addresses that clients are told; empty if they are to be told the listen address."""
     addresses = tuple(one.strip() for one in given.split(",")) if given else ()
     for one in addresses:
         _address(one, f"--{prefix}advertised", smallest_port=1)

@@ -1,4 +1,4 @@
-"""Records to Kafka from an event loop: a producer, and a thread that serves its delivery reports."""
+"""Sender of records from an event loop: a producer, and a thread that serves its delivery reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txbridge.client.log import report
 from txbridge.core.names import Headers
 from txbridge.kafka.errors import MSG_TIMED_OUT
 
-#: The thread is woken by every delivery report; this bounds how late it notices that it shall end.
+#: Every delivery report wakes the thread. This bounds how late it notices that it has to end (s).
 _SERVE_S = 0.1
 
 #: Takes the error or None, the partition and the offset (-1: not known), in the event loop.
@@ -27,7 +27,7 @@ Delivered = Callable[[KafkaError | None, int, int], None]
 
 
 class Outlet:
-    """All of it but `_run` and `_report` belongs to the event loop."""
+    """Producer and its thread. `send` is for the event loop only. `start` and `close` block, and may run elsewhere."""
 
     def __init__(self, config: Mapping[str, Any], connection: Connection, what: str) -> None:
         self._wire = Wire(config, connection)
@@ -39,7 +39,7 @@ class Outlet:
         self._thread = threading.Thread(target=self._run, name=f"txbridge-{what.replace(' ', '-')}", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop, topic: str) -> None:
-        """Connect, for which it may take half a second, and serve from now on."""
+        """Connect, which may take half a second, and start the thread."""
         self._loop = loop
         self._wire.connect(topic)
         self._thread.start()
@@ -55,7 +55,7 @@ class Outlet:
         partition: int = -1,
         timestamp: int | None = None,
     ) -> bool:
-        """Hand a record over; `done` will be called. False when too many are on their way."""
+        """Hand a record to the producer; `done` is called later. False if its queue is full."""
         try:
             self._wire.produce(
                 topic, value, key, headers, partial(self._report, done), partition, timestamp=timestamp or 0
@@ -68,7 +68,7 @@ class Outlet:
         return True
 
     def close(self) -> None:
-        """What is not acknowledged by now fails; may take a second."""
+        """End the thread and the producer. Records without an acknowledgement fail. May take a second."""
         self._stopping = True
         if self._thread.ident is not None:
             self._thread.join()
@@ -85,7 +85,7 @@ class Outlet:
 
     def _hand_over(self) -> None:
         if self._reports and self._loop is not None and not self._loop.is_closed():
-            # Once for all that came together: each wakes the loop.
+            # One call for all reports that came together, because each call wakes the event loop.
             self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:

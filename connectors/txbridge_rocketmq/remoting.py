@@ -19,14 +19,14 @@ from txbridge_rocketmq.topics import NoAnswerError
 
 _log = get_logger("txbridge.rocketmq")
 
-#: The group that every client introduces for its own messages of retries; it has no transactions.
+#: The group that every client introduces for its own retry messages. It has no transactions.
 _INNER_GROUP = "CLIENT_INNER_PRODUCER"
-#: Groups of one connection: more are no producers but an attack.
+#: Maximum of groups of one connection. No producer has more; that would be an attack.
 _MAX_GROUPS = 1_000
 
 
 class Remoting:
-    """Belongs to the event loop."""
+    """Requests of the remoting protocol and their answers, for the event loop only."""
 
     def __init__(self, door: Door, connections: set[Connection]) -> None:
         self._door = door
@@ -46,10 +46,10 @@ class Remoting:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of all doors, as clients reach them."""
+        """Addresses of all doors, as clients reach them."""
         return self._door.setting.addresses
 
-    # --- what a connection tells --------------------------------------------------------------------------------------
+    # --- events of a connection ---------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
         self.connections.add(connection)
@@ -63,14 +63,14 @@ class Remoting:
         self._door.groups.drop(connection)
 
     def answered(self, request: int, code: int) -> None:
-        # Codes are what any client says; only known ones become a label.
+        # A client may send any code. Only known ones become a label.
         name = Request(request).name if request in _REQUESTS else "(other)"
         self._metrics.requests.labels(name, Response(code).name).inc()
 
     def handle(self, connection: Connection, command: Command) -> None:
         """Serve one request; never raises."""
         if command.is_response:
-            # A client that answers a check, which none does.
+            # The answer to a check, which no client sends.
             return
         handler = self._handlers.get(command.code)
         try:
@@ -113,7 +113,7 @@ class Remoting:
 
     async def _route(self, connection: Connection, command: Command, _key: AccessKey | None) -> None:
         topic = command.fields.get("topic", "")
-        # A client asks for it to learn an address, before it knows any topic or when it does not exist.
+        # A client asks for the default topic to learn an address, if it knows no topic or its topic does not exist.
         count = routes.DEFAULT_QUEUES if topic == routes.DEFAULT_TOPIC else await self._door.queues(topic)
         connection.respond(command, Response.SUCCESS, body=routes.route(self.addresses, count))
 
@@ -145,7 +145,7 @@ class Remoting:
                 connection.respond(command, Response.SUCCESS, fields=_told(connection, outcome, send.is_batch))
 
         self._door.sends.submit(send, command.body, connection.peer, done)
-        # It is answered in a later turn of the loop.
+        # Set in time, because `done` is called in a later turn of the event loop.
         finish = self._begin(connection)
 
     def _end(self, connection: Connection, command: Command, key: AccessKey | None) -> None:
@@ -160,11 +160,11 @@ class Remoting:
         finish = self._begin(connection)
 
     def check(self, connection: Connection, question: Question) -> None:
-        """Ask the client of the connection what became of its local transaction."""
+        """Ask the client of the connection for the outcome of its local transaction."""
         message, uniq_key = question.message, question.uniq_key
         stored = mapping.checked(message, question.group, connection.local)
         fields = {
-            # As in RocketMQ both come back with the answer; the first also tells which check it was.
+            # As in RocketMQ, both come back with the answer. The first also has the number of the check.
             "tranStateTableOffset": str(identity.packed(message.check_times & 0x7FFF, message.half_offset)),
             "commitLogOffset": str(stored.physical_offset),
             "msgId": uniq_key,
@@ -190,7 +190,7 @@ def _refuse(connection: Connection, command: Command, error: RequestError) -> No
 
 
 def _told(connection: Connection, stored: list[Stored], is_batch: bool) -> dict[str, str]:
-    """What a client wants to know of its messages that are stored."""
+    """Fields of the answer for stored messages."""
     first = stored[0]
     ids = [identity.message_id(connection.local, identity.packed(one.partition, one.offset)) for one in stored]
     fields = {

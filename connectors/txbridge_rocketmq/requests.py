@@ -33,10 +33,10 @@ class Send:
 
     group: str
     topic: str
-    #: Below 0: any.
+    #: Any queue if it is negative.
     queue_id: int
     sys_flag: int
-    #: ms, by the clock of the client.
+    #: Time in ms, by the clock of the client.
     born: int
     flag: int
     properties: dict[str, str]
@@ -44,16 +44,16 @@ class Send:
 
     @property
     def is_transactional(self) -> bool:
-        """As RocketMQ decides it: by the property, not by the flag."""
+        """Whether it is transactional, by the property and not by the flag, as in RocketMQ."""
         return self.properties.get(TRAN_MSG, "").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What became of a local transaction."""
+    """The decision about a local transaction."""
 
     group: str
-    #: The client's name of the transaction.
+    #: The client's id of the transaction.
     uniq_key: str
     half_partition: int
     half_offset: int

@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-#: RocketMQ's topic for topics that do not exist. Nothing is created here, but clients learn the address by it.
+#: RocketMQ's topic for topics that do not exist. The door creates none, but clients learn the address from its route.
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 
-#: By it a door is known.
+#: Cluster name by which the doctor recognises a door.
 CLUSTER = "txbridge"
-#: To read and to write: a client drops a queue that it may not read from some of its lists.
+#: Read and write: a client drops a queue that it may not read from some of its lists.
 _PERMISSION = 6
 
 
 def broker_name(address: str) -> str:
-    """The same at every door: a client finds the address of an END by it."""
+    """Broker name of an address. It is the same at every door: a client finds the address for an END by it."""
     return f"door-{address}"
 
 
 def route(addresses: Sequence[str], queues: int) -> bytes:
-    """Where a topic can be sent to: any door takes messages for any partition."""
+    """Route of a topic. Any door takes messages for any partition."""
     brokers = [
         {
             "brokerAddrs": {"0": address},

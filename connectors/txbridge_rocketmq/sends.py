@@ -1,4 +1,4 @@
-"""Messages to Kafka: half messages to HALF, all others to their topic. Each is answered once Kafka has it."""
+"""Sender of clients' messages: half messages to HALF, all others to their topic. Answers wait for Kafka."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ _log = get_logger("txbridge.rocketmq")
 class Stored:
     """A message that Kafka has."""
 
-    #: The client's name of the message; empty when it gave none.
+    #: The client's id of the message; empty if it gave none.
     uniq_key: str
-    #: Of a half message; empty for others.
+    #: Transaction id of a half message; empty for others.
     transaction: str
-    #: What the client is told of the real topic.
+    #: Queue of the real topic, as the client is told.
     queue: int
-    #: Of HALF, or of the real topic.
+    #: Partition of HALF, or of the real topic.
     partition: int
     offset: int
 
 
-#: Takes what is stored, in the order of the request, or why it is not; called once, in a later turn of the loop.
+#: Takes the stored messages in the order of the request, or the error. Called once, in a later turn of the event loop.
 Done = Callable[[list[Stored] | RequestError], None]
 
 
 class Sends:
-    """Belongs to the event loop."""
+    """Sender of clients' messages, for the event loop only."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Sends:
         transactional: Callable[[str], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """`transactional` is told each group that sends a half message."""
+        """`transactional` is called with the group of each transactional message."""
         self._setting = setting
         self._records = records
         self._ends = ends
@@ -74,11 +74,11 @@ class Sends:
         self._metrics = metrics
         self._transactional = transactional
         self._spawn = spawn
-        #: Messages that wait until Kafka tells of their topic. Those that come later go behind them.
+        #: Number of messages of a topic that wait until Kafka has answered for it. Later messages wait behind them.
         self._later: Counter[str] = Counter()
 
     def submit(self, send: Send, body: bytes, peer: str, done: Done) -> None:
-        """Send a message or a batch of them on its way. Raises RequestError for what is wrong at once."""
+        """Send a message or a batch; `done` takes the outcome. Raises RequestError if it is refused at once."""
         began = time.monotonic()
         mapping.check_group(send.group, self._setting.names)
         mapping.check_topic(send.topic, self._setting.names)
@@ -152,7 +152,7 @@ class Sends:
         left = len(messages)
 
         def settle() -> None:
-            # With an error some may be stored all the same: the client sends all of them again.
+            # In spite of an error some may be stored: the client sends all of them again.
             done(errors[0] if errors else [stored[number] for number in range(len(messages))])
 
         def delivered(number: int, error: KafkaError | None, partition: int, offset: int) -> None:
@@ -186,7 +186,7 @@ class Sends:
         )
 
     def _prepare(self, send: Send, body: bytes, peer: str, done: Done) -> None:
-        """A half message: the local transaction runs once it is answered."""
+        """Send a half message. The client runs its local transaction when this is answered."""
         group = send.properties.get("PGROUP", send.group)
         if group != send.group:
             raise RequestError(
@@ -203,10 +203,11 @@ class Sends:
         self._send_half(send, message, uniq_key, done)
 
     def _send_delayed(self, send: Send, message: Message, done: Done) -> None:
-        """One without a local transaction that is to be delivered later: a half message, and its commit at once.
+        """Send a message without a local transaction for later delivery: a half message, and its commit at once.
 
-        Answered when Kafka has both. A client that is not answered sends it again with the same UNIQ_KEY: that is the
-        same transaction, which is delivered once. Nobody is asked about one that was prepared and not committed.
+        The answer comes when Kafka has both. A client without an answer sends the message again with the same UNIQ_KEY.
+        That is the same transaction, and it is delivered once. It does not count as a transaction of the group: the
+        door joins no checks because of it.
         """
         uniq_key = send.properties.get(UNIQ_KEY) or identity.new_uniq_key()
 
@@ -244,7 +245,7 @@ class Sends:
             user_timestamp=message.timestamp,
             deliver_at=message.deliver_at,
         )
-        # With a key Kafka's hash chooses, as for every client of txbridge.
+        # With a key, Kafka's hash chooses the partition, as for every client of txbridge.
         partition = -1 if message.key is not None else identity.half_partition(transaction, self._setting.partitions)
 
         def delivered(error: KafkaError | None, partition: int, offset: int) -> None:
@@ -275,23 +276,23 @@ class Sends:
 
 
 def _stored(uniq_key: str, partition: int, offset: int) -> Stored:
-    # A message id has room for so many partitions; whoever has more still sends to all of them.
+    # A message id has room for this many partitions. A topic with more still gets messages in all of them.
     return Stored(uniq_key, "", partition, min(max(partition, 0), identity.LARGEST_PARTITION), max(offset, 0))
 
 
 def no_answer(error: NoAnswerError) -> RequestError:
-    """For what Kafka was asked and did not say."""
+    """The error for a question that Kafka has not answered."""
     return RequestError(Response.SERVICE_NOT_AVAILABLE, f"Kafka does not answer: {error}")
 
 
 def failed(request: str, peer: str, error: Exception) -> RequestError:
-    """For a defect of the door, which is logged with its trace."""
+    """The error for a defect of the door, which is logged with its trace."""
     _log.error("request_failed", peer=peer, request=request, exc_info=error)
     return RequestError(Response.SYSTEM_ERROR, f"the txbridge door failed: {type(error).__name__}")
 
 
 def no_topic(topic: str) -> RequestError:
-    """For a topic that Kafka does not have."""
+    """The error for a topic that Kafka does not have."""
     return RequestError(
         Response.TOPIC_NOT_EXIST,
         f"No topic route info in name server for the topic: {topic}\nCreate the topic in Kafka: the txbridge door "

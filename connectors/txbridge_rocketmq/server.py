@@ -1,4 +1,4 @@
-"""Listening: one port for name server and broker, plain or TLS by the first byte."""
+"""Listener of the remoting protocol: one port for name server and broker, plain or TLS by the first byte."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from txbridge_rocketmq.message import address_of, text_of
 
 #: Connections that the kernel holds while the loop is busy; a restart brings all clients back at once.
 _BACKLOG = 1_024
-#: Who connects and says nothing for so long (s) is cut off: a client speaks at once, a probe closes at once.
+#: A connection without a first byte is closed after this time (s). A client sends at once, a probe closes at once.
 _FIRST_BYTE_S = 30.0
-#: A handshake is three ways through the network.
+#: Time-out of a TLS handshake (s), which takes three trips through the network.
 _HANDSHAKE_S = 10.0
-#: When the process has no file descriptor left: connections end all the time.
+#: Pause (s) when the process has no file descriptor left. Connections end all the time.
 _EXHAUSTED_PAUSE_S = 0.2
-#: How often connections are looked at that may have to be closed (s); the bounds are 30 s and more.
+#: Seconds between two looks for connections that have to be closed. Their time limits are 30 s and more.
 _LOOK_S = 5.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: The first byte of a TLS handshake. A frame begins with the highest byte of its length: 1 at most.
@@ -34,7 +34,7 @@ _log = get_logger("txbridge.rocketmq")
 
 
 class Server:
-    """Belongs to the event loop."""
+    """Listener of the remoting protocol, for the event loop only."""
 
     def __init__(
         self, make: Callable[[], Connection], connections: set[Connection], most: int, tls: ssl.SSLContext | None
@@ -74,7 +74,7 @@ class Server:
         self._spawn(self._watch())
 
     def close(self) -> None:
-        """Take no more connections; those there are stay."""
+        """Take no more connections. Existing ones stay open."""
         for task in self._tasks:
             task.cancel()
         for one in self._sockets:
@@ -90,7 +90,7 @@ class Server:
                 if error.errno in _EXHAUSTED:
                     _log.error("no_more_connections", reason=error.strerror, connections=len(self._connections))
                     await asyncio.sleep(_EXHAUSTED_PAUSE_S)
-                # Else the client was gone again.
+                # Otherwise the client has closed the connection already.
                 continue
             if len(self._connections) + self._greeting >= self._most:
                 _log.warning("connection_refused", most=self._most)
@@ -117,7 +117,7 @@ class Server:
         except TimeoutError:
             pass
         except OSError as error:
-            # Of TLS, too: the client speaks something else, or does not know our certificate.
+            # Also an error of TLS: the client speaks something else, or does not trust the door's certificate.
             _log.warning("connection_closed", peer=peer, reason=f"the connection failed at its beginning: {error}")
         finally:
             self._greeting -= 1
@@ -137,7 +137,7 @@ class Server:
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:
-    """The first byte, which stays to be read; nothing when the client closes."""
+    """The first byte, which is read again later; empty if the client closes."""
     while True:
         ready = asyncio.Event()
         loop.add_reader(accepted, ready.set)

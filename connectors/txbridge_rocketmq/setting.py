@@ -1,4 +1,4 @@
-"""What all parts of a door know."""
+"""Settings that all parts of a door use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from txbridge_rocketmq.access import Access
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a door is made of that does not change while it runs."""
+    """Settings of a door, which do not change while it runs."""
 
     names: Names
-    #: Of HALF.
+    #: Partitions of HALF.
     partitions: int
     limits: Limits
     secret: bytes
@@ -24,5 +24,5 @@ class Setting:
     #: The same for gRPC.
     grpc_addresses: tuple[str, ...]
     access: Access
-    #: Why nothing may be sent; empty while all is well.
+    #: Returns the reason why nothing may be sent; empty if there is none.
     obstacle: Callable[[], str]

@@ -1,4 +1,4 @@
-"""Partitions of the topics that clients name: asked of Kafka, and remembered for a while."""
+"""Numbers of partitions of the topics that clients name, read from Kafka and cached for a while."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import KafkaError, KafkaException
 
-#: How long an answer is believed (s). A client itself asks for routes every 30 s.
+#: An answer is cached for this time (s). A client itself asks for routes every 30 s.
 _KNOWN_S = 10.0
-#: And how long, that there is no such topic: somebody may be creating it.
+#: The answer that a topic does not exist is cached for this time (s): somebody may be creating the topic.
 _MISSING_S = 1.0
-#: Topics remembered, the oldest forgotten first: names are what any client says.
+#: Cached topics, of which the oldest is dropped first. The limit is needed because a client may send any name.
 _MAX_TOPICS = 10_000
-#: Requests at a time: one to a Kafka that does not answer must not hold up all.
+#: Requests at a time. One that Kafka does not answer must not stop all others.
 _THREADS = 4
 
 #: Partitions of a topic, or the error that Kafka has for it. Blocks, and raises KafkaException without an answer.
@@ -24,11 +24,11 @@ Look = Callable[[str], int | KafkaError]
 
 
 class NoAnswerError(Exception):
-    """Kafka did not say."""
+    """Kafka did not answer."""
 
 
 class Topics:
-    """Belongs to the event loop."""
+    """Cache of the numbers of partitions, for the event loop only."""
 
     def __init__(self, look: Look) -> None:
         self._look = look
@@ -37,12 +37,12 @@ class Topics:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="txbridge-topics")
 
     def known(self, topic: str) -> int | None:
-        """Its partitions, 0 when it does not exist; None when Kafka must be asked."""
+        """Number of partitions of a topic, 0 if it does not exist; None if Kafka must be asked."""
         found = self._known.get(topic)
         return found[1] if found is not None and time.monotonic() < found[0] else None
 
     async def partitions(self, topic: str) -> int:
-        """Its partitions, 0 when it does not exist. Raises NoAnswerError."""
+        """Number of partitions of a topic, 0 if it does not exist. Raises NoAnswerError."""
         found = self.known(topic)
         if found is not None:
             return found

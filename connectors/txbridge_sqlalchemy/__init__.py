@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from txbridge_sqlalchemy.async_inbox import AsyncInbox
     from txbridge_sqlalchemy.async_listener import AsyncSqlTransactionListener
 
-#: What needs SQLAlchemy's asyncio part, and so greenlet: loaded when it is asked for, as others do without.
+#: Names that need SQLAlchemy's asyncio part, and so greenlet. They are loaded on first use, so that others need none.
 _ASYNC = {"AsyncInbox": "async_inbox", "AsyncSqlTransactionListener": "async_listener"}
 
 __all__ = [

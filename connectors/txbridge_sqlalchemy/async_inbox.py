@@ -29,7 +29,7 @@ class AsyncInbox(Generic[_G]):
 
     Args:
         database: an AsyncEngine, or an async_sessionmaker that is bound to one, and to one only.
-        consumer: whose effects these are, as in Inbox.
+        consumer: name of the consumer, as in Inbox.
 
     Raises:
         UsageError: an argument cannot work.
@@ -53,10 +53,10 @@ class AsyncInbox(Generic[_G]):
         self._verified = True
 
     async def process(self, record: Any, work: Callable[[_G, Any], Awaitable[object]]) -> bool:
-        """Await `work(connection, record)` unless that was done, and commit what it did together with the record's row.
+        """Await `work(connection, record)` unless that was done already, and commit its effect with the record's row.
 
-        See Inbox.process. Cancelled, it commits nothing, unless COMMIT was sent already: then the record is done if
-        that succeeded, and reading it again tells.
+        See Inbox.process. A cancelled call commits nothing, unless COMMIT was sent already. In that case the record is
+        done if COMMIT succeeded, and reading the record again finds the outcome.
         """
         name = name_of(record)
         if not self._verified:
@@ -64,7 +64,7 @@ class AsyncInbox(Generic[_G]):
         row = inbox_row(self._consumer, name)
         try:
             async with begin_async(self._database, inbox) as open_work:
-                # First of all, as in Inbox.
+                # The row comes first, as in Inbox.
                 try:
                     await open_work.connection.run_sync(lambda _: open_work.sync.write(row))
                 except IntegrityError as error:

@@ -32,17 +32,17 @@ _S = TypeVar("_S", bound=AsyncSession)
 class AsyncSqlTransactionListener(AsyncTransactionListener):
     """SqlTransactionListener for an AsyncTransactionProducer and an asynchronous engine: the same rules and table.
 
-    Both methods may be cancelled at every await. Until its COMMIT is sent a cancelled transaction is rolled back; then
-    only the database knows, and a check finds out.
+    Both methods may be cancelled at every await. A transaction that is cancelled before its COMMIT is sent is rolled
+    back. After that only the database has the outcome, and a check finds it.
 
     Any number of tasks of one event loop may use it, with an engine of that loop.
 
     Args:
         database: an AsyncEngine, or an async_sessionmaker that is bound to one, and to one only.
         execute: a coroutine function, awaited as `execute(connection, message, arg)`, with an AsyncSession instead of
-            the connection when an async_sessionmaker was given. What it may do and return, and what becomes of that,
-            is told in SqlTransactionListener.
-        check_wait: seconds that a check waits for the lock of a transaction that still runs; as there.
+            the connection when an async_sessionmaker was given. SqlTransactionListener describes what it may do and
+            return.
+        check_wait: seconds that a check waits for the lock of a running transaction, as in SqlTransactionListener.
 
     """
 
@@ -77,7 +77,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         self._verified = False
 
     async def verify(self) -> None:
-        """Make sure that the table is there and that the database's transactions keep their word.
+        """Make sure that the table is there and that a rollback works.
 
         See SqlTransactionListener.verify.
         """
@@ -88,7 +88,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         """Run the application's function and write the transaction's row, all or nothing.
 
-        See SqlTransactionListener. CancelledError gets out; a check finds out what became of the transaction.
+        See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction.
         """
         await self._verify_once()
         try:
@@ -104,7 +104,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         return await self._decided(message)
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the transaction up; where it is not found, make sure that it cannot be committed later.
+        """Look the transaction up. If it is not found, make sure that it cannot be committed later.
 
         See SqlTransactionListener.
         """
@@ -122,7 +122,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
             await self.verify()
 
     async def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
-        """As in SqlTransactionListener, where the order of these steps is explained."""
+        """Run the function. SqlTransactionListener._run explains the order of these steps."""
         async with begin_async(self._database, transactions) as work:
             row = row_of(message.transaction_id, COMMITTED)
             try:
@@ -143,7 +143,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener):
         return LocalTransactionState.COMMIT_MESSAGE
 
     async def _decided(self, message: MessageExt) -> LocalTransactionState:
-        """What the table says; from now on at least "rolled back"."""
+        """Return the decision in the table. If there is none, write a rollback first."""
         state = await self._state(message.transaction_id)
         if state is None:
             row = row_of(message.transaction_id, ROLLED_BACK)

@@ -1,4 +1,4 @@
-"""probe.py on an event loop."""
+"""The test of probe.py on an event loop."""
 
 from __future__ import annotations
 

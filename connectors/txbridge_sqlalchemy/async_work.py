@@ -1,7 +1,7 @@
-"""The database transactions of async_listener.py and async_inbox.py: those of work.py, on an event loop.
+"""Database transactions for async_listener.py and async_inbox.py: those of work.py, on an event loop.
 
-Wherever it is cancelled, SQLAlchemy rolls back. When a statement was under way it throws the connection away, so that
-nobody gets it with an open transaction. Only the outcome of a COMMIT that was cancelled is unknown: the table tells it.
+When a task is cancelled, SQLAlchemy rolls back. If a statement was running, it throws the connection away, so that no
+other task gets it with an open transaction. Only the outcome of a cancelled COMMIT is unknown; the table has it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ class AsyncWork:
         self.given = given
         self.connection = connection
         self.transaction = transaction
-        #: The events of its connection run where awaiting is possible, and guard the COMMIT as they do in threads.
+        #: Its events on the connection run in SQLAlchemy's greenlet, so they guard the COMMIT as they do in threads.
         self.sync = Work(sync_given, connection.sync_connection, transaction.sync_transaction, table)
 
 
 def checked_async_database(database: AsyncDatabase, other: str) -> AsyncDatabase:
-    """UsageError if these are no transactions of one database; `other` takes synchronous ones, with its article."""
+    """Return the database. Raises UsageError if its transactions are not all of one database.
+
+    `other` is the class for synchronous databases, with its article, for the error.
+    """
     if not isinstance(database, AsyncEngine | async_sessionmaker):
         raise UsageError(
             f"database must be an AsyncEngine or an async_sessionmaker, not {type(database).__name__} "

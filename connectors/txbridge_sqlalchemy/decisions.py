@@ -1,4 +1,4 @@
-"""What listeners of both kinds share: how a row is read as a decision, and how long a check may wait for one."""
+"""Common parts of both listeners: the decision that a row stands for, and the longest wait of a check."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ANSWERS = {
     ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
 }
 
-#: SQLSTATEs that say that somebody else is busy with the row: a lock or statement time-out, a deadlock, a serialization
-#: failure. Of SQLite the names of its error codes.
+#: SQLSTATEs of a conflict with another transaction: a lock or statement time-out, a deadlock, a serialization failure.
+#: For SQLite, the names of its error codes.
 _BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})
 _BUSY_NAMES = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
@@ -35,7 +35,7 @@ class DecidedError(Exception):
 
 
 class Waits:
-    """How long a check waits for the lock of a transaction that still runs."""
+    """The longest wait of a check for the lock of a transaction that still runs."""
 
     def __init__(self, check_wait: float) -> None:
         if check_wait <= 0:
@@ -43,22 +43,21 @@ class Waits:
         self._ms = max(1, round(check_wait * 1000))
 
     def bound(self, connection: Connection) -> None:
-        """Have this transaction wait no longer."""
+        """Limit the waits of the current transaction."""
         if connection.dialect.name == "postgresql":
-            # An insert waits for a transaction that has inserted the same id and has not ended, and everything waits
-            # for a migration of the table. Without a bound they would block the checks as long. LOCAL: until the
-            # commit.
+            # An insert waits for an open transaction that has inserted the same id, and every statement waits for a
+            # migration of the table. Without a bound these would block the checks. LOCAL: until the transaction ends.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._ms}")
 
     def state_of(self, connection: Connection, transaction_id: str) -> str | None:
-        """What the table says."""
+        """The state in the table; None if there is no row."""
         self.bound(connection)
         found = select(transactions.c.state).where(transactions.c.id == transaction_id)
         return ask(connection, found).scalar_one_or_none()
 
     def isolation_level(self, connection: Connection) -> str | None:
-        """None of a dialect that cannot tell."""
+        """The isolation level; None if the dialect does not report it."""
         self.bound(connection)
         try:
             return connection.get_isolation_level()
@@ -67,7 +66,7 @@ class Waits:
 
 
 def refuse_dirty_reads(level: str | None) -> None:
-    """UsageError if a check could read what is not committed."""
+    """Raise UsageError if a check could read uncommitted rows."""
     if level == "READ UNCOMMITTED":
         raise UsageError(
             "the isolation level is READ UNCOMMITTED: a check could see a transaction that is rolled back later. "
@@ -76,7 +75,7 @@ def refuse_dirty_reads(level: str | None) -> None:
 
 
 def refuse_mistakes(returned: object) -> None:
-    """UsageError for what the application's function returned, if it is no decision."""
+    """Raise UsageError if the value that the application's function returned is no decision."""
     if returned is not None and not isinstance(returned, bool):
         raise UsageError(
             "the function of a SqlTransactionListener returns None or True to commit and False to roll back, "
@@ -85,7 +84,7 @@ def refuse_mistakes(returned: object) -> None:
 
 
 def is_busy(error: DBAPIError) -> bool:
-    """Whether the database works, but somebody else has the lock; psycopg, psycopg2, asyncpg and sqlite3 tell."""
+    """Whether the error is a conflict with another transaction, as psycopg, psycopg2, asyncpg and sqlite3 report it."""
     cause: Any = error.orig
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     name = getattr(cause, "sqlite_errorname", None) or ""

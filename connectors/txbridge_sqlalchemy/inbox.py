@@ -1,4 +1,4 @@
-"""Effects once: a consumer's work and the note that it was done are one transaction of its database."""
+"""Effects that happen once: a consumer's work and the record's row are one transaction of its database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txbridge_sqlalchemy.row import Row, ask
 from txbridge_sqlalchemy.work import LostTransactionError, begin, checked_database
 
 _S = TypeVar("_S", bound=Session)
-#: What the function is given.
+#: Connection or session that the function gets.
 _G = TypeVar("_G")
 
 
@@ -31,13 +31,13 @@ class RepeatError(Exception):
 class Inbox(Generic[_G]):
     """Gives each record of a real topic its effect in one SQL database exactly once, however often it is read.
 
-    Thread-safe. Call `process` for every record, and let the consumer's offset follow it: how far the offset lags
-    costs repeats, which are skipped, and nothing else. docs/inbox.md has the whole loop.
+    Thread-safe. Call `process` for every record, and commit the consumer's offset after it. An offset that lags behind
+    only causes repeats, which are skipped. docs/inbox.md has the whole loop.
 
     Args:
         database: an Engine, or a sessionmaker that is bound to one, and to one only.
-        consumer: whose effects these are, 1 to 100 characters. Two services, or two independent effects of one, have
-            two names. It stays the same for ever: under another name every record is new.
+        consumer: name of the consumer that has these effects, 1 to 100 characters. Two services, or two independent
+            effects of one, have two names. Never change it: under another name every record is new.
 
     Raises:
         UsageError: an argument cannot work.
@@ -58,7 +58,7 @@ class Inbox(Generic[_G]):
     def verify(self) -> None:
         """Make sure that the table is there and that a rollback works.
 
-        Done by itself before the first record; call it at start to learn of a mistake earlier.
+        The inbox does it before the first record. Call it at start to learn of a mistake earlier.
 
         Raises:
             UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
@@ -70,17 +70,17 @@ class Inbox(Generic[_G]):
         self._verified = True
 
     def process(self, record: Any, work: Callable[[_G, Any], object]) -> bool:
-        """Call `work(connection, record)` unless that was done, and commit what it did together with the record's row.
+        """Call `work(connection, record)` unless that was done already, and commit its effect with the record's row.
 
         `work` gets a Session instead of the connection when the inbox was made from a sessionmaker. It leaves commit
         and rollback to the inbox, lets errors of the database through unless a savepoint contains them, and returns
-        None. Only what it does with this connection happens once.
+        None. Only its work with this connection happens once.
 
-        While another process works on the same record, this waits for it, as long as the database lets it.
+        While another process works on the same record, this call waits for it, as long as the database allows.
 
         Args:
             record: a record of confluent-kafka's, aiokafka's or kafka-python's consumer.
-            work: does what is to happen once.
+            work: the function with the effect that is to happen once.
 
         Returns:
             True when the work is done and committed; False for a repeat, which was skipped.
@@ -88,8 +88,9 @@ class Inbox(Generic[_G]):
         Raises:
             UsageError: this is no record, or `work` returned something; nothing was committed.
             LostTransactionError: an error that ended the transaction was caught by `work`; nothing was committed.
-            Exception: what `work` or the database raises, after the rollback. The record has no row: read again, it is
-                worked on again. If COMMIT was not answered, only the database knows; reading again finds out.
+            Exception: an exception of `work` or the database, after the rollback. The record has no row, so it is
+                worked on when it is read again. If COMMIT was not answered, only the database has the outcome. Reading
+                the record again finds it.
 
         """
         name = name_of(record)
@@ -98,7 +99,7 @@ class Inbox(Generic[_G]):
         row = inbox_row(self._consumer, name)
         try:
             with begin(self._database, inbox) as open_work:
-                # First of all: whoever else has the record waits here, and SQLite takes its lock where it can wait.
+                # The row comes first: another process with this record waits here, and SQLite locks where it can wait.
                 try:
                     open_work.write(row)
                 except IntegrityError as error:
@@ -124,14 +125,14 @@ ENDED = (
 
 
 def checked_consumer(consumer: object) -> str:
-    """UsageError if this cannot be a consumer's name."""
+    """Return the consumer's name. Raises UsageError if it cannot be one."""
     if not isinstance(consumer, str) or not consumer or len(consumer) > MAX_CONSUMER or "\0" in consumer:
         raise UsageError(f"consumer must be a text of 1 to {MAX_CONSUMER} characters, not {consumer!r}")
     return consumer
 
 
 def refuse_returned(returned: object) -> None:
-    """UsageError unless the function has returned None. A coroutine would never run, and its record be done."""
+    """Raise UsageError unless the function has returned None. A coroutine would not run, but its row be written."""
     if returned is not None:
         if hasattr(returned, "close") and hasattr(returned, "cr_frame"):
             returned.close()

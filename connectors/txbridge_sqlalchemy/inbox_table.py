@@ -1,4 +1,4 @@
-"""The table that holds which records a consumer has worked on, and its upkeep."""
+"""The table of the records that a consumer has worked on, and its upkeep."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txbridge_sqlalchemy.upkeep import async_purge_table, ddl_of, purge_table
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-#: Apart from `metadata`: a consumer needs no table of transactions, and a producer none of these.
+#: Separate from `metadata`: a consumer needs no table of transactions, and a producer needs no inbox.
 inbox_metadata = MetaData()
 
-#: Characters of a consumer's name.
+#: Longest name of a consumer, in characters.
 MAX_CONSUMER = 100
 
 inbox = Table(
@@ -57,9 +57,10 @@ def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = 1_000) ->
 
     Args:
         engine: of the database with the table.
-        older_than: longer than the retention of the real topics, and than any time after which somebody sets a
-            consumer group back. A record that is read after its row is gone has its effect again.
-        batch: rows of one database transaction. Small ones keep locks short and other writers of SQLite going.
+        older_than: longer than the retention of the real topics, and longer than any time by which a consumer group is
+            set back. A record that is read after its row is deleted has its effect again.
+        batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
+            SQLite.
 
     Raises:
         UsageError: `older_than` or `batch` is not positive.

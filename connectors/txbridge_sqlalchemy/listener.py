@@ -33,21 +33,21 @@ class SqlTransactionListener(TransactionListener):
 
     The application's function and a row with the transaction's id are committed together, so a check only has to look
     for the row. Where there is none, the check first writes one that says "rolled back": from then on a transaction
-    that stands still in some process cannot commit any more. docs/sqlalchemy.md tells the rest.
+    that stands still in some process cannot commit any more. docs/sqlalchemy.md has the details.
 
     Thread-safe. All processes of the producer group must use the same database, its primary, not a replica.
-    Synchronous: AsyncSqlTransactionListener is the one for an AsyncEngine.
+    For an AsyncEngine use AsyncSqlTransactionListener.
 
     Args:
         database: an Engine, or a sessionmaker that is bound to one, and to one only.
         execute: called as `execute(connection, message, arg)`, with a Session instead of the connection when a
             sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
-            through unless a savepoint contains them. It returns None or True to
-            commit; it returns False or raises Rollback to roll back. Another exception rolls the database back, too,
-            but leaves the message undecided until it is checked.
+            through unless a savepoint contains them. It returns None or True to commit. It returns False or raises
+            Rollback to roll back. Another exception rolls the database back, too, but leaves the message undecided
+            until it is checked.
         check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
-            "unknown". Heeded by PostgreSQL; another database's own lock time-out applies there (SQLite: `timeout` of
-            the connection, 5 s).
+            "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
+            `timeout` of the connection, 5 s).
 
     """
 
@@ -82,13 +82,13 @@ class SqlTransactionListener(TransactionListener):
         self._verified = False
 
     def verify(self) -> None:
-        """Make sure that the table is there and that the database's transactions keep their word.
+        """Make sure that the table is there and that a rollback works.
 
-        Done by itself before the first transaction or check; call it at start to learn of a mistake earlier.
+        The listener does it before the first transaction or check. Call it at start to learn of a mistake earlier.
 
         Raises:
             UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
-                transactions), or read what others have not committed (READ UNCOMMITTED).
+                transactions). Or they read uncommitted rows (READ UNCOMMITTED).
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database cannot be asked.
 
         """
@@ -98,8 +98,8 @@ class SqlTransactionListener(TransactionListener):
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
         """Run the application's function and write the transaction's row, all or nothing.
 
-        What the function raises, except Rollback, and what the database raises gets out after the rollback, so that
-        the client counts the transaction as unknown: a check will find out, also when a commit was not answered.
+        Exceptions of the function, except Rollback, and of the database are raised after the rollback. Then the client
+        counts the transaction as unknown, and a check finds its outcome, also when a commit was not answered.
         """
         self._verify_once()
         try:
@@ -115,10 +115,10 @@ class SqlTransactionListener(TransactionListener):
         return self._decided(message)
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the transaction up; where it is not found, make sure that it cannot be committed later.
+        """Look the transaction up. If it is not found, make sure that it cannot be committed later.
 
-        "Unknown" when the transaction still runs in some process. It raises what the database raises when it cannot
-        be asked, which the client counts as unknown, too, and logs.
+        The answer is "unknown" while the transaction still runs in some process. If the database cannot be asked, its
+        exception is raised. The client logs it and counts it as unknown, too.
         """
         try:
             self._verify_once()
@@ -134,10 +134,11 @@ class SqlTransactionListener(TransactionListener):
             self.verify()
 
     def _run(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
-        """None when the function has ended the database's transaction by itself: then only the table knows."""
+        """Run the function. None if it has ended the database's transaction itself: only the table has the outcome."""
         with begin(self._database, transactions) as work:
-            # First of all. A check that comes now waits for this row's fate; written last, the row would let a check
-            # roll back what runs. And SQLite locks the database here, not halfway, where it could not wait.
+            # The row comes first, so that a check waits from now on until it is committed or rolled back. If it came
+            # last, a check could roll back a running transaction. SQLite locks the database here, where it can wait,
+            # and not halfway, where it could not.
             try:
                 work.write(row_of(message.transaction_id, COMMITTED))
             except IntegrityError as error:
@@ -152,13 +153,13 @@ class SqlTransactionListener(TransactionListener):
             if commits is False:
                 work.transaction.rollback()
         if commits is False:
-            # Too late if the function has sent COMMIT past SQLAlchemy, or a statement that commits.
+            # The rollback was too late if the function has sent COMMIT past SQLAlchemy, or a statement that commits.
             return ANSWERS[self._state(message.transaction_id) or ROLLED_BACK]
         return LocalTransactionState.COMMIT_MESSAGE
 
     def _decided(self, message: MessageExt) -> LocalTransactionState:
-        """What the table says; from now on at least "rolled back"."""
-        # Mostly it is there, and reading needs no lock.
+        """Return the decision in the table. If there is none, write a rollback first."""
+        # Usually the row is there, and reading needs no lock.
         state = self._state(message.transaction_id)
         if state is None:
             # Of two inserts of one id, one fails on the primary key, at any isolation level.
@@ -168,7 +169,7 @@ class SqlTransactionListener(TransactionListener):
                     work.write(row_of(message.transaction_id, ROLLED_BACK))
                 state = ROLLED_BACK
             except IntegrityError:
-                # In a transaction of its own, whose snapshot has what the insert collided with.
+                # Read in a new transaction, whose snapshot has the row that the insert collided with.
                 state = self._state(message.transaction_id)
                 if state is None:
                     raise

@@ -1,4 +1,4 @@
-"""Whether the transactions of a database can be rolled back: done once, before the first one that matters."""
+"""Test of a database's rollback, made once before the first transaction that matters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _T = TypeVar("_T")
 
 
 def probe_id() -> str:
-    """A name that nothing else has."""
+    """A unique id for the row of a probe."""
     return f"probe {secrets.token_hex(8)}"
 
 
 def kept(table: str) -> UsageError:
-    """The probe's row is there after the rollback."""
+    """The error for a row of a probe that is still there after the rollback."""
     return UsageError(
         f"a row of {table} was there after a rollback: the connections commit every statement by themselves "
         "(AUTOCOMMIT), or the table knows no transactions. Give an engine whose transactions can be rolled back",
@@ -29,7 +29,7 @@ def kept(table: str) -> UsageError:
 
 
 def probe(database: Database, row: Row, look: Callable[[Connection], _T]) -> _T:
-    """Write the row and roll it back; UsageError if it stays. `look` may ask meanwhile."""
+    """Write the row and roll it back. Return the result of `look` in that transaction. UsageError if the row stays."""
     with begin(database, row.table) as work:
         seen = look(work.connection)
         work.write(row)
@@ -42,7 +42,7 @@ def probe(database: Database, row: Row, look: Callable[[Connection], _T]) -> _T:
 
 
 def delete_if_there(connection: Connection, row: Row) -> bool:
-    """Whether it was there."""
+    """Delete the row. True if it was there."""
     if ask(connection, row.found).first() is None:
         return False
     ask(connection, row.delete)

@@ -1,4 +1,4 @@
-"""What a record of a real topic is called, so that it is known again when it is read again."""
+"""Names of the records of real topics, which recognise a record that is read again."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _OF = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})\Z")
 
 
 class RecordName(NamedTuple):
-    """The same for every copy of a message that txbridge delivered, wherever it stands."""
+    """Name of a record. It is the same for every copy of a message that txbridge delivered, at any offset."""
 
     #: The transaction id; of a record that txbridge has not delivered, its coordinates.
     source: str
-    #: Of the message within its transaction, from 1.
+    #: Number of the message within its transaction, from 1.
     number: int
 
 
 def name_of(record: Any) -> RecordName:
     """Name a record of confluent-kafka, aiokafka or kafka-python.
 
-    Raises UsageError for what is no record.
+    Raises UsageError if it is no record.
     """
     error = getattr(record, "error", None)
     if callable(error) and error() is not None:
@@ -44,18 +44,18 @@ def name_of(record: Any) -> RecordName:
         ) from None
     if isinstance(timestamp, tuple):
         timestamp = timestamp[1]
-    # With the time: in a topic that was deleted and made anew, other records stand at the same offsets.
+    # With the time, because a topic that was deleted and created again has other records at the same offsets.
     return RecordName(f"{topic}:{partition}:{offset}@{max(timestamp or 0, 0)}", 1)
 
 
 def _read(record: Any, name: str) -> Any:
-    """confluent-kafka has methods, the others attributes."""
+    """Read a field: a method in confluent-kafka, an attribute in the others."""
     found = getattr(record, name)
     return found() if callable(found) else found
 
 
 def _ours(headers: Iterable[tuple[str, bytes | None]]) -> RecordName | None:
-    """None unless the headers are those of a delivered record: others may carry one of these names by chance."""
+    """The name of a record that txbridge delivered, else None. Others may have one of these headers by chance."""
     values: dict[str, list[bytes | None]] = {UNIQ_KEY: [], HALF_COORDINATES: [], _MESSAGE: []}
     for name, value in headers:
         if name in values:

@@ -1,4 +1,4 @@
-"""A row of ours, which is written in the same transaction as the application's."""
+"""A row of txbridge that is written in the same transaction as the application's data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.exc import StatementError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How it is written, found again with exactly its values, and deleted by its key."""
+    """Statements that insert the row, find it again, and delete it by its key."""
 
     table: Table
     insert: Insert
@@ -21,12 +21,12 @@ class Row:
 
 
 def now_ms() -> int:
-    """As in `created_at`."""
+    """Milliseconds since 1970-01-01 UTC, as in `created_at`."""
     return time.time_ns() // 1_000_000
 
 
 def ask(connection: Connection, statement: Executable) -> Result[Any]:
-    """Execute one of our statements. An error does not show its parameters: the id is the right to decide."""
+    """Execute a statement of txbridge. An error does not show its parameters: the id is the right to decide."""
     try:
         return connection.execute(statement)
     except StatementError as error:

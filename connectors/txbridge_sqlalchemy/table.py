@@ -1,4 +1,4 @@
-"""The table that holds what became of each transaction, and its upkeep."""
+"""The table of the outcomes of transactions, and its upkeep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ transactions = Table(
 # For purge, which would read the whole table at every batch without it.
 Index("txbridge_transactions_created_at", transactions.c.created_at)
 
-#: `transaction_max_age` (72 h) twice, because a discarded message that is resumed has that time again, and the 30 days
+#: Twice `transaction_max_age` (72 h), because a discarded message that is resumed has that time again, plus the 30 days
 #: for which it can be resumed.
 PURGE_AFTER = timedelta(days=36)
 
@@ -61,14 +61,15 @@ def ddl(dialect: Dialect) -> str:
 def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = 1_000) -> int:
     """Delete rows that no check can need any more; returns how many. Run it once a day or so, from anywhere.
 
-    A row that is missing means "rolled back" to a check. So it must outlive every check of its message, and every
-    process that stands still before its local transaction: deleting too early loses a message that was committed.
+    A row that is missing means "rolled back" to a check. So a row must outlive every check of its message, and every
+    process that stands still before its local transaction. Deleting it too early loses a committed message.
 
     Args:
         engine: of the database with the table.
         older_than: at least twice the worker's `transaction_max_age` and the retention of TRANS_CHECK_MAX_TIME_TOPIC,
-            from which a message can be resumed. The default fits theirs.
-        batch: rows of one database transaction. Small ones keep locks short and other writers of SQLite going.
+            from which a message can be resumed. The default fits their defaults.
+        batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
+            SQLite.
 
     Raises:
         UsageError: `older_than` or `batch` is not positive.

@@ -1,4 +1,4 @@
-"""What every table of ours needs: its statements as text, and a purge that keeps its locks short."""
+"""Upkeep of txbridge's tables: their statements as text, and a purge that keeps its locks short."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def purge_table(engine: Engine, table: Table, older_than: timedelta, batch: int)
     oldest = _oldest(table, older_than, batch)
     deleted = 0
     while True:
-        # Read and deleted in two transactions, so that SQLite never has to turn a reader into a writer. A row that
-        # another purge has deleted in between is no harm; nobody changes a row.
+        # Reading and deleting are two transactions, so that SQLite never has to turn a reader into a writer. Another
+        # purge may delete a row in between without harm. Rows are never changed.
         with engine.connect() as connection:
             keys = connection.execute(oldest).all()
         if not keys:
@@ -40,7 +40,7 @@ def purge_table(engine: Engine, table: Table, older_than: timedelta, batch: int)
 
 
 async def async_purge_table(engine: AsyncEngine, table: Table, older_than: timedelta, batch: int) -> int:
-    """`purge_table` on an event loop. Cancelled, it leaves whole batches deleted."""
+    """`purge_table` on an event loop. A cancelled call leaves whole batches deleted."""
     oldest = _oldest(table, older_than, batch)
     deleted = 0
     while True:

@@ -1,9 +1,9 @@
-"""One database transaction of ours, and the proof that its COMMIT commits our row.
+"""One database transaction of txbridge, and the proof that its COMMIT commits txbridge's row.
 
-A database may have rolled a transaction back before COMMIT is sent, and COMMIT need not say so. PostgreSQL answers it
-with ROLLBACK, and no error, after any error outside a savepoint. SQLite's `OR ROLLBACK` and a deadlock on MySQL end the
-transaction, and the next statement begins another one. So the last statement before each COMMIT asks for the row. A
-COMMIT that fails after that raises an error.
+A database may have rolled a transaction back before COMMIT is sent, and COMMIT does not always report that. PostgreSQL
+answers it with ROLLBACK, and no error, after any error outside a savepoint. SQLite's `OR ROLLBACK` and a deadlock on
+MySQL end the transaction, and the next statement begins another one. So the last statement before each COMMIT checks
+that the row can still be committed. A COMMIT that fails after that raises an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import Row, ask
 
-#: What listener and inbox are made of: where they get their transactions.
+#: The source of the transactions of a listener or an inbox.
 Database = Engine | sessionmaker[Any]
 
 BIND_IT = (
@@ -29,16 +29,16 @@ TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome ca
 
 
 class LostTransactionError(Exception):
-    """The transaction that wrote the row is over, or cannot be committed. What was open has been rolled back."""
+    """The transaction that wrote the row is over, or cannot be committed. The open part is rolled back."""
 
 
 class Work:
     """A database transaction that has begun.
 
     Attributes:
-        given: what the application's function is given, the connection or the session around it.
-        connection: where our row is written.
-        transaction: what ends it.
+        given: the connection, or the session around it, that the application's function gets.
+        connection: the connection on which the row is written.
+        transaction: SQLAlchemy's object that commits or rolls back.
 
     """
 
@@ -49,7 +49,7 @@ class Work:
         self._table = table
         self._is_ours: Callable[[], bool] = lambda: True
         self._second = False
-        # Of this connection and this session only: the application's other transactions are none of our business.
+        # For this connection and this session only: the application's other transactions stay untouched.
         event.listen(connection, "commit", self._before_commit)
         if connection.dialect.name == "sqlite":
             # Outside a transaction SQLite commits when a savepoint is released.
@@ -60,8 +60,9 @@ class Work:
     def write(self, row: Row) -> None:
         """Insert the row; from now on COMMIT is sent only if it commits this row."""
         if self.connection.dialect.name == "postgresql":
-            # Its id says whether it is the same transaction, and asking fails when that has failed. To read the row
-            # instead would be a conflict with others' rows at the isolation level SERIALIZABLE.
+            # The database's transaction id shows whether this is still the same transaction, and the query fails if
+            # the transaction has failed. Reading the row instead would conflict with other rows at the isolation level
+            # SERIALIZABLE.
             xid = ask(self.connection, row.insert.returning(func.txid_current())).scalar_one()
             self._is_ours = lambda: bool(self.connection.execute(select(func.txid_current())).scalar_one() == xid)
             return
@@ -69,7 +70,7 @@ class Work:
         self._is_ours = lambda: ask(self.connection, row.found).first() is not None
 
     def refuse_second_database(self) -> None:
-        """Raise UsageError when the session has begun a transaction elsewhere, too: the two cannot be atomic."""
+        """Raise UsageError if the session has begun a second transaction elsewhere: the two cannot be atomic."""
         if self._second:
             raise UsageError(
                 "the session has used a second database (a second engine or connection): its transaction and that of "
@@ -84,7 +85,7 @@ class Work:
             self.refuse_second_database()
 
     def _before_commit(self, connection: Connection, _savepoint: str = "") -> None:
-        """Right before the COMMIT, after all flushes and events of the session."""
+        """Stop a COMMIT that would not commit the row. Called last, after all flushes and events of the session."""
         try:
             ours = self._is_ours()
         except DBAPIError as error:
@@ -93,7 +94,7 @@ class Work:
             ours = False
         if ours and not self._second:
             return
-        # SQLAlchemy takes the transaction for ended after an error of COMMIT: it would not send ROLLBACK itself.
+        # SQLAlchemy considers the transaction ended after an error of COMMIT, and would not send ROLLBACK itself.
         connection.dialect.do_rollback(connection.connection)
         self.refuse_second_database()
         raise LostTransactionError(
@@ -103,7 +104,10 @@ class Work:
 
 
 def checked_database(database: Database, other: str) -> Database:
-    """UsageError if these are no transactions of one database; `other` takes asynchronous ones, with its article."""
+    """Return the database. Raises UsageError if its transactions are not all of one database.
+
+    `other` is the class for asynchronous databases, with its article, for the error.
+    """
     if not isinstance(database, Engine | sessionmaker):
         raise UsageError(
             f"database must be an Engine or a sessionmaker, not {type(database).__name__} "
@@ -115,11 +119,11 @@ def checked_database(database: Database, other: str) -> Database:
 
 
 def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
-    """UsageError when sessions with these arguments could not commit all they do in one transaction."""
+    """Raise UsageError if sessions with these arguments could not commit all their work in one transaction."""
     binds = [bound.get("bind"), *(bound.get("binds") or {}).values()]
     if any(isinstance(bind, connection) for bind in binds):
         raise UsageError(BIND_IT)
-    # An AsyncEngine is made anew around the same engine.
+    # Several AsyncEngines may be made around the same engine.
     engines = {id(getattr(bind, "sync_engine", bind)) for bind in binds if bind is not None}
     if len(engines) > 1:
         raise UsageError(
@@ -145,7 +149,7 @@ def begin(database: Database, table: Table) -> Iterator[Work]:
             yield Work(connection, connection, transaction, table)
         return
     with database() as session:
-        # A class of sessions can choose both by itself.
+        # A subclass of Session can set two-phase commit and the bind by itself.
         if session.twophase:
             raise UsageError(TWO_PHASE)
         bind = session.get_bind(clause=table)
@@ -154,7 +158,7 @@ def begin(database: Database, table: Table) -> Iterator[Work]:
         with ExitStack() as at_last, session.begin() as transaction:
             connection = session.connection(bind_arguments={"bind": bind})
             # A session that cannot roll its savepoints back, because the database has lost them, would keep its
-            # connection, with its locks.
+            # connection and so its locks.
             at_last.callback(connection.close)
             with _nothing_left_open(connection, transaction):
                 work = Work(session, connection, transaction, table)
@@ -164,10 +168,10 @@ def begin(database: Database, table: Table) -> Iterator[Work]:
 
 @contextmanager
 def _nothing_left_open(connection: Connection, transaction: Any) -> Iterator[None]:
-    """Roll back what is left of a transaction that the function has ended by itself.
+    """Roll back the rest of a transaction that the function has ended by itself.
 
-    After a COMMIT that failed SQLite's transaction is still open. SQLAlchemy would give the connection back like that,
-    and whoever gets it next would commit these rows with his own.
+    After a COMMIT that failed, SQLite's transaction is still open. SQLAlchemy would return the connection to the pool
+    like that, and its next user would commit these rows with other ones.
     """
     try:
         yield
@@ -176,6 +180,6 @@ def _nothing_left_open(connection: Connection, transaction: Any) -> Iterator[Non
 
 
 def end_what_is_left(connection: Connection, *, is_active: bool) -> None:
-    """ROLLBACK, unless SQLAlchemy will send one, because its transaction is active, or nobody gets the connection."""
+    """Send ROLLBACK, unless SQLAlchemy does (its transaction is active) or the connection is not used any more."""
     if not (is_active or connection.closed or connection.invalidated):
         connection.dialect.do_rollback(connection.connection)

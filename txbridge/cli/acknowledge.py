@@ -22,7 +22,7 @@ def acknowledge_command(
     reason: Annotated[str, typer.Option(help="Why it is accepted; recorded in the checkpoint.")],
     operator: Operator = None,
 ) -> None:
-    """Acknowledge that HALF or END of a partition has lost its tail; what was lost stays lost, and is told.
+    """Acknowledge that HALF or END of a partition has lost its tail. Lost records stay lost, and the loss is described.
 
     Exit code 0: workers serve the partition again; 1: nothing was lost, nothing has changed; 2: could not be carried
     out.

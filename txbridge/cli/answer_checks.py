@@ -1,4 +1,4 @@
-"""`txbridge answer-checks`: its options. answer_checks_program.py does the work."""
+"""The options of `txbridge answer-checks`. answer_checks_program.py does the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txbridge.errors import UsageError
 from txbridge.extras import needs
 from txbridge.subject import about
 
-#: Where the address of the database belongs, because other users of the machine can read a command line.
+#: Variable for the address of the database, because other users of the machine can read a command line.
 DATABASE_VARIABLE = "TXBRIDGE_DATABASE_URL"
 
 

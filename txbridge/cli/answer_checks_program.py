@@ -22,7 +22,7 @@ from txbridge.worker.http.server import Web
 
 _logger = logging.getLogger("txbridge.answer_checks")
 
-#: How long the end waits for lookups and answers: within the 25 s that orchestrators are told to give.
+#: Seconds that the end waits for lookups and answers. docs/operations.md asks for 25 s between SIGTERM and SIGKILL.
 _CLOSE_S = 15.0
 
 
@@ -48,7 +48,7 @@ def _nothing(_work: object, _message: MessageExt, _arg: object) -> None:
 
 
 def run(groups: list[str], database_url: str, threads: int, settings: WorkerSettings) -> None:
-    """Answer until a signal ends it.
+    """Answer checks until a signal ends the process.
 
     Raises UsageError, LocalProblemError for the database, and what starting a client raises.
     """
@@ -87,7 +87,7 @@ def run(groups: list[str], database_url: str, threads: int, settings: WorkerSett
             at_last.callback(producer.close, _CLOSE_S)
             producer.start()
             running.append(producer)
-        # Until here there is nothing to put in order, and a start waits long for a Kafka that does not answer.
+        # Until here there is nothing to clean up, and a start may wait long for a Kafka that does not answer.
         unwatch()
         signal.signal(signal.SIGINT, lambda *_: ended.set())
         _logger.info("answering checks of %s", ", ".join(groups))
@@ -97,12 +97,12 @@ def run(groups: list[str], database_url: str, threads: int, settings: WorkerSett
 
 def _engine(url: str, size: int) -> Engine:
     try:
-        # A connection that the database has closed meanwhile would cost a check its answer.
+        # Without the ping, a check would fail on a connection that the database has closed meanwhile.
         engine = create_engine(url, pool_pre_ping=True, pool_size=size, max_overflow=2)
     except ModuleNotFoundError as error:
         raise LocalProblemError(f"the database's driver is not installed: {error.name}. Install it, too") from None
     except (ArgumentError, TypeError, ValueError) as error:
-        # Its text may not show the password.
+        # The error's text is left out: it could show the password.
         raise UsageError(f"--database-url cannot be used ({type(error).__name__}): {_EXAMPLE}") from None
     if engine.dialect.is_async:
         raise UsageError(f"--database-url names {engine.dialect.driver}, an asynchronous driver: {_EXAMPLE}")

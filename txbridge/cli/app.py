@@ -44,7 +44,7 @@ app = typer.Typer(
     help="RocketMQ-style transactional messages on Kafka.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Its markup colours the help; without, it is plain text.
+    # Rich's markup colours the help. Without it the help is plain text.
     rich_markup_mode=None if os.environ.get("NO_COLOR") else "rich",
 )
 

@@ -1,4 +1,4 @@
-"""`txbridge audit`: its options, which are the fields of one dataclass. audit_program.py does the work."""
+"""The options of `txbridge audit`, as fields of one dataclass. audit_program.py does the work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txbridge.subject import about
 
 
 class LedgerForm(StrEnum):
-    """The audit's formats of a ledger (txbridge_audit/report/formats.py), without its import."""
+    """The formats of a ledger, as in txbridge_audit/report/formats.py, which is not imported here."""
 
     PARQUET = "parquet"
     DELTA = "delta"
@@ -24,7 +24,7 @@ class LedgerForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What one run is told: each field is a flag of the command line, and nothing else states one."""
+    """The options of one run. Each field is a flag of the command line, declared only here."""
 
     output: OutputFormat = Format.TABLE
     real_topic: Annotated[
@@ -85,7 +85,7 @@ def audit(cluster: ClusterOptions, options: Options) -> None:
 
     Exit code 0: clean. 1: violations; with --strict findings, too. 2: could not audit.
     """
-    # Until Spark starts: it asks Kafka what is there, which hears no signal.
+    # Until Spark starts. The requests to Kafka before that block signal handlers.
     watch()
     # Only here: Spark is an extra, and no other command should pay for its import.
     with needs("audit", "the audit runs on PySpark"):

@@ -53,11 +53,11 @@ def _run(options: Options, settings: WorkerSettings) -> int:
     notes = _console(stderr=True)
     # spark-submit merges our stderr into its stdout, where only the report may be.
     quiet = options.output is Format.JSON and "PYSPARK_GATEWAY_PORT" in os.environ
-    # A spinner where somebody watches, plain lines in a log.
+    # A spinner on a terminal, plain lines in a log.
     with notes.status("connecting") as status:
 
         def progress(text: str) -> None:
-            # The first word is about Spark, which Ctrl-C ends in its own way; --follow finishes its step.
+            # The first text comes when Spark starts. Spark has its own handling of Ctrl-C; --follow finishes its step.
             unwatch()
             status.update(text)
             if not notes.is_terminal and not quiet:
@@ -88,7 +88,7 @@ def _run(options: Options, settings: WorkerSettings) -> int:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """With NO_COLOR nothing but text is written: rich itself would go on with bold and dim."""
+    """A console that writes plain text only with NO_COLOR. Rich alone would still write bold and dim."""
     return Console(stderr=stderr, color_system=None if os.environ.get("NO_COLOR") else "auto")
 
 
@@ -100,7 +100,7 @@ def _follow(
     progress: Callable[[str], None],
     notes: Console | None,
 ) -> AuditReport:
-    """Audit what comes until SIGINT or SIGTERM; each new violation is a line on stderr, the files follow each step."""
+    """Audit step by step until SIGINT or SIGTERM. A new violation is a line on stderr; each step rewrites the files."""
     refuse_to_continue(selection, options.ledger, form, with_overview=options.html is not None)
     stop = threading.Event()
 
@@ -129,7 +129,7 @@ def _follow(
         real_topics=options.real_topic or (),
         limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
         ledger_format=form,
-        # What a step does is worth telling once, not every few seconds.
+        # The texts repeat every few seconds, with each step: print each one once.
         progress=_once(progress),
         on_ready=on_ready,
         on_step=on_step,
@@ -159,7 +159,7 @@ def _write(options: Options, report: AuditReport) -> None:
         options.report.write_text(report.to_json() + "\n", encoding="utf-8")
     if options.html is None and options.prometheus is None:
         return
-    # The first time it would tell the terminal that it makes a list of fonts.
+    # At its first use it would print that it builds a list of fonts.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # Only here: the plots' library takes a second to load.
     from txbridge_audit.report import html  # noqa: PLC0415

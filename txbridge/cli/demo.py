@@ -14,7 +14,7 @@ from txbridge.cli.terminal import console
 from txbridge.errors import LocalProblemError
 from txbridge.extras import needs
 
-#: Below the environment that txbridge is installed in: where compose/demo.Dockerfile puts the examples.
+#: Folder of the examples below the environment of txbridge. compose/demo.Dockerfile copies them there.
 INSTALLED_EXAMPLES = Path("share", "txbridge", "examples")
 _EXAMPLES = (Path(__file__).resolve().parents[2] / "examples", Path(sys.prefix) / INSTALLED_EXAMPLES)
 
@@ -38,7 +38,7 @@ def demo(
             "the demo is not part of the installed package: clone the repository of txbridge, and run `make demo` there"
         )
     sys.path.insert(0, str(examples))
-    # PySpark, Faust's settings and the embedded Kafka: not to be loaded for the other commands.
+    # This loads PySpark, Faust's settings and the embedded Kafka, which the other commands do not need.
     with needs("demo", "the demo needs PySpark and its data"):
         demonstration = importlib.import_module("flights.run")
 

@@ -1,4 +1,4 @@
-"""`txbridge doctor`: what is wrong with a namespace and what to do about it, one line each."""
+"""`txbridge doctor`: findings about a namespace, each one line with its remedy."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _STYLE = {
     Level.PROBLEM: "bold red",
     Level.UNKNOWN: "magenta",
 }
-#: A finding is one line, however long a cluster's text in it is.
+#: Largest number of characters of a finding. It stays one line, however long a text of the cluster in it is.
 _LONGEST = 1_000
 
 
 class Format(enum.Enum):
-    """How the findings are printed."""
+    """The format of the printed findings."""
 
     TEXT = "text"
     JSON = "json"
@@ -70,7 +70,7 @@ def doctor(
 
     Exit code 0: nothing to do; 1: warnings or problems; 2: not everything could be examined.
     """
-    # Faust and aiokafka take a second to import: not for --help.
+    # Faust and aiokafka take a second to import: --help does without them.
     with needs("worker", "the examination connects as a worker does, through aiokafka"):
         from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
         from txbridge.doctor.run import examine  # noqa: PLC0415
@@ -102,7 +102,7 @@ def doctor(
 
 
 def exit_code(report: Report) -> int:
-    """What was found counts for nothing while something could not be looked at: that may be worse."""
+    """The exit code. An incomplete examination outweighs all findings: the part that was not examined may be worse."""
     if not report.complete:
         return EXIT_INCOMPLETE
     return EXIT_HEALTHY if report.healthy else EXIT_FOUND
@@ -114,7 +114,7 @@ def _print(report: Report) -> None:
     for one in report.findings:
         line = Text(f"{one.level.value:8}", style=_STYLE[one.level])
         line.append(f" {one.check.value:12} ", style="default")
-        # Text, not markup: names and errors are other people's.
+        # Text, not markup: names and errors come from outside.
         line.append(plain(one.text, _LONGEST), style="default")
         if one.do:
             line.append(f" -> {plain(one.do, _LONGEST)}", style="default")

@@ -1,4 +1,4 @@
-"""Ctrl-C: heard once a command has begun, and followed within a second also where a library does not hear it."""
+"""Handling of Ctrl-C: a command ends within a second, even if a library call blocks Python's signal handlers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from typing import ParamSpec, TypeVar
 
 from txbridge.cli.terminal import warn
 
-#: As shells report a command that Ctrl-C ended.
+#: The exit code that shells report for a command that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
-#: What a command may take to end by itself. Closing its connections takes less; a request of librdkafka's to a Kafka
-#: that does not answer takes ten seconds, and Python hears no signal meanwhile.
+#: Seconds that a command may take to end by itself after Ctrl-C. Closing its connections takes less. A request of
+#: librdkafka to a Kafka that does not answer takes ten seconds, and Python runs no signal handler meanwhile.
 GRACE_S = 1.0
-#: More than the signals that come between two looks.
+#: Bytes per read, one for each signal: more than the signals that arrive between two reads.
 _READ = 64
 
 _Parameters = ParamSpec("_Parameters")
 _Answer = TypeVar("_Answer")
-#: What is to be said should Ctrl-C come now: the last of them.
+#: Texts to print at Ctrl-C. Only the last one counts.
 _last_words = [""]
 
 
 def hear_interrupts() -> None:
-    """From now on Ctrl-C is a KeyboardInterrupt: something has begun that may have to be put in order."""
+    """Make Ctrl-C raise KeyboardInterrupt from now on, so that a command can clean up."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def as_interrupt(_signal: int, frame: FrameType | None) -> None:
-    """A handler for other signals that end a command as Ctrl-C does: Spark's session, too, is asked to end quietly."""
+    """Signal handler that makes another signal end a command as Ctrl-C does.
+
+    It calls the handler of SIGINT, because Spark's session installs one that ends quietly.
+    """
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler):
         handler(signal.SIGINT, frame)
@@ -43,9 +46,9 @@ def as_interrupt(_signal: int, frame: FrameType | None) -> None:
 
 
 def ends_at_once(command: Callable[_Parameters, _Answer]) -> Callable[_Parameters, _Answer]:
-    """A command that leaves nothing behind which only it could put in order: after Ctrl-C it is gone in GRACE_S.
+    """Decorator for a command that needs no cleanup: after Ctrl-C it ends within GRACE_S seconds.
 
-    Not for one that has started processes.
+    It is not for a command that starts processes.
     """
 
     @functools.wraps(command)
@@ -58,12 +61,12 @@ def ends_at_once(command: Callable[_Parameters, _Answer]) -> Callable[_Parameter
 
 @contextmanager
 def if_interrupted(text: str) -> Iterator[None]:
-    """Say this should Ctrl-C come meanwhile, however the command ends then."""
+    """Print this text if Ctrl-C comes within the block, however the command then ends."""
     _last_words.append(text)
     try:
         yield
     except KeyboardInterrupt:
-        # Said only once.
+        # The watching thread must not print it again.
         _last_words.append("")
         warn(text)
         raise
@@ -71,15 +74,16 @@ def if_interrupted(text: str) -> Iterator[None]:
 
 
 def unwatch() -> None:
-    """From here on the command ends by itself: it has started processes, or is to finish something."""
+    """Stop the watching thread from ending the command, which has started processes or has work to finish."""
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
 
 
 def watch() -> None:
-    """Have a thread of its own hear signals, which Python's handlers hear only between two lines of the main thread.
+    """Start a thread that ends the process GRACE_S seconds after Ctrl-C, even if signal handlers cannot run.
 
-    An event loop that hears signals takes this over by itself, and is trusted with it.
+    Python runs signal handlers only between two instructions of the main thread. An event loop with signal handlers
+    replaces the wake-up file descriptor of this thread, and is then responsible for Ctrl-C.
     """
     if threading.current_thread() is not threading.main_thread():
         return

@@ -74,7 +74,7 @@ def start(
     )
     if refetch:
         JarCache(version=locked_version(kafka_version)).ensure(refetch=True)
-    # A closed terminal and `kill` are to stop the broker as cleanly as Ctrl-C does.
+    # A closed terminal and `kill` stop the broker as cleanly as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -149,7 +149,7 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
 
 
 def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | bool | None]:
-    """What `status` reports, in this order; `state` is that of a running broker or None."""
+    """The report of `status`, in this order. `state` is that of a running broker, or None."""
     return {
         "running": state is not None,
         # A paused or hung broker runs and does not answer.
@@ -171,7 +171,7 @@ def _is_cluster(folder: Path) -> bool:
 def _stop_cluster(folder: Path, timeout: float) -> None:
     running = {one: state for one in node_folders(folder) if (state := running_broker(one)) is not None}
     stored = {one: StoredBroker(one, state) for one, state in running.items()}
-    # Brokers first: they hand over what they lead while there are controllers.
+    # Brokers first: they can hand over their leaderships only while controllers run.
     stop_together([broker for one, broker in stored.items() if running[one].port], timeout)
     stop_together(list(stored.values()), timeout)
     for one in node_folders(folder):
@@ -223,7 +223,7 @@ def _say_ready(kafka: EmbeddedKafka, how_to_stop: str) -> None:
 
 def _wait_for_end(kafka: EmbeddedKafka) -> None:
     log, code = kafka.log_file, kafka.wait()
-    kafka.stop()  # only its state file is left
+    kafka.stop()  # the process has ended; this removes its state file
     if code not in _ASKED_TO_END:
         raise EnvironmentProblemError(describe_failure(f"Kafka ended with exit code {code}", read_tail(log), log))
     typer.echo("Kafka was stopped.", err=True)

@@ -1,6 +1,6 @@
-"""The entry point of the command `txbridge`: what every command does about errors, Ctrl-C and a lost output.
+"""The entry point of the command `txbridge`, with the handling of errors, Ctrl-C and a lost output for all commands.
 
-Nothing heavy is imported at the top: the commands load for half a second, and Ctrl-C may come meanwhile.
+Nothing heavy is imported at the top: loading the commands takes half a second, and Ctrl-C may come meanwhile.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from txbridge.extras import needs
 
 #: Exit code of every command that could not do its work; 1 is left to commands that did it and found something wrong.
 EXIT_COULD_NOT = 2
-#: As shells report a program that SIGPIPE ends. Python ignores that signal, and sees an error where it writes.
+#: The exit code that shells report for a program that SIGPIPE ends. Python ignores SIGPIPE: the write raises instead.
 EXIT_NO_READER = 128 + signal.SIGPIPE
 
 
 class OutputLostError(TxBridgeError):
-    """What a command prints cannot be written. `code` is the exit code."""
+    """The output of a command cannot be written. `code` is the exit code."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"the output cannot be written: {error.strerror}")
@@ -31,7 +31,7 @@ class OutputLostError(TxBridgeError):
 
 
 class Output:
-    """A standard output whose errors are told from all others: libraries that print have opinions of their own."""
+    """A standard output that raises OutputLostError. Libraries that print would handle an OSError in their own ways."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -53,7 +53,7 @@ class Output:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line, that of this process unless one is given.
+    """Run the given command line, by default that of this process.
 
     A user's mistake prints one line to stderr and exits with 2, never a trace.
     """
@@ -63,14 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     code = with_output(partial(_run, arguments))
     if heard is signal.default_int_handler:
-        # All is done; what Python does at its end is nothing to leave a trace of.
+        # The work is done. Ctrl-C while Python ends must not print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)  # type: ignore[arg-type]
 
 
 def with_output(program: Callable[[], object]) -> object:
-    """Run a program that prints; its exit code, or that of an output which is lost: no trace, and one line at most."""
-    # A closed one is None, and then nothing that is printed is wanted.
+    """Run a program that prints, and return its exit code. A lost output gives another code and at most one line."""
+    # A closed output is None, and nobody reads it.
     output = Output(sys.stdout or Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     sys.stdout = output
     code: object = EXIT_COULD_NOT
@@ -82,7 +82,7 @@ def with_output(program: Callable[[], object]) -> object:
         output.flush()
     except OutputLostError as error:
         code = error.code
-        # What is still in the buffer would fail again when Python ends.
+        # The rest of the buffer would fail again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())  # type: ignore[operator]
         if code != EXIT_NO_READER:
             _say(str(error))
@@ -94,7 +94,7 @@ def _run(arguments: Sequence[str] | None) -> object:
         with needs("cli", "the command line needs typer, rich and pydantic-settings"):
             # Only here: see the top of this module.
             from txbridge.cli.app import app  # noqa: PLC0415
-        # As a script and as a module it has one name, also for the completion.
+        # The same name for a script and a module, also in the shell completion.
         app(arguments, prog_name="txbridge")
     except OutputLostError:
         raise
@@ -114,7 +114,7 @@ def _say(text: str) -> None:
             colour = False if os.environ.get("NO_COLOR") else None
             typer.secho(f"error: {text}", fg=typer.colors.RED, err=True, color=colour)
     except OSError:
-        # Nobody hears it; the exit code says it.
+        # Nobody reads stderr. The exit code reports the failure.
         sys.stderr = None
 
 

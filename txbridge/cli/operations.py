@@ -38,7 +38,7 @@ from txbridge.operations.actions import DEFAULT_TIMEOUT_S
 from txbridge.operations.address import FinishedError
 from txbridge.subject import Subject, about
 
-#: Exit codes; cli.py ends with the same 2 for our errors.
+#: Exit codes. main.py uses the same 2 for every TxBridgeError.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
 
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -46,7 +46,7 @@ _AGE = re.compile(r"(\d{1,9})([smhd])\Z")
 
 
 class State(enum.Enum):
-    """Which messages to list."""
+    """The states that `pending` can list."""
 
     PENDING = "pending"
     HELD = "held"
@@ -60,7 +60,7 @@ class Choice(enum.Enum):
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
-    #: Of a held or scheduled message: no decision, but it will not be delivered.
+    #: Only for a held or scheduled message. It is no decision, but the message will not be delivered.
     ABANDON = "abandon"
 
 
@@ -154,11 +154,11 @@ def resolve_command(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Commit or roll back one transaction by hand; the first decision wins, whoever made it. Or abandon one.
+    """Commit or roll back one transaction by hand; the first decision wins. Or abandon one message.
 
-    Abandon is for a message that is committed and can never be delivered, because its topic is gone for good or its
-    body is; and for one that is scheduled, to cancel it before its time. It is not delivered, and what is left of it
-    goes to the discard topic.
+    Abandon a committed message that can never be delivered, because its topic or its body is gone for good. Abandon a
+    scheduled message to cancel it before its time. It is not delivered, and what is left of it goes to the discard
+    topic.
 
     Exit code 0: done; 1: refused, nothing has changed; 2: could not be carried out; 3: stored, but not done yet: no
     worker has applied it, or its real topic does not take it.
@@ -258,7 +258,7 @@ def default_operator() -> str:
 
 
 def exit_code(answers: Sequence[Answer]) -> int:
-    """The worst of all answers."""
+    """The exit code of the worst answer."""
     results = {answer.result for answer in answers}
     if Result.REFUSED in results:
         return EXIT_REFUSED
@@ -279,9 +279,9 @@ def answer(
         [] if answers else ["nothing is discarded in this group"]
     ),
 ) -> None:
-    """Carry out a command, print what became of it, and end with its exit code.
+    """Carry out a command, print its answers, and end with its exit code.
 
-    People see the summary (of the answers, at a time in ms) below the answers.
+    `summary` makes the lines below the answers in text output, from the answers and the current time in ms.
     """
     with about(settings):
         connection = Connection.open(settings)

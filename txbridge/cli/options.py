@@ -1,4 +1,4 @@
-"""The options that every command about a cluster has, and where they come from: one place for all commands."""
+"""The options of every command about a cluster, with their sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Config = Annotated[
 
 
 class Format(enum.Enum):
-    """How a result is printed."""
+    """The format of a printed result."""
 
     TABLE = "table"
     JSON = "json"
@@ -65,7 +65,7 @@ class ClusterOptions:
 
 
 def spread(command: Callable[..., _Answer]) -> Callable[..., _Answer]:
-    """A command that takes dataclasses of options: on the command line their fields are flags of its own."""
+    """Decorator for a command that takes dataclasses of options: their fields become flags of the command."""
     own = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {
         name: one.annotation for name, one in own.parameters.items() if is_dataclass(one.annotation)

@@ -1,4 +1,4 @@
-"""How the list of open messages is printed: causes first, then a table, or on a narrow terminal a block a message."""
+"""The printed list of open messages: causes first, then a table, or a block per message on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from txbridge.operations.causes import next_step_of, trouble_of
 from txbridge.subject import Subject
 from txbridge.text import counted, duration, plain
 
-#: When the output is not a terminal: a wrapped line is hard to search.
+#: Width when the output is not a terminal, because a wrapped line is hard to search.
 _WIDE = 250
-#: Below this the table's ten columns leave no room for errors.
+#: Least width for the table. Below it, ten columns leave no room for errors.
 _TABLE = 150
 #: Characters of a key, and of an error; JSON has all of them.
 _KEY, _ERROR = 24, 120
 #: Causes shown; the rest is one line.
 _CAUSES = 10
-#: Between two parts of a line, and in front of all lines of a block but the first.
+#: Gap between two parts of a line, and indent of all lines of a block but the first.
 _GAP, _INDENT = "  ", "    "
 
 _STYLE = {
@@ -55,7 +55,7 @@ def print_listing(subject: Subject, listing: Listing, *, show_ids: bool) -> None
 
 
 def hints(listing: Listing) -> Iterator[str]:
-    """What is open and not shown, and how to see it."""
+    """Hints about open messages that are not shown, with the options that show them."""
     shown = len(listing.messages)
     if shown < listing.total:
         yield f"shown: the oldest {shown:,} of {listing.total:,}; --limit {listing.total} shows all"
@@ -91,7 +91,7 @@ def _table(listing: Listing, *, show_ids: bool) -> Table:
     table.add_column("next", overflow="fold")
     table.add_column("last error", overflow="fold")
     for message in listing.messages:
-        # Text, not markup: groups, keys and errors are other people's.
+        # Text, not markup: groups, keys and errors come from outside.
         cells = [
             Text(message.coordinates),
             Text(message.transaction_id if show_ids else message.short_id),
@@ -141,7 +141,7 @@ def _block(message: OpenMessage, now: int, width: int, *, show_ids: bool) -> Ite
 
 
 def _flow(parts: Sequence[str], width: int, gap: str, indent: str) -> Iterator[str]:
-    """Parts one after the other, as many as fit on a line; a part that fits on none is cut into pieces."""
+    """Lines with as many parts as fit. A part that is too long for a line is cut into pieces."""
     line, room = "", max(width, 10)
     for part in parts:
         for piece in chop_cells(part, room - len(indent)) if cell_len(part) > room - len(indent) else [part]:

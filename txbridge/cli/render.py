@@ -1,4 +1,4 @@
-"""How open messages and answers are shown: words for people, records for programs."""
+"""Output of open messages and answers: text for people, records for programs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def message_record(message: OpenMessage, now: int, *, show_ids: bool) -> dict[st
 
 
 def answer_record(answer: Answer) -> dict[str, Any]:
-    """What became of a command, as JSON shows it."""
+    """The result of a command, as JSON shows it."""
     message = answer.message
     return {
         "partition": message.partition,

@@ -17,7 +17,7 @@ from txbridge.operations.actions import DEFAULT_TIMEOUT_S, Action
 from txbridge.operations.causes import cause_of
 from txbridge.text import plain
 
-#: Characters of a cause: an error of Kafka's may be in it.
+#: Largest number of characters shown of a cause, which can contain an error text of Kafka.
 _LONGEST = 500
 
 
@@ -50,8 +50,8 @@ def resolve_all_command(
 ) -> None:
     """Commit, roll back, abandon or resume all open messages of a cause: a dry run first, then what it has named.
 
-    Exit code 0: done, be it to none; 1: refused, or some of them were; 2: could not be carried out; 3: stored, but not
-    done yet: no worker has applied it, or a real topic does not take it.
+    Exit code 0: done, also if no message fits; 1: refused, or some of them were; 2: could not be carried out; 3:
+    stored, but not done yet. Then no worker has applied it, or a real topic does not take it.
     """
     if not cause.strip():
         raise UsageError("--cause needs a part of a cause, as `txbridge pending` lists it")

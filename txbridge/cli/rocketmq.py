@@ -16,7 +16,7 @@ from txbridge.subject import about
 
 @dataclass(frozen=True, slots=True)
 class DoorPlace:
-    """Where a door is, and the files that it is given; `txbridge doctor --door` takes the same."""
+    """Addresses and files of a front door. `txbridge doctor --door` takes the same options."""
 
     listen: Annotated[
         str,
@@ -70,7 +70,7 @@ class DoorPlace:
     ] = None
 
     def as_given(self) -> dict[str, Any]:
-        """By name, as `door_options` takes them."""
+        """The options by name, as `door_options` takes them."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 

@@ -17,7 +17,7 @@ from txbridge.operations import Connection, History, Step, read_history
 from txbridge.subject import Subject, about
 from txbridge.text import duration, plain
 
-#: A step is one line, however long a remark in it is.
+#: Largest number of characters of a text in a step. A step stays one line, however long a remark in it is.
 _LONGEST = 1_000
 
 
@@ -84,7 +84,7 @@ def print_history(subject: Subject, history: History) -> None:
 
 
 def _line(step: Step, born: int, width: int) -> Text:
-    # Text, not markup: remarks and names are other people's.
+    # Text, not markup: remarks and names come from outside.
     line = Text(f"{iso_time(step.at)}  +{duration(max(step.at - born, 0)):<8}  ")
     line.append(f"{plain(step.what, _LONGEST):{width}}", style="bold")
     if step.detail:

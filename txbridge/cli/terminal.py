@@ -1,4 +1,4 @@
-"""What the commands print with: a console, and colours only where they are wanted."""
+"""Console, warnings and errors of the commands, without colours if NO_COLOR is set."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from rich.console import Console
 
 
 def console(*, stderr: bool = False, **options: Any) -> Console:
-    """A console without markup and highlighting: names and errors are other people's.
+    """A console without markup and highlighting, because names and errors come from outside.
 
-    With NO_COLOR nothing but text is written: rich itself would go on with bold and dim.
+    With NO_COLOR it writes plain text only. Rich alone would still write bold and dim.
     """
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     return Console(stderr=stderr, highlight=False, markup=False, color_system=colours, **options)
 
 
 def warn(text: str) -> None:
-    """One line about something that is odd."""
+    """Print a warning of one line to stderr."""
     _say(text, typer.colors.YELLOW)
 
 
 def complain(text: str) -> None:
-    """One line about something that did not work."""
+    """Print an error of one line to stderr."""
     _say(text, typer.colors.RED)
 
 

@@ -1,4 +1,4 @@
-"""`txbridge topics`: show what the internal topics lack, and make them so."""
+"""`txbridge topics`: compare the internal topics with the wanted ones, create and change them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class WantedOptions:
     real_topic: RealTopics = None
 
     def plan_options(self, settings: WorkerSettings) -> PlanOptions:
-        """What is asked for. Raises UsageError."""
+        """The options of a plan, from these flags and the settings. Raises UsageError."""
         return PlanOptions(
             partitions=self.partitions,
             replication_factor=self.replication_factor,

@@ -1,4 +1,4 @@
-"""`txbridge worker`: its flags are the worker's options, so that they cannot drift apart."""
+"""`txbridge worker`. Its flags are generated from the worker's options, so that both always agree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txbridge.config.worker import OPTIONS, Option
 from txbridge.extras import needs
 from txbridge.subject import about
 
-#: What stands for a value in the help, by the name of an option, or else by its unit.
+#: Placeholders of values in the help, by the name of an option, or else by its unit.
 _METAVARS = {
     "bootstrap_servers": "HOST:PORT,...",
     "namespace": "PREFIX",
@@ -29,7 +29,7 @@ _UNITS = {"": "N", "ms": "MS", "bytes": "BYTES"}
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """A flag of text: `load_settings` judges its value, as it does those of file and environment."""
+    """A flag whose value is text. `load_settings` validates it, as it does values from file and environment."""
     default = f" (default {option.default})" if option.default else ""
     is_list = option.name == "kafka"
     flag = typer.Option(
@@ -58,7 +58,7 @@ def make_command() -> Callable[..., None]:
         Ctrl-C and SIGTERM end it: it finishes the Kafka transactions at hand and leaves its group. Exit code 0: ended
         so; 130: interrupted before it served; 2: it cannot work.
         """
-        # Faust takes seconds to import: not for --help and not for a mistyped option.
+        # Faust takes seconds to import: --help and a mistyped option do without it.
         with needs("worker", "a worker runs on Faust"):
             from txbridge import log  # noqa: PLC0415
             from txbridge.worker.app import run  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""An examination of a namespace: what is wrong, and what to do about it. Nothing is changed on the cluster."""
+"""Examination of a namespace: problems and their remedies. It changes nothing on the cluster."""

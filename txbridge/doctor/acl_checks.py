@@ -1,4 +1,4 @@
-"""Findings about the rights of the user of this connection, as Kafka itself tells them."""
+"""Findings about the rights of the user of this connection, as Kafka itself reports them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SEE = "docs/security.md lists the rights of each role"
 
 
 def granted(patient: Patient, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the role lacks. `groups` are Kafka's descriptions of consumer groups."""
+    """Findings about missing rights of the role. `groups` are Kafka's descriptions of consumer groups."""
     wanted = _wanted(patient)
     fine = True
     for right in wanted:
         for finding in _of_right(patient, answers, groups, right):
             fine = False
             yield finding
-    # Of what is not there nobody knows whether this user may use it.
+    # Without all topics the rights are not fully known.
     if fine and None not in patient.seen.values():
         yield ok(Check.RIGHTS, f"this user has the rights of the role {patient.questions.role.value}{_what(patient)}")
 
@@ -37,7 +37,7 @@ def _wanted(patient: Patient) -> list[Right]:
                 found[right] = None
     if questions.door:
         found |= dict.fromkeys(topic(name, "WRITE") for name in questions.real_topics)
-    # What no name was given for cannot be looked at.
+    # A right on a group or real topic whose name was not given cannot be checked.
     nameless = {"", patient.names.check("")}
     return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
 
@@ -53,7 +53,7 @@ def _what(patient: Patient) -> str:
 
 
 def _of_right(patient: Patient, answers: Answers, groups: Mapping[str, Any], right: Right) -> Iterator[Finding]:
-    """One line for a right, however many resources it is for."""
+    """Findings about one right. Resources with the same result share a line."""
     unasked: list[str] = []
     lacking: dict[str, list[str]] = {}
     for name in _names(patient, right):
@@ -79,9 +79,9 @@ def _some(names: list[str]) -> str:
 
 
 def _names(patient: Patient, right: Right) -> list[str]:
-    """The resources there are of those that a right is for."""
+    """The resources that a right is for and that exist."""
     if right.pattern is Pattern.LITERAL:
-        # The rights on what is not there cannot be told, and the findings about topics name it.
+        # The rights on a missing topic cannot be known. The findings about topics name it.
         missing = right.kind is Kind.TOPIC and right.name in patient.seen and patient.seen[right.name] is None
         return [] if missing else [right.name]
     match right.kind:
@@ -89,7 +89,7 @@ def _names(patient: Patient, right: Right) -> list[str]:
             return [name for name in patient.seen if name.startswith(right.name)]
         case Kind.TRANSACTIONAL_ID:
             if not right.name.startswith(patient.names.half):
-                # Which ones there are, only the ledgers of the audits tell; asked about none, it is `unknown`.
+                # Only the ledgers of the audits name the existing ids. Without a name the finding is `unknown`.
                 return [f"{right.name}*"]
             return [patient.names.transactional_id(partition) for partition in range(patient.partitions)]
         case _:

@@ -1,4 +1,4 @@
-"""Requests that librdkafka does not have: the state of transactions, the quorum's clock, what each broker can do.
+"""Requests that librdkafka does not have: the state of transactions, the quorum's clock, the features of each broker.
 
 They go through aiokafka, which the worker needs anyway. Nothing here changes anything on the cluster.
 """
@@ -28,29 +28,30 @@ from txbridge.kafka.log import without_aiokafka
 
 _Result = TypeVar("_Result")
 
-#: What tells the release: DescribeTransactions came with Kafka 3.0, Fetch 17 with 3.9, and 4.0 ended Fetch before 4.
+#: Requests that identify a release: DescribeTransactions came with Kafka 3.0, Fetch 17 with 3.9, and 4.0 removed Fetch
+#: versions below 4.
 _FETCH_OF_3_9, _FETCH_OF_4 = 17, 4
-#: Releases that are told apart.
+#: Names of releases that are not supported or not tested.
 TOO_OLD, UNTESTED = "older than 3.0", "3.0 to 3.8"
-#: The one answer that neither of our clients has a name for: nobody has used the id, or not for a week.
+#: The one error that neither of our clients has a name for. The transactional id was never used, or not for a week.
 ID_NOT_FOUND = "TRANSACTIONAL_ID_NOT_FOUND"
 _NAMES = {105: ID_NOT_FOUND}
-#: AddPartitionsToTxn asks for the right first and for everything else later. No producer has this id, and no topic this
-#: partition, so that nothing can come of it.
+#: AddPartitionsToTxn checks the right before everything else. No producer has this id, and no topic this partition, so
+#: that the request has no effect.
 _NO_PRODUCER, _NO_PARTITION = -1, 2**31 - 1
-#: Why a question has no answer; the last is aiokafka's word for a broker that does not know the request.
+#: Errors of a request without an answer. aiokafka raises the last one for a broker that does not know the request.
 _NO_ANSWER = (kafka_errors.KafkaError, OSError, TimeoutError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What the coordinator knows of a transactional id. Times in ms."""
+    """The coordinator's state of a transactional id. Times in ms."""
 
     #: Empty when the user may not see it, or the coordinator does not know the id.
     state: str
     error: str = ""
     timeout: int = 0
-    #: When the transaction at hand began; -1 when there is none.
+    #: Begin of the current transaction, or of one that has ended; -1 when there is none.
     since: int = -1
     producer_id: int = -1
 
@@ -62,22 +63,22 @@ class TransactionalProducer:
     topic: str
     partition: int
     producer_id: int
-    #: Where the Kafka transaction begins that it has open; -1 when it has none.
+    #: First offset of its open Kafka transaction; -1 when it has none.
     start_offset: int
-    #: ms; of its last record.
+    #: Time of its last record, ms.
     last_record: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What was asked beyond librdkafka; an entry that could not be had is an error text instead."""
+    """Answers to the requests that librdkafka does not have. A failed one is an error text instead."""
 
     #: By broker: "4.x", "3.9", UNTESTED or TOO_OLD.
     releases: Mapping[int, str]
-    #: By broker that lacks a request that txbridge needs: which.
+    #: By broker: the requests that txbridge needs and the broker lacks.
     lacking: Mapping[int, str]
     unreachable: Mapping[int, str]
-    #: The controller's clock less ours, ms, and how much that may be wrong; or the error.
+    #: The controller's clock minus ours, and the uncertainty of it, both ms; or the error.
     clock: tuple[float, float] | str
     #: By transactional id.
     transactions: Mapping[str, Transaction]
@@ -89,12 +90,12 @@ class Answers:
 def ask(
     kafka: Mapping[str, Any], transactional_ids: Sequence[str], leaders: Mapping[int, Mapping[str, Sequence[int]]]
 ) -> Answers:
-    """Everything at once, over connections of its own. `leaders` are partitions to look at, by the broker that leads.
+    """Send all requests, over connections of their own. `leaders` has the partitions to look at, by their leader.
 
     Raises EnvironmentProblemError when no connection can be made, UsageError for settings that aiokafka cannot use.
     """
     try:
-        # Its own lines would stand between ours; what went wrong is in the answers.
+        # aiokafka's log lines would mix with our output. The answers contain its errors.
         with without_aiokafka():
             return asyncio.run(_Client(kafka).ask(transactional_ids, leaders))
     except (kafka_errors.KafkaError, OSError, TimeoutError) as error:
@@ -104,7 +105,7 @@ def ask(
 
 
 def release_of(versions: Versions) -> str:
-    """The release of a broker by the requests that it knows: of each the oldest and the newest version."""
+    """The release of a broker, by the oldest and the newest version of each request that it knows."""
     if ApiKey.DESCRIBE_TRANSACTIONS not in versions:
         return TOO_OLD
     least, most = versions.get(ApiKey.FETCH, (0, 0))
@@ -149,7 +150,7 @@ class _Client:
             return _text(error)
 
     async def _clock(self) -> tuple[float, float]:
-        """The leader of the quorum counts itself as caught up *now*, by its own clock."""
+        """The controller's clock minus ours, and the uncertainty (ms). The leader reports itself as caught up *now*."""
         before = _now()
         answer = await self._send(DescribeQuorum())
         after = _now()
@@ -196,13 +197,13 @@ class _Client:
                     found += [
                         TransactionalProducer(topic, partition, producer, start, last)
                         for producer, _, _, last, coordinator_epoch, start, _ in producers
-                        # Known of whoever has ended a Kafka transaction here, by its marker.
+                        # The coordinator epoch is known once a marker has ended a Kafka transaction here.
                         if start >= 0 or coordinator_epoch >= 0
                     ]
         return found
 
     async def _coordinator(self, transactional_id: str) -> int:
-        """The first question of all makes a fresh cluster create the coordinators, which takes a second."""
+        """The coordinator's broker. A fresh cluster creates the coordinators at the first lookup, in a second."""
         deadline = Deadline(REQUEST_TIMEOUT_S)
         while True:
             try:

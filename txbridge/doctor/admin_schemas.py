@@ -24,7 +24,7 @@ class ApiKey(IntEnum):
 _METADATA_TOPIC = "__cluster_metadata"
 
 
-#: Of a replica in DescribeQuorum v1.
+#: Fields of a replica in DescribeQuorum v1.
 _REPLICA = (
     ("replica_id", Int32),
     ("log_end_offset", Int64),
@@ -82,7 +82,7 @@ class _QuorumStruct(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeQuorum(Request[_QuorumStruct]):  # type: ignore[misc]
-    """What the quorum's leader knows of its replicas."""
+    """Request for the replicas of the quorum, as its leader knows them."""
 
     API_KEY = ApiKey.DESCRIBE_QUORUM
 
@@ -146,7 +146,7 @@ class _ProducersStruct(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeProducers(Request[_ProducersStruct]):  # type: ignore[misc]
-    """Who has written to partitions, and who has a Kafka transaction open there."""
+    """Request for the producers of partitions, with their open Kafka transactions."""
 
     API_KEY = ApiKey.DESCRIBE_PRODUCERS
 
@@ -194,7 +194,7 @@ class _TransactionsStruct(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeTransactions(Request[_TransactionsStruct]):  # type: ignore[misc]
-    """The state of transactional ids at their coordinator."""
+    """Request for the state of transactional ids at their coordinator."""
 
     API_KEY = ApiKey.DESCRIBE_TRANSACTIONS
 

@@ -17,11 +17,11 @@ from txbridge.kafka.broker_clock import BOUND_MS
 from txbridge.kafka.broker_features import REMEDY
 from txbridge.text import counted
 
-#: Births are by the brokers' clocks, and `txbridge pending` compares them with this machine's. A second is noticed by
-#: nobody; NTP keeps machines within milliseconds.
+#: Largest difference without a finding. Births are by the brokers' clocks, and `txbridge pending` compares them with
+#: this machine's. Nobody notices a second; NTP keeps machines within milliseconds.
 _SKEW_MS = 1_000
 
-#: Limits of a broker that can refuse what a worker asks for: our option, and whether it is the least or the most.
+#: Limits of a broker that can refuse an option of a worker: the limit, the option, and which side the limit bounds.
 _LIMITS = (
     ("transaction.max.timeout.ms", "commit_timeout", "most"),
     ("group.min.session.timeout.ms", "session_timeout", "least"),
@@ -30,7 +30,7 @@ _LIMITS = (
 
 
 def connection(patient: Patient, answers: Answers) -> Iterator[Finding]:
-    """Whether every broker answers under the address that it advertises."""
+    """Findings about brokers that do not answer at the address that they advertise."""
     brokers = ", ".join(f"{node} {address}" for node, address in sorted(patient.brokers.items()))
     for node, address in sorted(answers.unreachable.items()):
         yield problem(
@@ -47,7 +47,7 @@ def connection(patient: Patient, answers: Answers) -> Iterator[Finding]:
 
 
 def headless(greeting: Greeting, error: str) -> Iterator[Finding]:
-    """All that can be said when brokers answer and the controller does not."""
+    """The findings when brokers answer and the controller does not."""
     brokers = ", ".join(f"{node} {address}" for node, address in sorted(greeting.brokers.items()))
     yield problem(
         Check.CONNECTION,
@@ -62,7 +62,7 @@ def headless(greeting: Greeting, error: str) -> Iterator[Finding]:
 
 
 def versions(answers: Answers) -> Iterator[Finding]:
-    """What runs here and there."""
+    """Findings about the versions of the brokers and of this installation."""
     ours = (
         f"txbridge {version('txbridge')}, Python {platform.python_version()}, librdkafka "
         f"{confluent_kafka.libversion()[0]}, aiokafka {version('aiokafka')}"
@@ -82,7 +82,7 @@ def versions(answers: Answers) -> Iterator[Finding]:
 
 
 def clock(answers: Answers) -> Iterator[Finding]:
-    """The controller's clock against the one of this machine."""
+    """Findings about the controller's clock, compared with the one of this machine."""
     if isinstance(answers.clock, str):
         yield unknown(
             Check.CLOCK,
@@ -110,7 +110,7 @@ def clock(answers: Answers) -> Iterator[Finding]:
 
 
 def limits(patient: Patient) -> Iterator[Finding]:
-    """Whether the brokers accept the worker's time-outs."""
+    """Findings about brokers that refuse the worker's time-outs, or elect unclean leaders."""
     fine = True
     for node in sorted(patient.brokers):
         try:

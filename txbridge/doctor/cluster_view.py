@@ -1,4 +1,4 @@
-"""What an examination looks at: the settings, and the cluster as the user of this connection sees it."""
+"""The subject of an examination: the settings, and the cluster as the user of this connection sees it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txbridge.kafka.acl import Role
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S, Cluster, MissingRight, Sight, TopicFacts
 from txbridge.topics.plan import PlanOptions
 
-#: The coordinator is being made or elected.
+#: Errors while a coordinator is being created, elected or loaded.
 COORDINATOR_COMES = frozenset(
     {
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -28,29 +28,29 @@ COORDINATOR_COMES = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-#: A group that is none: who may see its check topic may see those of all groups that the right is given for.
+#: Name of a group that does not exist. A user who may see its check topic may see the check topics of all groups.
 _NOBODY = "txbridge-doctor-asks"
-#: It takes a second on a fresh cluster, milliseconds on others.
+#: Seconds between attempts to find a coordinator. That takes a second on a fresh cluster, milliseconds on others.
 RETRY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What the person wants to know."""
+    """The options of an examination."""
 
-    #: Whose rights to look at.
+    #: The role whose rights are examined.
     role: Role = Role.WORKER
-    #: Producer groups; those whose check topics are there are always looked at.
+    #: Producer groups. Groups with a check topic are always examined.
     groups: tuple[str, ...] = ()
-    #: Real topics whose rights are looked at, too.
+    #: Real topics whose rights are examined, too.
     real_topics: tuple[str, ...] = ()
-    #: Whether this user is that of a front door, which also writes to real topics what has no transaction.
+    #: Whether this user is that of a front door, which also writes messages without a transaction to real topics.
     door: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One partition: broker ids. A leader of -1 is none."""
+    """The broker ids of one partition. A leader of -1 is none."""
 
     leader: int
     replicas: frozenset[int]
@@ -82,7 +82,7 @@ class Patient:
     #: Producer groups: those asked for and those whose check topics can be seen.
     groups: tuple[str, ...]
     seen: Mapping[str, Sight]
-    #: Whether a check topic could be there without being shown to this user: Kafka leaves out what he may not see.
+    #: Whether check topics can exist that this user does not see: Kafka leaves out topics without the right DESCRIBE.
     groups_hidden: bool
     #: The real topics that were asked for.
     real: Mapping[str, Sight]
@@ -94,13 +94,13 @@ class Patient:
 
     @property
     def internal(self) -> list[str]:
-        """The topics of the namespace without those of checks."""
+        """The internal topics of the namespace, without the check topics."""
         names = self.names
         return [names.half, names.end, names.op, names.offset, names.discard]
 
     @property
     def options(self) -> PlanOptions:
-        """What `txbridge topics` would compare with."""
+        """The options of the plan that `txbridge topics` would compare with."""
         return PlanOptions(
             transaction_max_age=self.settings.transaction_max_age,
             timer_max_delay=self.settings.timer_max_delay,
@@ -114,12 +114,12 @@ class Patient:
 
     @property
     def partitions(self) -> int:
-        """Of HALF; 0 when it cannot be seen."""
+        """The number of partitions of HALF; 0 when it cannot be seen."""
         half = self.seen.get(self.names.half)
         return half.partitions if isinstance(half, TopicFacts) else 0
 
     def broker_config(self, broker: int) -> dict[str, str]:
-        """The configuration of one broker, which only that broker tells. Raises KafkaException."""
+        """The configuration of one broker, which only that broker reports. Raises KafkaException."""
         resource = ConfigResource(ResourceType.BROKER, str(broker))
         answers = self.cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         [answer] = answers.values()
@@ -147,19 +147,19 @@ class Patient:
 
 
 def _is_settled(answer: Any) -> bool:
-    """Whether asking again will not help. The first question of all makes a fresh cluster create the coordinators."""
+    """Whether the answer is final. At the first question a fresh cluster creates the coordinators."""
     return answer is not None and not (isinstance(answer, KafkaError) and answer.code() in COORDINATOR_COMES)
 
 
 def meet(settings: WorkerSettings, questions: Questions, cluster: Cluster) -> Patient:
-    """Look. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
+    """Read the state of the cluster. Raises KafkaUnreachableError, EnvironmentProblemError, UsageError."""
     names = Names(settings.namespace)
     answer = cluster.describe()
     prefix = names.check("")
     there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
     groups = tuple(sorted({*questions.groups, *there}))
     ours = [names.half, names.end, names.op, names.offset, names.discard, *map(names.check, groups)]
-    # Of a topic that is named Kafka says whether he may see it, be it there or not.
+    # For a topic that is named in the request, Kafka reports a missing right even if the topic does not exist.
     nobodys = names.check(_NOBODY)
     described = _describe(cluster, [*ours, *KAFKAS_OWN, *questions.real_topics])
     return Patient(
@@ -178,12 +178,12 @@ def meet(settings: WorkerSettings, questions: Questions, cluster: Cluster) -> Pa
     )
 
 
-#: Where Kafka keeps what became of transactions, and how far groups have come: both are as safe as these are.
+#: Kafka's topics for the state of transactions and the offsets of groups, which are only as safe as these topics.
 KAFKAS_OWN = ("__transaction_state", "__consumer_offsets")
 
 
 def _describe(cluster: Cluster, topics: Sequence[str]) -> dict[str, Described]:
-    """Those that are there and that we may see."""
+    """The topics that exist and that this user may see."""
     found = {}
     answers = cluster.admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
@@ -192,7 +192,7 @@ def _describe(cluster: Cluster, topics: Sequence[str]) -> dict[str, Described]:
         try:
             topic = answer.result()
         except KafkaException:
-            # Missing or hidden: `seen` tells which of our own; of others it is said where it matters.
+            # Missing or hidden: `seen` tells which for our own topics; for others the checks do where it matters.
             continue
         places = [
             Place(

@@ -1,4 +1,4 @@
-"""What an examination found: one line each, with what to do. Pure data."""
+"""Findings of an examination, each one line with its remedy. Pure data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txbridge.subject import Subject
 
 
 class Level(Enum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     #: Worth knowing; nothing needs to be done.
@@ -25,7 +25,7 @@ class Level(Enum):
 
 
 class Check(Enum):
-    """What is examined, in this order."""
+    """The parts of an examination, in this order."""
 
     CONNECTION = "connection"
     VERSIONS = "versions"
@@ -39,13 +39,13 @@ class Check(Enum):
     PRODUCERS = "producers"
     BACKLOG = "backlog"
     TRANSACTIONS = "transactions"
-    #: Of the front door for RocketMQ clients, when it is asked for.
+    #: The front door for RocketMQ clients, only on request.
     DOOR = "door"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `do` is what to do about it; empty when there is nothing to do."""
+    """One line. `do` is the remedy; empty when there is nothing to do."""
 
     check: Check
     level: Level
@@ -53,7 +53,7 @@ class Finding:
     do: str = ""
 
     def as_record(self) -> dict[str, Any]:
-        """For JSON."""
+        """The finding as JSON shows it."""
         return {"check": self.check.value, "level": self.level.value, "text": self.text, "do": self.do}
 
 
@@ -71,7 +71,7 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing that was examined needs to be done."""
+        """Whether no finding is a warning or a problem."""
         return all(one.level not in {Level.WARNING, Level.PROBLEM} for one in self.findings)
 
 

@@ -1,4 +1,4 @@
-"""The examination from beginning to end: what cannot be looked at is a finding as well, and hides nothing else."""
+"""The whole examination. A part that cannot be examined is a finding as well, and hides no other finding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def examine(settings: WorkerSettings, questions: Questions | None = None, *, now
 
 
 def brokers_now(answers: Answers, own: int) -> int:
-    """The brokers' time (ms), as far as the controller tells it, when it is `own` here: births are by their clocks."""
+    """The brokers' time (ms) when it is `own` here: births are by their clocks.
+
+    It is `own` when the controller's clock is not known.
+    """
     return own if isinstance(answers.clock, str) else own + int(answers.clock[0])
 
 
@@ -83,10 +86,10 @@ def _findings(patient: Patient, answers: Answers, groups: Mapping[str, Any], now
 
 
 def _backlog(patient: Patient, now: int) -> tuple[runtime_checks.Backlog | None, str]:
-    """What is open, or why that cannot be told."""
+    """The open messages, or the reason why they cannot be read."""
     sights = [patient.seen[topic] for topic in patient.names.identified.values()]
     if not all(isinstance(sight, TopicFacts) for sight in sights):
-        # Where there is no topic nothing is open; what is hidden is not known.
+        # Without a topic nothing is open. The content of a hidden topic is not known.
         return None, "" if None in sights else "this user may not see the internal topics"
     try:
         return runtime_checks.read_backlog(patient, now), ""
@@ -95,5 +98,5 @@ def _backlog(patient: Patient, now: int) -> tuple[runtime_checks.Backlog | None,
 
 
 def _more_groups(patient: Patient, groups: Mapping[str, Any], backlog: runtime_checks.Backlog) -> dict[str, Any]:
-    """Groups whose check topic this user cannot see, or that have none."""
+    """Descriptions of the groups whose check topic this user cannot see, or that have none."""
     return patient.describe_groups([name for name in map(patient.names.check, backlog.pending) if name not in groups])

@@ -1,4 +1,4 @@
-"""Findings about what runs: workers, producers, what waits for them, and the Kafka transactions of the workers."""
+"""Findings about workers, producers, the messages that wait for them, and Kafka transactions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
 from txbridge.text import counted, duration
 
-#: A worker sends checks as they are due. What waits for a minute longer has nobody who sends or answers them.
+#: A worker sends checks when they are due. A message that is a minute late has no worker, or no live producer group.
 _OVERDUE_MS = 60_000
-#: The coordinator aborts a transaction after its time-out, and looks every 10 s
+#: The coordinator aborts a transaction after its time-out. It checks every 10 s
 #: (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 _ABORTED_AFTER_MS = 10_000
-#: States of a transaction that must come to an end; the coordinator keeps the beginning of a past one, too.
+#: States of a transaction that has not ended. The coordinator keeps the start time of a past transaction, too.
 _UNDER_WAY = {"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
 _NO_RIGHT = {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED"}
 
 
 def workers(patient: Patient, groups: Mapping[str, Any]) -> Iterator[Finding]:
-    """Who is a member of the workers' group, and which partitions nobody has."""
+    """Findings about the members of the workers' group, and about partitions without an owner."""
     app_id, end = patient.settings.app_id, patient.names.end
     group = groups[app_id]
     if isinstance(group, KafkaError):
@@ -71,17 +71,17 @@ def _partitions(member: Any, end: str) -> set[int]:
 
 @dataclass(slots=True)
 class Backlog:
-    """What is open, counted."""
+    """The numbers of open messages."""
 
     pending: Counter[str] = field(default_factory=Counter)
-    #: When the oldest pending one of a group was born, ms.
+    #: By group, the birth of its oldest pending message, ms.
     oldest: dict[str, int] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
     #: Scheduled messages whose time came more than a minute ago.
     undelivered: int = 0
     discarded: Counter[str] = field(default_factory=Counter)
     overdue: int = 0
-    #: By partition, why it could not be read.
+    #: By partition, the error when it could not be read.
     unread: dict[int, str] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
 
@@ -118,7 +118,7 @@ def _count(found: Backlog, view: PartitionView, now: int) -> None:
 
 
 def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | None, now: int) -> Iterator[Finding]:
-    """Whether somebody is alive who can answer the checks of each producer group."""
+    """Findings about producer groups, which have to be live to answer their checks."""
     alive: dict[str, int] = {}
     dead: list[str] = []
     pending = Counter[str]() if backlog is None else backlog.pending
@@ -159,7 +159,7 @@ def producers(patient: Patient, groups: Mapping[str, Any], backlog: Backlog | No
 
 
 def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
-    """What is open, and what of it needs a person."""
+    """Findings about open messages that need attention."""
     for partition, why in backlog.unread.items():
         yield unknown(Check.BACKLOG, f"partition {partition} could not be read: {why}", "see docs/operations.md")
     for text in backlog.odd:
@@ -196,7 +196,7 @@ def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
 
 
 def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Finding]:
-    """What the coordinators know of the workers' transactional ids, and what is open in the internal topics."""
+    """Findings about the workers' transactional ids, and about open Kafka transactions in the internal topics."""
     fine = True
     unused: list[int] = []
     hidden: dict[str, list[str]] = {}
@@ -239,7 +239,7 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
             yield finding
         for one in answers.transactional:
             silent = now - one.last_record
-            # HALF is read uncommitted: nobody waits there.
+            # HALF is read uncommitted: an open transaction blocks no reader.
             if one.start_offset < 0 or one.topic == patient.names.half or silent <= patience:
                 continue
             fine = False
@@ -262,7 +262,7 @@ def transactions(patient: Patient, answers: Answers, now: int) -> Iterator[Findi
 
 
 def _strangers(patient: Patient, producers: Sequence[TransactionalProducer]) -> Iterator[Finding]:
-    """Who writes in Kafka transactions what must be written outside."""
+    """Findings about producers that write END or HALF in Kafka transactions, which they must not."""
     means = {
         patient.names.end: "what such a transaction aborts decides nothing, and while it is open the decisions behind "
         "it wait",

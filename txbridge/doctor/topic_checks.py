@@ -13,14 +13,14 @@ from txbridge.topics.plan import wanted_topics
 from txbridge.topics.spec import LONGEST_OUTAGE_MS, Wanted, late_resume
 from txbridge.topics.verify import repair_of_policy
 
-#: Copies that survive one broker while another is being restarted.
+#: Copies that survive the loss of one broker while another is being restarted.
 _USUAL_COPIES = 3
 _RETENTION = "retention.ms"
 _UNLIMITED = -1
 
 
 def topics(patient: Patient) -> Iterator[Finding]:
-    """Whether the topics are there, with the right numbers of partitions and the right settings."""
+    """Findings about missing topics, wrong numbers of partitions and wrong settings."""
     fine = True
     half = patient.seen[patient.names.half]
     for wanted in wanted_topics(patient.names, patient.options, patient.seen):
@@ -28,7 +28,7 @@ def topics(patient: Patient) -> Iterator[Finding]:
             fine = False
             yield finding
         sight = patient.seen[wanted.name]
-        # A HALF that is not seen, or not there, has no number that another topic could differ from.
+        # Without the number of partitions of HALF there is nothing to compare with.
         if not isinstance(half, TopicFacts) or not isinstance(sight, TopicFacts) or wanted.partitions is not None:
             continue
         if sight.partitions != half.partitions:
@@ -76,11 +76,11 @@ def _remedy(patient: Patient, wanted: Wanted) -> str:
 
 
 def retention(patient: Patient) -> Iterator[Finding]:
-    """Whether what is undecided, and all that is known about it, is kept until the last check and beyond."""
+    """Findings about retention: it has to keep undecided messages and their records beyond the last check."""
     names, settings = patient.names, patient.settings
     half = patient.seen[names.half]
     if not isinstance(half, TopicFacts):
-        # The finding about the topic says why, and what to do.
+        # The finding about the topic has the reason and the remedy.
         return
     kept, age = int(half.config[_RETENTION]), settings.longest_wait
     option = "transaction_max_age" if age == settings.transaction_max_age else "timer_max_delay"
@@ -145,7 +145,7 @@ def _budget(settings: WorkerSettings) -> str:
 
 
 def replication(patient: Patient) -> Iterator[Finding]:
-    """Whether the loss of a broker loses or stops anything."""
+    """Findings about topics that lose records, or cannot be written, when a broker is lost."""
     brokers = len(patient.brokers)
     usual = min(_USUAL_COPIES, brokers)
     fine = True
@@ -167,7 +167,7 @@ def replication(patient: Patient) -> Iterator[Finding]:
 
 
 def _unclean(patient: Patient) -> Iterator[Finding]:
-    """Topics whose acknowledged records can be lost by an election, whatever their copies."""
+    """Findings about topics that can lose acknowledged records in an election, however many copies they have."""
     sights = {**patient.seen, **patient.real}.values()
     found = [one.name for one in sights if isinstance(one, TopicFacts) and one.elects_unclean]
     if found:
@@ -182,7 +182,7 @@ def _unclean(patient: Patient) -> Iterator[Finding]:
 def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
     described, sight = patient.described.get(topic), patient.seen.get(topic)
     if described is None:
-        # One of Kafka's own is made when it is first needed.
+        # Kafka creates its own topics when they are first needed.
         return
     leaderless = [number for number, one in enumerate(described.places) if one.leader < 0]
     behind = [number for number, one in enumerate(described.places) if one.in_sync != one.replicas]
@@ -219,7 +219,7 @@ def _copies(patient: Patient, topic: str, usual: int) -> Iterator[Finding]:
         yield warning(
             Check.REPLICATION,
             f"{topic}: min.insync.replicas is 1 with {copies} copies: what one broker has can be lost with it",
-            # With two copies, 2 is safe and stops when either is away: whoever wants both has three.
+            # With two copies, 2 is safe but refuses writes while one broker is down. Three copies have neither problem.
             f"{patient.apply} sets {copies - 1}"
             if copies > 2
             else "have three copies; or set 2, and nothing can be written while one of both brokers is away",
@@ -231,7 +231,7 @@ def _list(numbers: list[int]) -> str:
 
 
 def of_the_door(patient: Patient) -> Iterator[Finding]:
-    """The front door creates no real topic, and refuses what is sent to one that is not there."""
+    """Findings about missing real topics. The front door creates none, and refuses messages to a missing one."""
     for name, sight in patient.real.items():
         if sight is None:
             yield problem(

@@ -17,7 +17,7 @@ from txbridge.errors import UsageError
 
 #: The releases that can be chosen, and the version of each that is locked.
 KAFKA_VERSIONS = {"3.9": "3.9.2", "4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.2", "4.3": "4.3.1"}
-#: The one that runs unless another is chosen.
+#: The default version.
 KAFKA_VERSION = KAFKA_VERSIONS["4.3"]
 
 _LOCKS = Path(__file__).with_name("locks")

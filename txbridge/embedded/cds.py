@@ -1,7 +1,7 @@
 """Class-data archives: the JVM maps Kafka's parsed classes from a file, which halves the time of every later start.
 
-An archive fits one build of Java and one class path. It is made once, by a throw-away broker that is used a little and
-then ends; when that fails, brokers start without one, half a second to a second later, and nobody is bothered.
+An archive fits one build of Java and one class path. It is made once, by a temporary broker that handles a few requests
+and then ends. If that fails, brokers start without an archive, half a second to a second more slowly, with no error.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from txbridge.embedded.java import Java
 
 
 def archive_path(jar_folder: Path, java: Java) -> Path:
-    """Where the archive for this Java belongs. It lives with the jars and goes with them."""
+    """The path of the archive for this Java. It is in the folder of the jars and is deleted with them."""
     build = hashlib.sha256(f"{java.executable}\0{java.vm}".encode()).hexdigest()[:12]
     return jar_folder / "cds" / f"java-{java.version}-{build}.jsa"
 
 
 def supports_archives(java: Java) -> bool:
-    """Whether this Java can make an archive: it adds to the one of the JDK's own classes, which slim builds lack."""
+    """Whether this Java can make an archive. It extends the one of the JDK's own classes, which slim builds lack."""
     # OpenJ9 has a class cache of its own and takes none of these flags.
     base = java.executable.parents[1] / "lib" / "server" / "classes.jsa"
     return "OpenJ9" not in java.vm and base.is_file()
@@ -43,7 +43,7 @@ def use_flags(archive: Path) -> list[str]:
 
 
 def ensure_archive(archive: Path, train: Callable[[Path], None]) -> bool:
-    """Whether the archive is there; if not, try once, ever, to make it with `train(path)`."""
+    """Whether the archive is there. If not, make it with `train(path)`; a failed attempt is not repeated."""
     if archive.is_file():
         return True
     failed = archive.with_suffix(".failed")
@@ -79,7 +79,7 @@ def give_up(archive: Path, reason: str) -> None:
 
 
 def exercise(bootstrap_servers: str, timeout: float) -> None:
-    """One topic, one transaction, one read: the classes behind them are then in the archive, too.
+    """Create a topic, write one Kafka transaction and read it, so that the archive has the classes for this, too.
 
     `timeout` is in seconds and for each step; raises KafkaException when one fails.
     """

@@ -1,4 +1,4 @@
-"""What embedded nodes are told: their properties, their logging, the flags of their JVMs."""
+"""Configuration of embedded nodes: properties, logging, and the flags of their JVMs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ JvmProfile = Literal["fast-start", "throughput"]
 
 _PROFILES: dict[str, tuple[str, ...]] = {
     "fast-start": ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-    # The pause target is the one of Kafka's own start script. G1 must be asked for: on two cores or less than 2 GB the
-    # JVM would take the serial collector.
+    # The pause target is the one of Kafka's own start script. G1 must be named: on one core or with less than 2 GB the
+    # JVM would choose the serial collector.
     "throughput": ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
 }
 
-#: The broker settings that the caller may not give, and what to use instead.
+#: Broker settings that the caller may not give, with their replacements.
 RESERVED = {
     "listeners": "EmbeddedKafka(port=...) or --port",
     "controller.quorum.voters": "EmbeddedKafka(brokers=...) or --brokers",
@@ -46,12 +46,12 @@ _DEFAULTS = {
     "share.coordinator.state.topic.num.partitions": "1",
     # Topics are part of txbridge's contract and are created on purpose.
     "auto.create.topics.enable": "false",
-    # No second member to wait for, and tests want members that die to be noticed soon.
+    # There is no second member to wait for, and tests need dead members to be noticed soon.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     # Transactions of a dead client are looked for once a second (Kafka: 10 s), so they end when their time-out says.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # The log cleaner takes this at start; Kafka's 128 MB are for millions of keys. 2 MB hold 80,000.
+    # The log cleaner allocates this at start; Kafka's 128 MB are for millions of keys. 2 MB hold 80,000.
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
 _ONE_NODE = {
@@ -63,14 +63,14 @@ _ONE_NODE = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # A session of the only broker that times out, because the machine stalls or somebody pauses it, leaves every
-    # partition without a leader for a moment, and Kafka 4.3.1 then loses transaction markers (see fencing.py). There is
-    # no other broker that could take over, so it does not time out: 24 days, the longest that Kafka's type can hold.
+    # The session of the only broker must not time out when the machine stalls or somebody pauses the broker. Every
+    # partition would be without a leader for a moment, and Kafka 4.3.1 then loses transaction markers (see fencing.py).
+    # No other broker could take over anyway. 24 days are the longest that Kafka's type can hold.
     "broker.session.timeout.ms": "2147483647",
-    # The same moment comes in a controlled shutdown, which hands leaderships to the brokers that stay.
+    # A controlled shutdown has the same moment: it hands leaderships to the brokers that stay, and there is none.
     "controlled.shutdown.enable": "false",
 }
-# As production has it: one broker may be away, and writes go on. Sessions and controlled shutdowns are Kafka's own.
+# As in production, writes go on while one broker is down. Sessions and controlled shutdowns have Kafka's defaults.
 _SEVERAL_NODES = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -83,14 +83,14 @@ _SEVERAL_NODES = {
 
 # A controller without a broker refuses these.
 _BROKER_ONLY = {"advertised.listeners", "inter.broker.listener.name"}
-# The session begins anew when the controller starts; nobody is there who could keep it up.
+# The session begins anew when the controller starts, and no broker is there to renew it.
 _FENCING_SESSION_MS = "100"
 
 _HEAP = re.compile(r"[1-9][0-9]*[kmgKMG]")
 
-#: What the broker logs: all that Kafka's own configuration would.
+#: Loggers of a broker, as in Kafka's own configuration.
 BROKER_LOGGERS = '<Root level="INFO"><AppenderRef ref="server"/></Root>'
-#: What fencing.py reads: the controller's activation, sessions of brokers, and at DEBUG what has been committed.
+#: Loggers that fencing.py reads: the controller's activation, sessions of brokers, and at DEBUG committed operations.
 FENCING_LOGGERS = """<Logger name="org.apache.kafka.controller.QuorumController" level="DEBUG"/>
     <Logger name="org.apache.kafka.controller.ClusterControlManager" level="INFO"/>
     <Root level="WARN"><AppenderRef ref="server"/></Root>"""
@@ -137,7 +137,7 @@ def check_profile(profile: str) -> str:
 
 
 def broker_properties(port: int, controller_port: int, log_dir: Path, overrides: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a node that is alone; `overrides` win."""
+    """All settings of a single node; `overrides` win."""
     return {
         **_DEFAULTS,
         **_ONE_NODE,
@@ -156,17 +156,17 @@ def broker_properties(port: int, controller_port: int, log_dir: Path, overrides:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node of a cluster: what it is, and where it listens on the loopback address."""
+    """One node of a cluster: its roles, and its ports on the loopback address."""
 
     node_id: int
     is_broker: bool
     is_controller: bool
-    #: For clients.
+    #: Port for clients.
     port: int
-    #: For the other brokers, and where these come in: the same, or a link in front of it.
+    #: Port for the other brokers, and the port that they connect to: the same, or a link in front of it.
     internal: int
     internal_link: int
-    #: The same for the quorum.
+    #: The same two ports for the quorum.
     controller: int
     controller_link: int
 
@@ -183,7 +183,7 @@ def member_properties(
     if own.is_controller:
         roles.append("controller")
         listeners.append(f"CONTROLLER://{HOST}:{own.controller}")
-        # The quorum tells its members where the leader is: they must not go past the link.
+        # The quorum tells its members the leader's address, which must be that of the link.
         if own.controller_link != own.controller:
             advertised.append(f"CONTROLLER://{HOST}:{own.controller_link}")
     voters = ",".join(f"{one.node_id}@{HOST}:{one.controller_link}" for one in members if one.is_controller)
@@ -236,7 +236,7 @@ def _escape(text: str, also: str) -> str:
 
 
 def log4j2_configuration(loggers: str = BROKER_LOGGERS) -> str:
-    """What these loggers let through to server.log, 40 MB at most."""
+    """A configuration that writes the output of these loggers to server.log, 40 MB at most."""
     return _LOG4J2.replace("{loggers}", loggers)
 
 
@@ -244,7 +244,7 @@ def jvm_flags(profile: str, heap: str, log_dir: Path, log_config: Path) -> list[
     return [
         f"-Xmx{heap}",
         *_PROFILES[profile],
-        # A broker that has lost a thread to a full heap answers half of the requests; a dead one is noticed.
+        # A broker that has lost a thread to a full heap answers only some requests. A dead broker is noticed.
         "-XX:+ExitOnOutOfMemoryError",
         # No hsperfdata file: it is left behind by kill -9, and writing it can stall the JVM on a busy disk.
         "-XX:-UsePerfData",

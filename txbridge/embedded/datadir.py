@@ -1,4 +1,4 @@
-"""The folder of one node: its layout, whether it can be used, and Kafka's one-time formatting of it."""
+"""The folder of one node: its layout, a test that it can be written, and Kafka's one-time formatting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 #: Bytes. An empty broker writes 5 MB, and every partition that is written to takes index files of up to 20 MB.
 DATA_SPACE = 200 * MIB
 
-# Formatting takes 0.5 s on an idle machine; a minute is for one with far more to do than cores.
+# Formatting takes 0.5 s on an idle machine; a minute is for an overloaded one.
 _FORMAT_TIMEOUT_S = 60.0
 
 
@@ -33,14 +33,14 @@ class DataDir:
         self.kafka = path / "kafka"
         self.logs = path / "logs"
         self.server_log = self.logs / "server.log"
-        #: What the JVM itself says, before logging works or after it has failed.
+        #: The JVM's own output, before logging works or after it has failed.
         self.console_log = self.logs / "console.log"
         self.format_log = self.logs / "format.log"
         self.properties = path / "server.properties"
         self.log_config = path / "log4j2.xml"
 
     def prepare(self) -> None:
-        """Make the folders, and find out now whether they can be written to."""
+        """Make the folders, and raise an error if they cannot be written to."""
         if "\n" in str(self.path) or "," in str(self.path):
             raise UsageError(f"Kafka cannot keep data in {self.path}: use a path without commas and line breaks")
         with self.os_errors():
@@ -51,14 +51,14 @@ class DataDir:
         require_free_space(self.path, DATA_SPACE, "a broker", "use another data folder (--data-dir)")
 
     def write_config(self, properties: Mapping[str, str]) -> None:
-        """Write what Kafka reads at start, anew each time: the ports may have changed."""
+        """Write the files that Kafka reads at start, anew each time: the ports may have changed."""
         with self.os_errors():
             self.properties.write_text(config.render_properties(properties), encoding="ascii")
             self.log_config.write_text(config.log4j2_configuration(), encoding="ascii")
 
     @contextlib.contextmanager
     def os_errors(self) -> Iterator[None]:
-        """Say what to do about a folder that cannot be written, or a full disk."""
+        """Turn an OSError into an EnvironmentProblemError with a remedy."""
         try:
             yield
         except OSError as error:
@@ -86,7 +86,7 @@ class DataDir:
         """Format the folder for this cluster unless it is formatted. `java_command` ends with the class path."""
         if self.cluster_id() is not None:
             return
-        # Kafka writes meta.properties last. A folder without it is one whose formatting was interrupted: go over it.
+        # Kafka writes meta.properties last. A folder without it was not formatted to the end: format it again.
         arguments: list[str | Path] = [
             "kafka.tools.StorageTool",
             "format",

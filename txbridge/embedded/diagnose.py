@@ -1,4 +1,4 @@
-"""Turns what a failed Java program has written into a message that says what to do."""
+"""Error messages about failed Java programs, made from their output, with a remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txbridge.errors import EnvironmentProblemError
 
 #: More lines hide the one that matters; Kafka's chains of causes are up to six deep.
 QUOTED_LINES = 8
-#: What Java says when it cannot listen on a port.
+#: Java's error when it cannot listen on a port.
 PORT_LOST = "Address already in use"
 # The reason of a failed start is among the last lines; a log of 10 MB need not be read for it.
 _TAIL_BYTES = 64 * 1024
@@ -20,11 +20,11 @@ _RELEVANT = re.compile(
 )
 _STACK_FRAME = re.compile(r"^\s+at |^\s+\.\.\. \d+ (more|common frames)")
 
-# Bytes. Below this a program cannot even write down that the disk is full.
+# Free bytes. With less, a program cannot even log that the disk is full.
 _FULL = 1024 * 1024
 _DISK_FULL = "The disk is full. Free some space, or keep the data elsewhere (--data-dir, in Python data_dir=...)."
 
-# What Kafka, the JVM or the system says, and what to do about it. The first that fits is the cause.
+# Patterns in the output of Kafka, the JVM or the system, with the remedy. The first that fits is the cause.
 _KNOWN = {
     "No space left on device": _DISK_FULL,
     PORT_LOST: "Another program took the port meanwhile. Choose another with --port (0 finds a free one).",
@@ -46,12 +46,12 @@ class KafkaStartError(EnvironmentProblemError):
         super().__init__(message)
         #: None when it still ran but did not answer in time.
         self.exit_code = exit_code
-        #: The end of what it wrote.
+        #: The end of its output.
         self.output = output
 
 
 def advice(text: str) -> str | None:
-    """What to do about a known failure."""
+    """The remedy for a known failure."""
     return next((remedy for pattern, remedy in _KNOWN.items() if re.search(pattern, text)), None)
 
 
@@ -63,7 +63,7 @@ def relevant_lines(text: str, limit: int = QUOTED_LINES) -> list[str]:
 
 
 def read_tail(path: Path, start: int = 0) -> str:
-    """The end of a log file, but nothing before the byte `start`: an older run's errors explain nothing."""
+    """The end of a log file from byte `start` on, without the errors of an earlier run."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, 2)
@@ -75,7 +75,7 @@ def read_tail(path: Path, start: int = 0) -> str:
 
 
 def describe_failure(what: str, text: str, log: Path) -> str:
-    """One message: what failed, what to do, the lines that say why, where the rest is."""
+    """One message: the failure, the remedy, the lines with the reason, the path of the log."""
     quoted = "".join(f"\n  {line}" for line in relevant_lines(text)) or "\n  (it wrote nothing)"
     remedy = advice(text) or (_DISK_FULL if shutil.disk_usage(log.parent).free < _FULL else None)
     return f"{what}. {remedy + ' ' if remedy else ''}It wrote:{quoted}\nAll of it is in {log}"

@@ -1,18 +1,18 @@
-"""Before a broker starts again on its data, its controller alone declares the former broker dead.
+"""Fencing of the former broker by its controller alone, before a broker starts again on its data.
 
-Kafka 4.3.1 drops the markers of a Kafka transaction whose partitions have no leader at the moment when the transaction
-coordinator wants to write them: it takes them for deleted and records the transaction as complete
-(KRaftMetadataCache.getPartitionLeaderEndpoint answers "unknown partition"; up to 4.2 it answered "no node yet" and the
-coordinator tried again). The transaction then hangs for ever: readers of committed records stop in front of it.
+Kafka 4.3.1 drops the markers of a Kafka transaction if its partitions have no leader when the transaction coordinator
+wants to write them. It takes the partitions for deleted and records the transaction as complete. The reason:
+KRaftMetadataCache.getPartitionLeaderEndpoint answers "unknown partition". Up to 4.2 it answered "no node yet", and the
+coordinator tried again. The transaction then hangs for ever: readers of committed records stop in front of it.
 
-On one node that is no rare case but nearly every restart under load: after a crash the new broker takes its former
-registration for its own, becomes coordinator, has markers to write and cannot reach itself yet; then the controller
-ends the former session, for an instant no partition has a leader, and the markers are gone. If the session was ended
-before, the broker becomes leader of everything at once, when it is ready, and writes them.
+On one node this happens at nearly every restart under load. After a crash the new broker takes its former registration
+for its own. It becomes coordinator, has markers to write, and cannot reach itself yet. Then the controller ends the
+former session. For an instant no partition has a leader, and the markers are lost. If the session was ended before, the
+broker becomes leader of all partitions at once, when it is ready, and writes the markers.
 
-Older versions need none of it, and do not stand it: the controller of 3.9 ends no session before a first broker has
-spoken to it, and that of 4.0 keeps the broker out for a whole session all the same. There the sessions are Kafka's own,
-and a restart waits until the former one has ended.
+Older versions do not need this, and it does not work with them. The controller of 3.9 ends no session before a first
+broker has contacted it. The controller of 4.0 keeps the broker out for a whole session anyway. With older versions the
+sessions are Kafka's own, and a restart waits until the former one has ended.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.process import ChildProcess
 
-# The controller needs 0.7 s on an idle machine; a minute is for one with far more to do than cores.
+# The controller needs 0.7 s on an idle machine; a minute is for an overloaded one.
 _TIMEOUT_S = 60.0
-# How often its log is looked at: no more of the start than this is wasted.
+# Seconds between two reads of its log: the start is not delayed by more than this.
 _POLL_S = 0.02
 # A controller that was told to end does so in 0.2 s.
 _END_TIMEOUT_S = 5.0
 
 _ACTIVE = "Performing controller activation"
 _SESSION = re.compile(r"Broker(?:RegistrationChange)?Record\(brokerId=1,.*?\bfenced=(true|false|-?[01])")
-# A registration says true or false, a change of it 1 (fenced), -1 (no longer fenced) or 0 (as before).
+# A registration has true or false. A change of it has 1 (fenced), -1 (no longer fenced) or 0 (as before).
 _FENCED = {"true": True, "1": True, "false": False, "-1": False}
-# A record counts when it is on disk, 25 ms and more after the controller has acted on it: a controller that ends before
-# that loses it. Many looks at the sessions are under way then; only the one that wrote the record tells of it.
+# A record counts when it is on disk, 25 ms or more after the controller has acted on it. A controller that ends before
+# that loses it. Many operations check the sessions meanwhile; only the one that wrote the record logs that it will
+# be completed.
 _WRITTEN = re.compile(r"Read-write operation (maybeFenceStaleBroker\(\d+\)) will be completed")
 
 
-#: For a version that does without: what Kafka itself would have, instead of a session that never ends.
+#: For a version without fencing: Kafka's own time-out instead of a session that never ends.
 OWN_SESSION = {"broker.session.timeout.ms": "9000"}
 
 
@@ -55,7 +56,7 @@ def is_needed(version: str) -> bool:
 
 
 def is_fenced(log: str) -> bool:
-    """Whether the log of a controller says that it is in charge, and its metadata that no broker has a session."""
+    """Whether the log of a controller says that it is active and that no broker has a session."""
     loaded, active, since = log.partition(_ACTIVE)
     if not active:
         return False

@@ -1,6 +1,6 @@
-"""Fetches jars that are locked by SHA-256 from a Maven repository: Maven Central, unless another one is named.
+"""Download of jars that are locked by SHA-256, from Maven Central or another Maven repository.
 
-jgo knows Maven's layout and where Maven Central is. It verifies only what the repository itself says of a file; the
+jgo knows Maven's layout and the address of Maven Central. It verifies only the checksums of the repository itself. The
 lock is stronger, and is checked here.
 """
 
@@ -24,14 +24,14 @@ from txbridge.embedded.paths import MIB, require_free_space
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.extras import needs
 
-#: Address of a repository to ask instead of Maven Central.
+#: Variable for the address of a repository to use instead of Maven Central.
 REPOSITORY_VARIABLE = "TXBRIDGE_MAVEN_REPOSITORY"
 
-#: Bytes, besides the jars: folders, and what a file system rounds up.
+#: Bytes needed besides the jars: folders, and files rounded up to blocks.
 _MARGIN = 8 * MIB
 # 98 MB (RocketMQ) take 14 minutes at 1 Mbit/s; a slow repository must not hang a CI job for ever.
 FETCH_TIMEOUT_S = 1_200.0
-# For a connection, and between two pieces of a file. A repository that is silent for so long does not answer.
+# For a connection, and between two pieces of a file. A repository that is silent for longer does not answer.
 _SILENCE_S = 10
 # Most jars are small, and a connection of its own for each costs more than its bytes.
 _AT_ONCE = 4
@@ -56,7 +56,7 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
 
     Raises:
         EnvironmentProblemError: no jgo, no space, no network, or bytes that differ from the lock.
-        UsageError: the address of the repository is none.
+        UsageError: the address of the repository is invalid.
 
     """
     repository = os.environ.get(REPOSITORY_VARIABLE, "")

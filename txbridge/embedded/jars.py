@@ -1,4 +1,4 @@
-"""The cache of Kafka's jars: complete and unaltered, or an error that says which file is not."""
+"""The cache of Kafka's jars. A missing or altered jar is an error that names the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txbridge.errors import EnvironmentProblemError
 
 _MANIFEST = "manifest.json"
 
-# Longer than a whole fetch may take (1,200 s, see fetch.py): who waits this long waits for a process that hangs.
+# Longer than a whole fetch may take (1,200 s, see fetch.py): after this time the other process hangs.
 _LOCK_TIMEOUT_S = 1_300.0
 _LOCK_POLL_S = 0.2
 
@@ -76,9 +76,9 @@ class JarCache:
         return "" if self.version == KAFKA_VERSION else f" --kafka-version {self.version}"
 
     def problems(self) -> list[str]:
-        """What is wrong with the cache; empty when every jar is as the lock says.
+        """The problems of the cache; empty when every jar is as the lock says.
 
-        Costs a look at some 50 files. Only a jar whose size or time is not that of the last check is read in full.
+        Costs a `stat` of some 50 files. Only a jar whose size or time is not that of the last check is read in full.
         """
         known = self._read_manifest()
         checked: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Finds a Java that can run Kafka."""
+"""Search for a Java that can run Kafka."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txbridge.errors import EnvironmentProblemError
 #: Kafka 4 brokers need Java 17.
 MINIMUM_JAVA = 17
 
-# A JVM prints its settings in 0.05 s; half a minute is for a machine that swaps. What hangs longer is no Java.
+# A JVM prints its settings in 0.05 s; half a minute is for a machine that swaps.
 _PROBE_TIMEOUT_S = 30.0
 
 _INSTALL = (
@@ -51,7 +51,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def probe(executable: Path) -> Java | str:
-    """Ask a launcher what it is: the Java, or the reason in words why it is none."""
+    """Run a launcher. Return its Java, or the reason in words why it is none."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PROBE_TIMEOUT_S)  # noqa: PLW1510

@@ -1,4 +1,4 @@
-"""Which nodes a cluster has, where their folders are and where they listen."""
+"""The nodes of a cluster, with their folders and ports."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from txbridge.embedded.config import Member
 from txbridge.embedded.ports import free_port, require_free
 from txbridge.errors import UsageError
 
-#: How many of the nodes vote about the metadata: one of them may be away.
+#: Number of nodes that vote about the metadata. One of them may be down.
 QUORUM = 3
-#: Each broker takes a JVM of its own.
+#: Largest number of brokers. Each one needs a JVM of its own.
 MOST_BROKERS = 9
-#: Node ids of controllers that are no brokers begin behind this.
+#: Node ids of controllers that are no brokers begin above this.
 CONTROLLER_IDS = 100
 _BROKER, _CONTROLLER = "broker-", "controller-"
 
@@ -28,7 +28,7 @@ def check_size(brokers: int) -> int:
 
 
 def check_port(port: int | None, brokers: int) -> int | None:
-    """Further brokers take the ports behind that of the first."""
+    """Return the port, or raise UsageError. Further brokers take the ports above that of the first."""
     if port is not None and not 1 <= port <= 65_536 - brokers:
         raise UsageError(f"port must be between 1 and {65_536 - brokers}, or None for a free one, not {port}")
     return port
@@ -71,7 +71,7 @@ def node_folders(data_dir: Path) -> list[Path]:
 
 
 def ways(member: Member) -> list[tuple[int, int]]:
-    """The ports at which the others come in, and the ones behind them."""
+    """Pairs of ports: the one that the others connect to, and the one behind it."""
     both = [(member.internal_link, member.internal)] if member.is_broker else []
     return both + ([(member.controller_link, member.controller)] if member.is_controller else [])
 

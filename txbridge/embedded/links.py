@@ -1,13 +1,13 @@
-"""The ways between the nodes of a cluster, which can be closed for one of them. Started as a module, see `Links`.
+"""Links between the nodes of a cluster, which can be cut for each node. Started as a module by `Links`.
 
     python -m txbridge.embedded.links CONTROL_PORT NODE:PORT:BEHIND ...
 
-Everything that nodes say to node NODE comes in at PORT and goes on to port BEHIND of the loopback address. Each line on
-a connection to CONTROL_PORT is an order: "cut NODE" or "join NODE", answered with "done".
+The other nodes connect to node NODE at PORT, which forwards to port BEHIND of the loopback address. Each line on a
+connection to CONTROL_PORT is an order: "cut NODE" or "join NODE", answered with "done".
 
-A node that is cut off hears nothing from the others, and they hear nothing from it. As in a network that drops
-packets, connections stay open, and what is sent comes when the node joins again. Clients do not use these ways.
-Who has opened a connection, its first request says: the brokers of Kafka put their number into the client id.
+A node that is cut off receives nothing from the others, and they receive nothing from it. As in a network that drops
+packets, connections stay open, and data arrive when the node joins again. Clients do not use these links. The first
+request of a connection identifies its sender: Kafka's brokers put their number into the client id.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from txbridge.embedded.process import ChildProcess
 
 # Bytes that are read at once: a fetch of a follower answers with up to 1 MB.
 _CHUNK = 256 * 1024
-# It starts in 0.1 s; the rest is for a machine that has far more to do.
+# It starts in 0.1 s; the rest is for an overloaded machine.
 _START_S = 60.0
 _POLL_S = 0.02
-# An order takes no time at all.
+# An order takes no time on an idle machine.
 _ORDER_S = 30.0
 
-#: As in "raft-client-1", "broker-2-fetcher-0" and "3".
+#: The number of a node in a client id, as in "raft-client-1", "broker-2-fetcher-0" and "3".
 _NUMBER = re.compile(r"\d+")
 
 
@@ -47,7 +47,7 @@ def sender(request: bytes) -> int | None:
 
 
 class Switch:
-    """Which nodes are cut off."""
+    """The set of nodes that are cut off."""
 
     def __init__(self) -> None:
         self._cut: set[int] = set()
@@ -63,7 +63,7 @@ class Switch:
         return one == other or not self._cut & {one, other}
 
     async def passage(self, one: int | None, other: int) -> None:
-        """Return when the way between two nodes is open."""
+        """Wait until the link between two nodes is open."""
         if not self._is_open(one, other):
             async with self._changed:
                 await self._changed.wait_for(lambda: self._is_open(one, other))
@@ -72,7 +72,7 @@ class Switch:
 async def _carry(
     source: asyncio.StreamReader, target: asyncio.StreamWriter, passage: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """One direction, until either side ends it."""
+    """Forward one direction of a connection, until either side ends it."""
     while data := await source.read(_CHUNK):
         await passage()
         target.write(data)
@@ -126,23 +126,23 @@ async def _serve(control_port: int, links: list[tuple[int, int, int]]) -> None:
 
     for node, port, behind in links:
         await asyncio.start_server(answer(node, behind), HOST, port)
-    # The last: who can give orders knows that the ways are open.
+    # Started last: once the control port accepts connections, all links are open.
     control = await asyncio.start_server(lambda lines, answers: _orders(switch, lines, answers), HOST, control_port)
     await control.serve_forever()
 
 
 class Links:
-    """The process that carries what nodes say to each other."""
+    """The process that forwards the connections between nodes."""
 
     def __init__(self, links: Mapping[int, list[tuple[int, int]]], folder: Path, env: Mapping[str, str]) -> None:
-        """`links` gives the ports of each node: the one to come in at, and the one behind it."""
+        """Start the process. `links` has pairs of ports by node: the one to connect to, and the one behind it."""
         self._control_port = free_port()
         pairs = [f"{node}:{port}:{behind}" for node, ports in links.items() for port, behind in ports]
         command = [sys.executable, "-m", "txbridge.embedded.links", str(self._control_port), *pairs]
         self._child = ChildProcess.launch(command, output=folder / "links.log", env=env)
 
     def wait(self) -> Self:
-        """Return when the ways are open."""
+        """Wait until the links are open."""
         deadline = Deadline(_START_S)
         while True:
             try:

@@ -1,7 +1,7 @@
-"""What one broker knows of the cluster, asked over a connection of its own.
+"""Metadata of the cluster as one broker knows it, read over a connection of its own.
 
-A Kafka client asks whichever broker it likes. A broker that is cut off from the others goes on telling what was true
-before, so here each one is asked by itself.
+A Kafka client asks any broker. A broker that is cut off from the others still reports the former state, so here each
+broker is asked by itself.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ REQUEST_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where a partition is: node ids."""
+    """Leader and replicas of a partition, as node ids."""
 
-    #: -1 if nobody leads it.
+    #: -1 if there is none.
     leader: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -41,7 +41,7 @@ class Metadata:
     """One broker's answer."""
 
     cluster_id: str | None
-    #: Those that are alive.
+    #: Ids of the brokers that are alive.
     brokers: frozenset[int]
     #: By "topic/number", Kafka's own topics among them.
     partitions: dict[str, Partition]
@@ -71,7 +71,7 @@ class _Reader:
 
 
 def parse(answer: bytes) -> Metadata:
-    """The answer behind its correlation id."""
+    """Parse an answer from behind its correlation id."""
     read = _Reader(answer)
 
     def broker() -> int:
@@ -83,7 +83,7 @@ def parse(answer: bytes) -> Metadata:
 
     brokers = frozenset(read.array(broker))
     cluster_id = read.text()
-    read.number(">i")  # the controller: any broker, as KRaft tells it
+    read.number(">i")  # the controller, for which KRaft names any broker
     partitions: dict[str, Partition] = {}
 
     def topic() -> None:

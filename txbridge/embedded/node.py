@@ -1,4 +1,4 @@
-"""One node of Kafka as a child process: its folder, its life and its deaths."""
+"""One node of Kafka as a child process, with its folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from txbridge.embedded.ready import wait_until_ready
 from txbridge.embedded.state import BrokerState, data_lock, process_identity, remove_state, write_state
 from txbridge.errors import UsageError
 
-#: Seconds. A start takes 1 s (2 s on the data of an earlier one) on two idle cores; the rest is for machines that have
-#: far more to do: with a load of 44 on two cores 60 s were too few.
+#: Seconds. A start takes 1 s on two idle cores, and 2 s on the data of an earlier one. The rest is for overloaded
+#: machines: with a load of 44 on two cores 60 s were too few.
 START_TIMEOUT_S = 180.0
 #: Seconds. A clean stop takes 0.3 s when idle; flushing many partitions on a slow disk takes longer.
 STOP_TIMEOUT_S = 15.0
@@ -29,10 +29,10 @@ STOP_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How Java is started."""
+    """The Java of a node, and its options."""
 
     java: Java
-    #: Of parsed classes; None to do without.
+    #: Archive of parsed classes; None to start without one.
     archive: Path | None
     class_path: str
     heap: str
@@ -40,7 +40,7 @@ class Runtime:
     version: str
 
     def command(self, logs: Path, log_config: Path, *more: str) -> list[str | Path]:
-        """Up to the class path."""
+        """The command line up to the class path."""
         flags = [*(cds.use_flags(self.archive) if self.archive else ())]
         flags += jvm_flags(self.profile, self.heap, logs, log_config)
         return [self.java.executable, *flags, *more, "-cp", self.class_path]
@@ -48,17 +48,17 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a node is started with, the first time and again."""
+    """The parameters of a start, kept for the next start."""
 
     runtime: Runtime
-    #: For clients; None for a controller that is no broker.
+    #: Port for clients; None for a controller that is no broker.
     port: int | None
     cluster_id: str
     extra_flags: Sequence[str] = ()
     may_detach: bool = False
-    #: To delete when this process is gone before it could do so itself.
+    #: Folder to delete when this process is gone before it could do so itself.
     scratch: Path | None = None
-    #: What the others come through; None when it cannot be cut off.
+    #: Links that the other nodes connect to; None when the node cannot be cut off.
     links: Links | None = None
 
 
@@ -73,7 +73,7 @@ class Node:
         self._launch: Launch | None = None
         self._child: ChildProcess | None = None
         self._log_start = 0
-        #: Of the process that runs or ran last.
+        #: State of the process that runs or ran last.
         self.state: BrokerState | None = None
 
     @property
@@ -112,12 +112,12 @@ class Node:
             self.wait_ready(timeout)
 
     def begin(self) -> None:
-        """The first half of `start`: several nodes that only together can answer are begun one after the other."""
+        """The first half of `start`. Nodes that can answer only together are begun one after the other."""
         with self._lock, self.claim() as claimed:
             self.launch(self._known(), claimed)
 
     def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
-        """The second half of `start`. What controllers do shows in the brokers: they are not waited for.
+        """The second half of `start`: wait for the broker. Controllers are not waited for: brokers show their state.
 
         Raises:
             KafkaStartError: it ended or did not answer in time.
@@ -136,11 +136,11 @@ class Node:
             raise error
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, up to `timeout` seconds of patience, SIGKILL. Does nothing if it does not run."""
+        """Send SIGTERM, and SIGKILL after `timeout` seconds. Does nothing if it does not run."""
         self._end(lambda child: child.stop(timeout))
 
     def kill(self) -> None:
-        """SIGKILL; the data stay for `start`."""
+        """Send SIGKILL. The data stay for `start`."""
         self._end(ChildProcess.kill)
 
     def restart(self, timeout: float = START_TIMEOUT_S) -> None:
@@ -150,20 +150,20 @@ class Node:
             self.start(timeout)
 
     def terminate(self) -> None:
-        """SIGTERM; does not wait."""
+        """Send SIGTERM, and do not wait."""
         if self._child is not None:
             self._child.terminate()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
+        """Send SIGSTOP: connections stay open, nothing answers."""
         self._running().pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._running().resume()
 
     def cut_off(self) -> None:
-        """From now on it and the other nodes do not hear each other; clients reach it all the same.
+        """Cut the node off from the other nodes. Clients still reach it.
 
         Raises:
             UsageError: the cluster was not made with `can_cut_off=True`.
@@ -172,7 +172,7 @@ class Node:
         self._links().cut(self.node_id)
 
     def join_again(self) -> None:
-        """The end of `cut_off`: all that was said meanwhile arrives, as after an interruption of a network."""
+        """End `cut_off`: data that were sent meanwhile arrive, as after an interruption of a network."""
         self._links().join(self.node_id)
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -183,7 +183,7 @@ class Node:
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[int]:
-        """Own the folder; the open file that holds the lock is to be inherited by the process."""
+        """Own the folder. Yields the open file that holds the lock, which the process has to inherit."""
         if self.is_running():
             raise UsageError(f"this Kafka runs already, on {self.bootstrap_servers}")
         self.data.prepare()
@@ -238,7 +238,7 @@ class Node:
         self._child = None
 
     def start_error(self) -> KafkaStartError:
-        """Why it is not up, as far as it has said."""
+        """The error of a failed start, with the output of the node."""
         code = self._child.poll() if self._child is not None else None
         said = read_tail(self.data.server_log, self._log_start)
         output = read_tail(self.data.console_log) + said

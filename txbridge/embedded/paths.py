@@ -1,4 +1,4 @@
-"""Where the embedded Kafka keeps its jars and its data."""
+"""Folders for the jars and the data of the embedded Kafka."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def cache_root(cache_dir: str | os.PathLike[str] | None = None, env: Mapping[str
 
 
 def default_data_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """Where `txbridge kafka` keeps its broker: XDG_DATA_HOME/txbridge/kafka or ~/.local/share/txbridge/kafka."""
+    """The default folder of `txbridge kafka`: XDG_DATA_HOME/txbridge/kafka or ~/.local/share/txbridge/kafka."""
     return _xdg("XDG_DATA_HOME", ".local/share", env) / "txbridge" / "kafka"
 
 
 def require_free_space(folder: Path, needed: int, purpose: str, advice: str) -> None:
-    """Refuse to begin what cannot end: `needed` is in bytes, `folder` must exist."""
+    """Raise EnvironmentProblemError unless `needed` bytes are free in `folder`, which must exist."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise EnvironmentProblemError(

@@ -1,4 +1,4 @@
-"""Ports on the loopback address: is one free, which one is."""
+"""Free ports on the loopback address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txbridge.errors import EnvironmentProblemError
 HOST = "127.0.0.1"
 
 _LOWEST = 10_240
-# Where the kernel starts to take ports for outgoing connections (Linux's default), if it does not say.
+# First port of the kernel's range for outgoing connections if it does not report one (Linux's default).
 _USUAL_EPHEMERAL = 32_768
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -34,9 +34,9 @@ def is_free(port: int) -> bool:
 def free_port() -> int:
     """A free port *below* the kernel's range for outgoing connections.
 
-    A port that the kernel hands out (bind to 0) lies inside that range. While the broker is down, a client that
-    reconnects to it again and again can be given that very port as its source, connects to itself, and the broker can
-    never bind it again.
+    A port that the kernel hands out (bind to 0) lies inside that range. While the broker is down, a client that keeps
+    reconnecting can be given that very port as its source. It then connects to itself, and the broker can never bind
+    the port again.
     """
     try:
         highest = int(_EPHEMERAL_RANGE.read_text().split()[0]) - 1

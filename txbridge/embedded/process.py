@@ -13,8 +13,8 @@ from typing import Self
 from txbridge.embedded import supervisor
 from txbridge.errors import EnvironmentProblemError
 
-# After SIGKILL the kernel needs milliseconds; a process in an uninterruptible disk wait can take longer, and then
-# there is nothing left that a program could do.
+# After SIGKILL the kernel needs milliseconds. A process in an uninterruptible disk wait can take longer, and no program
+# can change that.
 _KILL_GRACE_S = 10.0
 
 
@@ -43,7 +43,7 @@ class ChildProcess:
         """Start `command`; its output is appended to the file `output`.
 
         `scratch` is a folder to delete when this process is gone before it could do so itself. `kept_file` is the
-        number of an open file that the program inherits and never looks at: a lock on it lasts as long as the program.
+        number of an open file that the program inherits and does not use: a lock on it lasts as long as the program.
         """
         options = [str(os.getpid()), "yes" if may_detach else "no", str(scratch or "")]
         options.append("" if kept_file is None else str(kept_file))
@@ -84,14 +84,14 @@ class ChildProcess:
             return None
 
     def terminate(self) -> None:
-        """SIGTERM, also to a paused program."""
+        """Send SIGTERM, also to a paused program."""
         self._order(b"CT")
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Send SIGKILL and return when the process is gone."""
         self._order(b"K")
         if self.wait(_KILL_GRACE_S) is None:
-            # The supervisor does not react (somebody stopped it, say). Its death takes the program along on Linux.
+            # The supervisor does not react; somebody may have stopped it. On Linux the program dies with it.
             self._supervisor.kill()
             self.wait()
 
@@ -102,7 +102,7 @@ class ChildProcess:
         self._order(b"C")
 
     def stop(self, timeout: float) -> None:
-        """SIGTERM, up to `timeout` seconds of patience, SIGKILL. An exception in between (Ctrl-C) kills at once."""
+        """Send SIGTERM, and SIGKILL after `timeout` seconds. An exception in between (Ctrl-C) kills at once."""
         try:
             self.terminate()
             self.wait(timeout)
@@ -117,7 +117,7 @@ class ChildProcess:
 
     def _order(self, orders: bytes) -> None:
         assert self._supervisor.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, which is what most orders want
+        with contextlib.suppress(BrokenPipeError, ValueError):  # the program has ended, which is the aim of most orders
             self._supervisor.stdin.write(orders)
             self._supervisor.stdin.flush()
 

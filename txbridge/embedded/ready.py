@@ -1,4 +1,4 @@
-"""Whether brokers answer: a real request, not a pause."""
+"""Readiness of brokers, tested by a real request instead of a fixed pause."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wait_until_ready(
 
 
 def out_of_sync(ports: Collection[int]) -> list[str]:
-    """What is missing until every broker knows every partition with a leader and all of its replicas in sync."""
+    """Brokers that do not answer, and partitions that lack a leader or in-sync replicas in the answer of a broker."""
     answers = {port: metadata.ask(port) for port in ports}
     missing = [f"the broker on port {port} does not answer" for port, answer in answers.items() if answer is None]
     known = [answer.partitions for answer in answers.values() if answer is not None]

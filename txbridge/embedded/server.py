@@ -43,12 +43,12 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 
 # Brokers started at the same moment can choose the same free port; three times in a row is no coincidence any more.
 _PORT_ATTEMPTS = 3
-# Seconds for each step of the throw-away broker that a class-data archive is made with. The slowest, its stop with the
+# Seconds for each step of the temporary broker that makes a class-data archive. The slowest, its stop with the
 # dump of the archive, takes 3 s on two idle cores.
 _TRAINING_TIMEOUT_S = 60.0
 # Exit codes of a JVM that crashed by itself: SIGABRT and SIGSEGV.
 _CRASHED = (134, 139)
-# The largest heap. Of several nodes each has a part of the partitions only.
+# The largest heap of a JVM. Each of several nodes has only a part of the partitions.
 _HEAP, _HEAP_OF_SEVERAL = "512m", "256m"
 # A follower is in sync again within a second or two of a restart: this adds little.
 _IN_SYNC_POLL_S = 0.1
@@ -71,16 +71,16 @@ class EmbeddedKafka:
     All methods may be called from any thread.
 
     Args:
-        port: where clients connect, of several brokers the first one's; None chooses free ports, which `restart` keeps.
-        data_dir: what Kafka writes, kept for the next start; None makes a temporary folder that `stop` deletes.
-        config: broker settings by Kafka's names, which win over the defaults made for tests.
-        heap: the largest heap of each JVM, as Java writes it (default: 512m for one node, 256m for each of several).
+        port: for clients; of several brokers, the port of the first. None chooses free ports, which `restart` keeps.
+        data_dir: the folder of Kafka, kept for the next start. None makes a temporary folder that `stop` deletes.
+        config: broker settings by Kafka's names. They win over the defaults made for tests.
+        heap: the largest heap of each JVM, as Java writes it. Default: 512m for one node, 256m for each of several.
         cache_dir: the folder for the jars (default: TXBRIDGE_CACHE_DIR, XDG_CACHE_HOME/txbridge, ~/.cache/txbridge).
         brokers: 1, or 3 and more. Several have replication factor 3 and `min.insync.replicas` 2 by default, also for
             Kafka's own topics. The first three are controllers as well: any one of them may be lost.
-        separate_controllers: three further processes are the controllers, so that brokers can be lost without them.
-        can_cut_off: nodes reach each other through a process of ours, so that `cut_off` of a node works.
-        kafka_version: a release such as "4.0", or the locked version of it (`KAFKA_VERSIONS`).
+        separate_controllers: run the controllers in three further processes. Brokers can then be lost without them.
+        can_cut_off: connect the nodes through a process of ours, so that `cut_off` of a node works.
+        kafka_version: a release such as "4.0", or its locked version. See `KAFKA_VERSIONS`.
         jvm_profile: "fast-start" for tests, "throughput" for demos and measurements.
         extra_jvm_flags: added to the profile's.
         class_data_archive: make (once per Java) and use an archive of parsed classes, which halves the start.
@@ -133,14 +133,14 @@ class EmbeddedKafka:
 
     @property
     def port(self) -> int:
-        """Where clients connect, of several brokers the first. UsageError before the first start if it is chosen."""
+        """The port for clients; of several brokers, that of the first. UsageError before `start` has chosen it."""
         if self._port is None:
             raise UsageError("this Kafka has no port before start() has chosen one")
         return self._port
 
     @property
     def bootstrap_servers(self) -> str:
-        """The value for `bootstrap.servers`: "127.0.0.1:port", of several brokers each of them."""
+        """The value for `bootstrap.servers`: "127.0.0.1:port" of each broker."""
         if self._size == 1:
             return f"{HOST}:{self.port}"
         return ",".join(node.bootstrap_servers for node in self.brokers)
@@ -159,7 +159,7 @@ class EmbeddedKafka:
 
     @property
     def pid(self) -> int:
-        """The process id of the JVM, of several that of the first broker. UsageError while it does not run."""
+        """The process id of the JVM; of several, that of the first broker. UsageError while it does not run."""
         return self._first().pid
 
     @property
@@ -171,7 +171,7 @@ class EmbeddedKafka:
 
     @property
     def log_file(self) -> Path:
-        """Kafka's own log, of several brokers the first one's; the JVM's output is in console.log beside it."""
+        """Kafka's own log; of several brokers, that of the first. The JVM's output is in console.log beside it."""
         return self._first().log_file if self._nodes else DataDir(self.data_dir).server_log
 
     def is_running(self) -> bool:
@@ -179,10 +179,10 @@ class EmbeddedKafka:
         return any(node.is_running() for node in self._nodes.values())
 
     def start(self, timeout: float = START_TIMEOUT_S, *, may_detach: bool = False) -> Self:
-        """Start Kafka and wait until it answers, of several brokers until all of them do.
+        """Start Kafka and wait until all brokers answer.
 
         `timeout` is in seconds and begins when the jars are there: a first start fetches them before. `may_detach`
-        keeps `detach` possible, at the price that kill -9 of the small process between us and Java leaves Java alive.
+        makes `detach` possible; then a kill -9 of the supervisor, the process between us and Java, leaves Java alive.
 
         Raises:
             UsageError: it runs already.
@@ -214,7 +214,7 @@ class EmbeddedKafka:
             return self
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, up to `timeout` seconds of patience, SIGKILL; then delete a temporary data folder.
+        """Send SIGTERM, and SIGKILL after `timeout` seconds; then delete a temporary data folder.
 
         Several nodes whose data are deleted are killed at once. Returns when all are gone. Does nothing if none runs.
         """
@@ -228,7 +228,7 @@ class EmbeddedKafka:
                 self._forget_temporary()
 
     def kill(self) -> None:
-        """SIGKILL, to all; the data stay for `start` or `restart`."""
+        """Send SIGKILL to all nodes. The data stay for `start` or `restart`."""
         with self._lock:
             for node in self._nodes.values():
                 node.kill()
@@ -241,17 +241,17 @@ class EmbeddedKafka:
             return self.start(timeout)
 
     def pause(self) -> None:
-        """SIGSTOP, to all: connections stay open, nothing answers."""
+        """Send SIGSTOP to all nodes: connections stay open, nothing answers."""
         for node in self._started():
             node.pause()
 
     def resume(self) -> None:
-        """SIGCONT, to all."""
+        """Send SIGCONT to all nodes."""
         for node in self._started():
             node.resume()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until all have ended by themselves. The exit code of the first broker (128 + n after signal n).
+        """Wait until all have ended by themselves. Return the exit code of the first broker (128 + n after signal n).
 
         None after `timeout` s.
         """
@@ -267,7 +267,7 @@ class EmbeddedKafka:
         """Wait until every partition has a leader and all of its replicas in sync: a rolling restart may go on.
 
         Raises:
-            EnvironmentProblemError: that did not come true in `timeout` s.
+            EnvironmentProblemError: not all replicas are in sync after `timeout` s.
 
         """
         deadline = Deadline(timeout)
@@ -279,9 +279,9 @@ class EmbeddedKafka:
             time.sleep(_IN_SYNC_POLL_S)
 
     def detach(self) -> BrokerState:
-        """Let Kafka outlive this process; only after `start(may_detach=True)`. This object then forgets it.
+        """Let Kafka outlive this process; only after `start(may_detach=True)`. This object no longer controls it.
 
-        Returns what is known of the first broker.
+        Returns the state of the first broker.
         """
         with self._lock:
             first = self._first()
@@ -323,7 +323,7 @@ class EmbeddedKafka:
         return archive if cds.ensure_archive(archive, self._train) else None
 
     def _train(self, archive: Path) -> None:
-        """Make a class-data archive: use a throw-away broker a little; its JVM writes the archive at its end."""
+        """Make a class-data archive with a temporary broker, whose JVM writes the archive at its end."""
         Console(stderr=True).print("Preparing Kafka's classes for faster starts, once for this Java.")
         kafka = EmbeddedKafka(
             cache_dir=self._jars.root,
@@ -384,11 +384,11 @@ class EmbeddedKafka:
         expected = {node.node_id for node in brokers}
         for broker in brokers:
             if not broker.answers(deadline.left, expected, lambda: not all(node.is_running() for node in nodes)):
-                # One that has ended says why; otherwise the one that does not answer.
+                # A node that has ended has the reason in its log. Otherwise blame the one that does not answer.
                 raise next((node for node in nodes if not node.is_running()), broker).start_error()
 
     def _choose_properties(self, nodes: Sequence[Node]) -> dict[int, dict[str, str]]:
-        """Ports, unless they are chosen, and what each node is told."""
+        """Choose the ports, unless they are chosen, and return the properties of each node."""
         if self._size == 1:
             self._port = self._port or free_port()
             require_free(self._port)
@@ -420,7 +420,7 @@ class EmbeddedKafka:
         return next(one.port for one in self._members if one.node_id == node.node_id) or None
 
     def _prepare(self, nodes: Sequence[Node], runtime: Runtime, properties: Mapping[int, Mapping[str, str]]) -> str:
-        """Write the configuration and format what is new; returns the cluster id."""
+        """Write the configuration and format new folders; returns the cluster id."""
         for node in nodes:
             node.data.write_config(properties[node.node_id])
         known = {found for node in nodes if (found := node.data.cluster_id()) is not None}
@@ -434,13 +434,13 @@ class EmbeddedKafka:
                 nodes[0].data, self._controller_port, self._overrides, runtime.command, child_environment()
             )
         cluster_id = known.pop() if known else new_cluster_id()
-        # At the same time: each is half a second of processor time, and half of it is waiting.
+        # At the same time: each one takes half a second, and half of that is waiting.
         with ThreadPoolExecutor(len(nodes)) as threads:
             list(threads.map(lambda node: node.format(cluster_id, runtime), nodes))
         return cluster_id
 
     def _end(self, timeout: float) -> None:
-        """Brokers first: they hand over what they lead while there are controllers."""
+        """Stop the brokers first: they can hand over their leaderships only while controllers run."""
         with self._lock:
             try:
                 if self._nodes:

@@ -1,4 +1,4 @@
-"""The file that says which broker runs on a data folder, and whether that is still true."""
+"""The state file of a broker in its data folder, and operations on the broker that it names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txbridge.errors import EnvironmentProblemError
 _STATE_FILE = "broker.json"
 _LOCK_FILE = "broker.lock"
 
-# How often a dying process is looked at: it takes 0.3 s at best, so this adds little.
+# Seconds between two checks of a process that ends. Ending takes 0.3 s at best, so this adds little.
 _POLL_S = 0.05
 # After SIGKILL; see the constant of the same name in process.py.
 _KILL_GRACE_S = 10.0
@@ -31,7 +31,7 @@ class BrokerState:
     """A broker that was started on a data folder."""
 
     pid: int
-    #: When the process started, as the system tells it: a reused process id has another one.
+    #: Start time of the process, as the system reports it. A process with a reused id has another one.
     identity: str
     port: int
     version: str
@@ -48,9 +48,9 @@ class BrokerState:
 
 
 def process_identity(pid: int) -> str | None:
-    """What tells a process from a later one with the same id; None if there is none (a zombie counts as gone)."""
+    """The start time of a process, which a reused id does not share. None if it is gone, or a zombie."""
     try:
-        # The name in the second field may hold anything, also spaces and brackets: read on behind its last bracket.
+        # The name in the second field may contain anything, also spaces and brackets: read on behind its last bracket.
         after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None if Path("/proc/self/stat").exists() else _identity_by_ps(pid)
@@ -73,7 +73,7 @@ def write_state(data_dir: Path, state: BrokerState) -> None:
 
 
 def read_state(data_dir: Path) -> BrokerState | None:
-    """What the file says, true or stale; None if there is none or it is no state file of ours."""
+    """The content of the file, true or stale; None if there is none or it is no state file of ours."""
     try:
         content = json.loads((data_dir / _STATE_FILE).read_text())
         state = BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
@@ -83,7 +83,7 @@ def read_state(data_dir: Path) -> BrokerState | None:
 
 
 def running_broker(data_dir: Path) -> BrokerState | None:
-    """The broker that runs on this data folder now, whoever started it."""
+    """The broker that runs on this data folder now, started by any process."""
     state = read_state(data_dir)
     return state if state is not None and state.is_alive() else None
 
@@ -103,13 +103,13 @@ def _may_signal(data_dir: Path, state: BrokerState) -> Iterator[None]:
 
 
 def stop_broker(data_dir: Path, state: BrokerState, timeout: float) -> None:
-    """SIGTERM, up to `timeout` seconds of patience, then SIGKILL; returns when the process is gone.
+    """Send SIGTERM, and SIGKILL after `timeout` seconds. Return when the process is gone.
 
     Raises:
         EnvironmentProblemError: the process belongs to somebody else, or survives SIGKILL.
 
     """
-    # What is gone between the look and the signal is gone.
+    # The process can end between the check and the signal.
     with contextlib.suppress(ProcessLookupError), _may_signal(data_dir, state):
         for order, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILL_GRACE_S)):
             if state.is_alive():
@@ -141,17 +141,17 @@ class StoredBroker:
                 os.kill(self.state.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Does nothing if it has ended."""
+        """End the broker at once. Does nothing if it has ended."""
         stop_broker(self.data_dir, self.state, 0.0)
 
 
 @contextlib.contextmanager
 def data_lock(data_dir: Path) -> Iterator[int]:
-    """Own a data folder. Gives the open file that holds the lock; a child that inherits it prolongs the ownership.
+    """Own a data folder. Yields the open file that holds the lock; a child that inherits it prolongs the ownership.
 
-    Kafka does not protect itself: a second KRaft broker on a folder opens the metadata log, elects itself and writes
-    to it *before* it finds the first one's lock, after which the first can neither work nor stop. The lock of the
-    operating system also holds between containers that share a volume, where process ids say nothing.
+    Kafka does not protect itself. A second KRaft broker on a folder opens the metadata log, elects itself and writes
+    to it *before* it finds the first one's lock. After that the first can neither work nor stop. The lock of the
+    operating system also holds between containers that share a volume, where process ids mean nothing.
     """
     with (data_dir / _LOCK_FILE).open("ab") as lock:
         try:

@@ -1,4 +1,4 @@
-"""How the nodes of a cluster are ended together."""
+"""Common stop of several nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol
 
 from txbridge.deadline import Deadline
 
-# A broker that ends hands its leaderships over, by order of the controllers. When most of these have ended nobody is
-# left to give that order, and the broker would wait for five minutes. Nothing is lost when it is killed instead.
+# A broker that ends hands its leaderships over when the controllers order it. Once most controllers have ended, no
+# order comes, and the broker would wait for five minutes. Nothing is lost when it is killed instead.
 _WITHOUT_QUORUM_S = 2.0
 _POLL_S = 0.05
 
@@ -23,7 +23,7 @@ class Process(Protocol):
 
 
 def stop_together(nodes: Sequence[Process], timeout: float) -> None:
-    """SIGTERM to all, up to `timeout` seconds of patience, SIGKILL. Returns when they are gone."""
+    """Send SIGTERM to all, and SIGKILL after `timeout` seconds. Return when they are gone."""
     running = [node for node in nodes if node.is_running()]
     try:
         for node in running:

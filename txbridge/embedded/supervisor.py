@@ -1,10 +1,10 @@
-"""Runs one program and ends it when the process that wanted it is gone. Started as a script, never imported.
+"""Supervisor of one program, which it ends when the owner process is gone. It runs as a script.
 
     python -I -S supervisor.py OWNER_PID MAY_DETACH SCRATCH_DIR KEPT_FILE PROGRAM [ARGUMENT ...]
 
-Why a process between Python and Java: only a parent can wait for Java without ever signalling a reused process id, and
-PR_SET_PDEATHSIG alone fires when the *thread* that forked ends, which in a user's process can be any short-lived one.
-This process has one thread, so here it is safe and also covers the death of the supervisor itself.
+A process between Python and Java is needed for two reasons. Only a parent can wait for Java without ever signalling a
+reused process id. And PR_SET_PDEATHSIG fires when the *thread* that forked ends, which in a user's process can be any
+short-lived one. This process has one thread, so PR_SET_PDEATHSIG is safe here, and also covers the supervisor's death.
 
 Contract:
 - standard output gets one line: the process id of the program, or "! " and the reason why it could not be started;
@@ -14,7 +14,7 @@ Contract:
 - KEPT_FILE (unless empty) is the number of an open file that the program inherits: a lock that lives as long as it;
 - the exit code is the program's, 128 + n if signal n ended it; 0 after the order to detach.
 
-It starts from the standard library alone (`-I -S`), which keeps it at 20 ms and independent of the user's environment.
+It uses the standard library alone (`-I -S`), so it starts in 20 ms and does not depend on the user's environment.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ import subprocess
 import sys
 from typing import NoReturn
 
-# What the owner may ask for, by one byte.
+# Orders of the owner, one byte each.
 _ORDERS = {b"T": signal.SIGTERM, b"K": signal.SIGKILL, b"S": signal.SIGSTOP, b"C": signal.SIGCONT}
 _DETACH = b"D"
 
 # End of file does not come while a fork of the owner (multiprocessing) still holds the pipe, so the parent's id is
-# looked at as well. Once a second: a forgotten broker lives one second longer at most, and costs no measurable time.
+# checked as well. Once a second costs no measurable time, and an orphaned broker lives one second longer at most.
 _OWNER_POLL_S = 1.0
 
-# Kafka writes its clean-shutdown mark in 0.3 s when idle. Nobody waits for us here, but nobody will come back
-# for this broker either, so it gets less than a stop that was asked for.
+# Kafka writes its clean-shutdown mark in 0.3 s when idle. No owner waits here, but none will use this broker again
+# either, so it gets less time than a stop that was ordered.
 _ORPHAN_GRACE_S = 10.0
 
 _PR_SET_PDEATHSIG = 1
@@ -67,7 +67,7 @@ class _Supervisor:
 
             def die_with_me() -> None:
                 prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != me:  # we died before the kernel was told
+                if os.getppid() != me:  # the supervisor died before the kernel was told
                     os._exit(1)
 
         return subprocess.Popen(
@@ -92,7 +92,7 @@ class _Supervisor:
                     return self._orphaned(child)
                 for order in (bytes([byte]) for byte in orders):
                     if order == _DETACH:
-                        os._exit(0)  # the program goes on under the machine's first process
+                        os._exit(0)  # the init process adopts the program
                     child.send_signal(_ORDERS[order])
             if self.told_to_end or os.getppid() != self.owner:
                 return self._orphaned(child)

@@ -1,4 +1,4 @@
-"""For tests of services that use txbridge (docs/testing-your-service.md), and the simulator that tests the worker."""
+"""Helpers for tests of services that use txbridge (docs/testing-your-service.md), and the simulator of the worker."""
 
 from txbridge.core.states import TransactionState
 from txbridge.testing.backends import Backend, EmbeddedBackend, ProcessBackend

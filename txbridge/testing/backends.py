@@ -1,4 +1,4 @@
-"""Where a test's Kafka and workers run: one interface, so that a test does not depend on it."""
+"""Backends that run the Kafka and the workers of a test, behind one interface."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Backend(ABC):
     @property
     @abstractmethod
     def bootstrap_servers(self) -> str:
-        """For the clients of the test."""
+        """The addresses of the brokers, for clients of the test."""
 
     @abstractmethod
     def start(self) -> Self:
-        """Start Kafka and wait until it answers. Raises EnvironmentProblemError when it cannot be had."""
+        """Start Kafka and wait until it answers. Raises EnvironmentProblemError when it cannot be started."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -51,7 +51,7 @@ class Backend(ABC):
 
 
 class ProcessBackend(Backend):
-    """Workers of the installed txbridge as child processes, on a Kafka that runs anyway."""
+    """Workers of the installed txbridge as child processes, on a Kafka that already runs."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.description = f"Kafka at {bootstrap_servers}, workers as processes"
@@ -106,9 +106,10 @@ class EmbeddedBackend(ProcessBackend):
 
 
 def environment(options: Mapping[str, str]) -> dict[str, str]:
-    """Options as the variables that a worker reads them from; its log is JSON, which `RunningWorker` reads.
+    """Environment variables that give these options to a worker; its log is JSON, which `RunningWorker` reads.
 
-    All other options are empty, which is not given: what the service under test is configured with is not meant.
+    The variables of other options are empty, which counts as not given. So the configuration of the service under test
+    is not used.
     """
     given = {f"TXBRIDGE_{name.upper()}": value for name, value in {**options, "log_format": "json"}.items()}
     return {CONFIG_FILE_VARIABLE: "", **{option.variable: "" for option in OPTIONS}, **given}

@@ -28,13 +28,13 @@ WORKER_IMAGE = f"txbridge/worker:{version('txbridge')}"
 _KAFKA_TIMEOUT_S = 60
 #: Seconds from SIGTERM to SIGKILL: the worker's own limit is 20 s.
 _STOP_TIMEOUT_S = 25
-#: Seconds; Docker's own client waits for 60 s, a daemon that is well answers in milliseconds.
+#: Seconds. Docker's own client waits for 60 s; a healthy daemon answers in milliseconds.
 _PING_TIMEOUT_S = 10.0
 _CLOCK_FILE = "/tmp/txbridge-clock"  # noqa: S108  in a container of ours, where nobody else is
 
 
 class ApacheKafkaContainer(DockerContainer):
-    """One node of Apache Kafka, broker and controller, fit for transactions; nothing is kept.
+    """One node of Apache Kafka, broker and controller, configured for transactions. It keeps no data after its end.
 
     testcontainers' own KafkaContainer runs Confluent's image.
 
@@ -46,7 +46,7 @@ class ApacheKafkaContainer(DockerContainer):
 
     """
 
-    #: Where containers of the same network find it, under its first network alias.
+    #: Port for containers of the same network, which use its first network alias.
     INTERNAL_PORT = 19092
     _SCRIPT = "/tmp/txbridge-start.sh"  # noqa: S108  in the container
 
@@ -68,21 +68,21 @@ class ApacheKafkaContainer(DockerContainer):
             KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR="1",
             KAFKA_TRANSACTION_STATE_LOG_MIN_ISR="1",
             KAFKA_TRANSACTION_STATE_LOG_NUM_PARTITIONS="1",
-            # A consumer group of a test need not wait for others, and may miss a dead member soon.
+            # A consumer group of a test need not wait for more members, and should notice a dead one soon.
             KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS="0",
             KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS="1000",
             KAFKA_AUTO_CREATE_TOPICS_ENABLE="false",
         )
-        # What Kafka shall tell its clients is known only when Docker has chosen the port.
+        # Kafka's advertised address is known only when Docker has chosen the port.
         script = self._SCRIPT
         self.with_command(["sh", "-c", f"while [ ! -f {script} ]; do sleep 0.05; done; exec sh {script}"])
 
     def get_bootstrap_server(self) -> str:
-        """For clients on this machine."""
+        """The address for clients on this machine."""
         return f"{self.get_container_host_ip()}:{self.get_exposed_port(self.port)}"
 
     def get_internal_bootstrap_server(self) -> str:
-        """For containers of its network."""
+        """The address for containers of its network."""
         return f"{self.alias}:{self.INTERNAL_PORT}"
 
     def with_network_aliases(self, *aliases: str) -> Self:
@@ -101,9 +101,9 @@ class ApacheKafkaContainer(DockerContainer):
 
 
 class WorkerContainer(DockerContainer):
-    """A worker; the internal topics must be there already (`txbridge topics apply`). It is started when it is ready.
+    """A worker. The internal topics must exist already (`txbridge topics apply`). `start` returns when it is ready.
 
-    Options are given as to any worker of the image: as variables (docs/configuration.md).
+    Options are environment variables, as for any worker of the image (docs/configuration.md).
 
     Example:
         .. code-block:: python
@@ -125,11 +125,11 @@ class WorkerContainer(DockerContainer):
         self.waiting_for(HttpWaitStrategy(port, "/readyz").with_startup_timeout(int(SERVING_TIMEOUT_S)))
 
     def with_option(self, name: str, value: str) -> Self:
-        """An option by its name in docs/configuration.md."""
+        """Set an option by its name in docs/configuration.md."""
         return self.with_env(f"TXBRIDGE_{name.upper()}", value)
 
     def get_url(self, path: str = "/readyz") -> str:
-        """A page of the worker (docs/metrics.md), for clients on this machine."""
+        """The address of a page of the worker (docs/metrics.md), for clients on this machine."""
         return f"http://{self.get_container_host_ip()}:{self.get_exposed_port(self.port)}{path}"
 
 
@@ -177,7 +177,7 @@ class ContainerizedWorker(RunningWorker):
         assert done.exit_code == 0, done.output
 
     def _forget(self, returncode: int) -> None:
-        """It has ended: keep what it said, and remove the container."""
+        """Keep the log of a worker that has ended, and remove its container."""
         self._last_log = self.log
         self._returncode = returncode
         self._container.stop()
@@ -188,7 +188,7 @@ class ContainerBackend(ProcessBackend):
 
     Args:
         worker_image: for example WORKER_IMAGE; "" runs workers as processes.
-        kafka_image: Apache Kafka's, or one with its contract.
+        kafka_image: the one of Apache Kafka, or one with the same contract.
 
     """
 
@@ -231,7 +231,7 @@ class ContainerBackend(ProcessBackend):
         assert self._kafka is not None
         assert self._network is not None
         servers = self._kafka.get_internal_bootstrap_server()
-        # Not the image's own entry point: this one has a clock that can be shifted, and is the worker otherwise.
+        # Unlike the image's own entry point, this worker has a clock that can be shifted.
         container = DockerContainer(self._worker_image, entrypoint=["python", "-m", "txbridge.testing.worker"])
         container.with_command([_CLOCK_FILE]).with_network(self._network)
         container.with_envs(**environment({**options, "bootstrap_servers": servers}))
@@ -239,7 +239,7 @@ class ContainerBackend(ProcessBackend):
 
 
 def docker_problem() -> str | None:
-    """Why containers cannot be had here, or None if they can."""
+    """The reason why containers cannot run here, or None if they can."""
     host = get_docker_host() or DEFAULT_UNIX_SOCKET
     if "unix://" in host and (problem := _socket_problem(host.partition("unix://")[2])):
         return f"Docker does not answer: {problem}"
@@ -257,7 +257,7 @@ def docker_problem() -> str | None:
 
 
 def _socket_problem(path: str) -> str | None:
-    """Why nobody answers there. Asked here, because Docker's own client leaves its socket open when nobody does."""
+    """The reason why Docker does not answer there, or None. Its own client would leave a socket open in this case."""
     try:
         with closing(socket.socket(socket.AF_UNIX)) as client:
             client.settimeout(_PING_TIMEOUT_S)
@@ -270,7 +270,7 @@ def _socket_problem(path: str) -> str | None:
 
 
 def require_docker() -> None:
-    """Raises EnvironmentProblemError when containers cannot be had here."""
+    """Raise EnvironmentProblemError when containers cannot run here."""
     problem = docker_problem()
     if problem is not None:
         raise EnvironmentProblemError(
@@ -279,7 +279,7 @@ def require_docker() -> None:
 
 
 def _require_image(image: str) -> None:
-    """Pull it if it is not here. testcontainers would do that, too, but not say what can be done when it fails."""
+    """Pull a missing image. testcontainers would do that, too, but its error names no remedy."""
     client = DockerClient().client
     try:
         client.images.get(image)

@@ -1,4 +1,4 @@
-"""What a test wants to see of the topics: what consumers see, and what became of a transaction."""
+"""Views of the topics for a test: messages as consumers see them, and the state of a transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txbridge.operations.reading import old_outcome, read_view
 
 
 class HasCoordinates(Protocol):
-    """What names a transaction: the result of a send, or the MessageExt that a listener is given."""
+    """The half coordinates of a transaction: the result of a send, or the MessageExt that a listener is given."""
 
     @property
     def half_partition(self) -> int: ...
@@ -25,9 +25,9 @@ class HasCoordinates(Protocol):
 
 
 def state_of(connection: Connection, transaction: HasCoordinates) -> TransactionState:
-    """What has become of it by now, as the topics tell; pending when no worker has seen it yet.
+    """The current state of a transaction, from the topics alone; pending when no worker has seen it yet.
 
-    Raises AssertionError when no half message stands there, and as `txbridge.operations.list_pending`.
+    Raises AssertionError when there is no half message, and the errors of `txbridge.operations.list_pending`.
     """
     partition, offset = transaction.half_partition, transaction.half_offset
     view = read_view(connection, partition)
@@ -40,9 +40,9 @@ def state_of(connection: Connection, transaction: HasCoordinates) -> Transaction
 
 
 def read_committed(kafka: Mapping[str, Any], topic: str, partitions: int) -> list[Message]:
-    """All that a consumer with isolation.level=read_committed sees of a topic, one partition after the other.
+    """All messages of a topic that a consumer with isolation.level=read_committed sees, partition by partition.
 
-    What was written before this call is seen: a Kafka transaction that is being ended is waited for. Raises
+    Messages that were written before this call are seen: it waits for Kafka transactions that are being ended. Raises
     HangingTransactionError when one stays open for 30 s, KafkaException.
     """
     found: list[Message] = []

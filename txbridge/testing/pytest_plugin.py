@@ -21,12 +21,12 @@ from txbridge.testing.workers import RunningWorker
 
 _CHOICES = ("auto", "containers", "embedded")
 _SCOPES = ("function", "class", "module", "package", "session")
-#: The end of a worker's log that a failed test shows.
+#: Number of characters of a worker's log that a failed test shows, from the end.
 _SHOWN = 4_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the command line; each may stand in the configuration file as well, under its name with `_`."""
+    """Add options of the command line. Each may be in the configuration file as well, under its name with `_`."""
     group = parser.getgroup("txbridge", "tests of transactional services on a real Kafka")
     group.addoption(
         "--txbridge-backend",
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say where the tests will run, and why."""
+    """A line about the chosen backend, with the reason."""
     _, why = _choice(config)
     return f"txbridge: {why}"
 
@@ -60,7 +60,7 @@ def _choice(config: pytest.Config) -> tuple[str, str]:
     if chosen != "auto":
         return chosen, f"backend {chosen}"
     try:
-        # The extra `testing` has it; without it the embedded Kafka does.
+        # The extra `testing` has it. Without the extra the embedded Kafka runs.
         from txbridge.testing.containers import docker_problem  # noqa: PLC0415
     except ImportError:
         return "embedded", "backend embedded (auto; testcontainers is not installed: pip install 'txbridge[testing]')"
@@ -94,7 +94,7 @@ def txbridge_backend(pytestconfig: pytest.Config) -> Iterator[Backend]:
     try:
         backend.start()
     except TxBridgeError as error:
-        # Every test would fail in the same way, with a trace that tells no more.
+        # Every test would fail in the same way, with a traceback that adds nothing.
         pytest.exit(f"txbridge: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
     yield backend
     backend.stop()

@@ -1,4 +1,4 @@
-"""A namespace with topics, workers and producers for one test, and what a test of a transactional service needs."""
+"""A namespace with topics, workers and producers for one test, with helpers for tests of transactional services."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventuall
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
-#: Of the workers. No check comes by itself in the time of a test: `let_checks_be_due` is the test's clock. A killed
-#: worker is missed after 3 s, the least that is safe on a busy machine (the brokers of a backend allow it).
+#: Options of the workers. No check is due by itself during a test: `let_checks_be_due` is the test's clock. A killed
+#: worker is noticed after 3 s, the least that is safe on a busy machine (the brokers of a backend allow it).
 DEFAULT_OPTIONS = {
     "transaction_timeout": 3_600_000,
     "transaction_check_interval": 3_600_000,
     "session_timeout": 3_000,
 }
-#: Seconds that a helper waits when it is not told otherwise: a decision is visible within 0.1 s, a check is answered
-#: within 2 s, and after a kill both take a take-over more; the rest is for busy machines.
+#: Seconds that a helper waits by default. A decision is visible within 0.1 s, and a check is answered within 2 s. After
+#: a kill both wait for a take-over as well. The rest is for busy machines.
 DEFAULT_TIMEOUT_S = 30.0
 #: Kafka's own operations on topics take milliseconds; deleting one goes on in the background, and is done in a second.
 _ADMIN_TIMEOUT_S = 30.0
-#: Beyond what is due: clocks tell whole milliseconds, and a worker's own may be some behind the brokers'.
+#: Added to a due time: clocks have whole milliseconds, and a worker's own may be some behind the brokers'.
 _CLOCK_MARGIN_MS = 100
 
 _PENDING = Selection(states=frozenset({TransactionState.PENDING}), limit=None)
@@ -49,11 +49,11 @@ _FATES = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK, Tr
 
 
 class Sandbox:
-    """The internal topics of a fresh namespace, with whatever a test starts on them; a context manager.
+    """The internal topics of a fresh namespace, with the workers and producers of a test; a context manager.
 
     Args:
-        backend: where Kafka runs; it must be started.
-        partitions: of the internal topics. One keeps the order of all decisions, and take-overs short.
+        backend: runs Kafka; it must be started.
+        partitions: number for the internal topics. One keeps all decisions in order, and take-overs short.
         options: of all workers, by their names in docs/configuration.md; they win over DEFAULT_OPTIONS.
 
     """
@@ -84,7 +84,7 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Producers first: they may have decisions on their way.
+        # Producers first: they may still be sending decisions.
         with ExitStack() as after:
             for topic in self._topics:
                 after.callback(self._delete_topic, topic)
@@ -94,15 +94,15 @@ class Sandbox:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of the Kafka that this runs on."""
+        """The addresses of the brokers that this runs on."""
         return self.backend.bootstrap_servers
 
     @property
     def settings(self) -> dict[str, str]:
-        """For a TransactionProducer, or any other client of confluent-kafka; give the former `namespace`, too."""
+        """Settings for any client of confluent-kafka. A TransactionProducer needs `namespace`, too."""
         return {"bootstrap.servers": self.bootstrap_servers}
 
-    # --- what runs ---------------------------------------------------------------------------------------------------
+    # --- workers, producers, topics ----------------------------------------------------------------------------------
 
     @property
     def worker(self) -> RunningWorker:
@@ -113,7 +113,7 @@ class Sandbox:
         raise UsageError("no worker runs in this sandbox; start_worker() starts one")
 
     def start_worker(self, timeout: float = SERVING_TIMEOUT_S, **options: object) -> RunningWorker:
-        """Start a worker and wait until it serves all partitions; beside others, until it has joined the group.
+        """Start a worker and wait until it serves all partitions. If others run, wait until it has joined the group.
 
         `timeout` in seconds. `options` are the worker's, by their names in docs/configuration.md, and win over those of
         the sandbox. AssertionError with the end of its log when it does not serve in time.
@@ -129,7 +129,7 @@ class Sandbox:
         return worker
 
     def kill_worker(self) -> None:
-        """SIGKILL for the worker that was started last and runs. Start another one to go on."""
+        """Send SIGKILL to the worker that was started last and runs. Start another one to go on."""
         self.worker.kill()
 
     def start_producer(self, listener: TransactionListener, group: str = "test", **options: Any) -> TransactionProducer:
@@ -138,9 +138,9 @@ class Sandbox:
         return self._stack.enter_context(producer)
 
     def create_topic(self, topic: str, partitions: int = 1) -> str:
-        """A new, empty real topic, which the sandbox deletes at its end; returns its name.
+        """Create an empty real topic, which the sandbox deletes at its end, and return its name.
 
-        One that is there from another test is deleted first.
+        A topic of this name from another test is deleted first.
         """
         deadline = Deadline(_ADMIN_TIMEOUT_S)
         while True:
@@ -165,12 +165,12 @@ class Sandbox:
             if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
 
-    # --- what can be seen --------------------------------------------------------------------------------------------
+    # --- messages and transactions -----------------------------------------------------------------------------------
 
     def visible(self, topic: str) -> list[Message]:
-        """All that consumers with isolation.level=read_committed see in a real topic now, one partition after another.
+        """All messages of a real topic that consumers with isolation.level=read_committed see now, by partition.
 
-        What a transaction with a fate has delivered is there. KafkaException when there is no such topic.
+        The messages of a committed transaction are there. KafkaException when there is no such topic.
         """
         partitions = self._topics.get(topic) or len(self._admin.list_topics(topic).topics[topic].partitions)
         return read_committed(self.settings, topic, partitions)
@@ -187,7 +187,7 @@ class Sandbox:
         return found
 
     def fate(self, transaction: HasCoordinates) -> TransactionState:
-        """What has become of a transaction by now: a result of a send, or the MessageExt that a listener was given."""
+        """The current state of a transaction, named by the result of a send or by the MessageExt of a listener."""
         return state_of(self._opened, transaction)
 
     def wait_fate(
@@ -217,13 +217,13 @@ class Sandbox:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def let_checks_be_due(self, timeout: float = DEFAULT_TIMEOUT_S) -> int:
-        """Let the next check of every pending transaction be due now, and wait until all are sent; how many there were.
+        """Make the next check of every pending transaction due now, wait until all are sent, and return their number.
 
-        One that has had its last check is discarded instead. Somebody of the producer group must be alive, or none is
-        sent: AssertionError after `timeout` seconds. The answers come in a moment later: `wait_fate` waits for them.
+        A transaction that has had its last check is discarded instead. The producer group must be live, or no check is
+        sent: AssertionError after `timeout` seconds. The answers come a moment later: `wait_fate` waits for them.
 
-        For a moment the workers' clocks are set to the time at which the last of them would be due. A held message
-        (its topic does not take it) is tried again in that moment, and then not before an hour or the next worker.
+        For a moment the workers' clocks are set to the time at which the last of the checks would be due. A held
+        message is tried again in that moment, and then not before an hour has passed or the next worker has started.
         """
         before = self._undecided()
         if not before:

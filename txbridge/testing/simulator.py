@@ -10,7 +10,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
-    """Run it; 2 where there is no source tree."""
+    """Run it and return its exit code; 2 without a source tree."""
     if not (_SOURCE / "tests" / "simulator").is_dir():
         sys.stderr.write(
             "The simulator is not part of the installed package. Clone the repository of txbridge, run `make setup` "

@@ -1,10 +1,10 @@
 """`python -m txbridge.testing.worker CLOCK_FILE`: the worker, with a clock that a test can shift.
 
 Everything else is the worker as it is; its options come from the environment (TXBRIDGE_<OPTION>). CLOCK_FILE holds
-the milliseconds by which it believes that it is later than it is; as long as there is none, the time is true.
+the milliseconds by which the worker's time is ahead. Without the file the time is true.
 
-What is shifted is the time that the worker has found from its machine's clock and the brokers': the two agree as ever.
-A clock that is wrong would shift nothing, for checks go by the earlier one.
+The shift applies to the time that the worker derives from its machine's clock and the brokers' clocks, so that these
+still agree. A wrong clock of the machine would shift nothing, because checks go by the earlier one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txbridge.worker.app import run
 
 
 class ShiftedClock(Outside):
-    """The real world, but for what is due. What is measured (time-outs, back-off) goes by the true clock."""
+    """The real environment, with a shift of the time at which messages are due. Time-outs go by the true clock."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

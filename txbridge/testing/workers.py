@@ -1,4 +1,4 @@
-"""Workers that a test starts, looks at and kills."""
+"""Workers that a test starts, observes and kills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVING_TIMEOUT_S = 60.0
 #: busy machines.
 _STOP_TIMEOUT_S = 120.0
 _POLL_S = 0.05
-#: How much of a log an error shows: the last few events.
+#: Number of characters of a log that an error shows: the last few events.
 _SHOWN = 3_000
 
 _TAKEN_OVER = re.compile(r'"partition": (\d+), "seconds"')
@@ -41,32 +41,32 @@ def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Ca
 
 
 class RunningWorker(ABC):
-    """A worker of a test, wherever it runs. Its log is JSON, one event a line (docs/logs.md)."""
+    """A worker of a test, in a process or a container. Its log is JSON, one event a line (docs/logs.md)."""
 
     @property
     @abstractmethod
     def log(self) -> str:
-        """All that it has logged."""
+        """Everything that it has logged."""
 
     @property
     @abstractmethod
     def returncode(self) -> int | None:
-        """None as long as it runs."""
+        """The exit code; None while it runs."""
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL: it leaves the group by its session time-out, with nothing cleaned up. Returns when it is gone."""
+        """Send SIGKILL: it leaves the group by its session time-out, without cleanup. Return when it is gone."""
 
     @abstractmethod
     def stop(self) -> int:
-        """SIGTERM; returns its exit code. Does no harm to one that has ended."""
+        """Send SIGTERM and return the exit code. Does nothing to a worker that has ended."""
 
     @abstractmethod
     def shift_clock(self, milliseconds: int) -> None:
-        """Let it believe that it is so much later than it is; 0 is the true time."""
+        """Set its clock ahead of the true time by this much; 0 is the true time."""
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What it has logged under this event name, oldest first."""
+        """Everything that it has logged under this event name, oldest first."""
         lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{") and line.endswith("}")]
         return [line for line in lines if line["event"] == name]
 
@@ -95,7 +95,7 @@ class WorkerProcess(RunningWorker):
     def __init__(
         self, command: Sequence[str], log: Path, environment: Mapping[str, str], clock: Path | None = None
     ) -> None:
-        """Start it. `environment` is added to ours; `clock` is the file that a `txbridge.testing.worker` looks at."""
+        """Start it. `environment` is added to ours; `clock` is the file that a `txbridge.testing.worker` reads."""
         self.log_file = log
         self._clock = clock
         with log.open("ab") as output:
@@ -122,16 +122,16 @@ class WorkerProcess(RunningWorker):
         self._process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and does nothing."""
+        """Send SIGSTOP: it keeps its connections and does nothing."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
         if self._process.poll() is None:
-            # A paused process would not hear the other signal.
+            # A paused process does not react to SIGTERM.
             self.resume()
             self._process.terminate()
         try:

@@ -1,10 +1,10 @@
-"""The table."""
+"""Migration that creates the table."""
 
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Where txbridge_sqlalchemy has made the table already: `migrate --fake-initial`."""
+    """Creates the table. If txbridge_sqlalchemy has created it already, run `migrate --fake-initial`."""
 
     initial = True
     dependencies = ()

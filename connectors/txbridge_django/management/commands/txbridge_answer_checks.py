@@ -13,7 +13,7 @@ from txbridge_django.producer import get_producer
 
 
 class Command(BaseCommand):
-    """Starts the producer for its checks alone."""
+    """Command that starts the producer only to answer checks."""
 
     help = "Answer the checks of the producer group until SIGTERM or Ctrl-C, beside the web processes or without them."
 

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from txbridge_django.conf import valid_options
 from txbridge_django.models import Transaction
 
-#: `transaction_max_age` (72 h) twice, and the 30 days for which a discarded message can be resumed.
+#: Twice `transaction_max_age` (72 h), plus the 30 days for which a discarded message can be resumed.
 DAYS = 36
 _BATCH = 1_000
 _DAY_MS = 86_400_000
