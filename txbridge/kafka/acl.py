@@ -1,6 +1,7 @@
-"""Which rights each role needs, by Kafka's ACLs: docs/security.md shows this table, and a test grants no more than it.
+"""The rights that each role needs, as Kafka's ACLs.
 
-Only what must be granted is here: WRITE and READ include DESCRIBE on topics, groups and transactional ids.
+docs/security.md shows this table, and a test grants no more than it. Only necessary grants are listed: WRITE and READ
+include DESCRIBE on topics, groups and transactional ids.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from txbridge.core.names import READER_GROUP, SYSTEM_GROUP, Names
 
 
 class Role(enum.Enum):
-    """Who connects to Kafka."""
+    """The roles of programs and people that connect to Kafka."""
 
     #: An application with a TransactionProducer; its check topic was made by `txbridge topics apply --group`.
     CLIENT = "client"
@@ -23,16 +24,16 @@ class Role(enum.Enum):
     OPERATOR = "operator"
     #: `txbridge audit`.
     AUDIT = "audit"
-    #: `txbridge audit --follow`, besides those of the audit.
+    #: `txbridge audit --follow`; it also needs the rights of the audit.
     FOLLOWER = "follower"
     #: `txbridge topics`.
     ADMIN = "admin"
-    #: `txbridge doctor`, besides those of the role that it examines.
+    #: `txbridge doctor`; it also needs the rights of the role that it examines.
     DOCTOR = "doctor"
 
 
 class Kind(enum.Enum):
-    """What a right is granted on; the names of Kafka's ResourceType."""
+    """Kinds of resources that rights are granted on; the names of Kafka's ResourceType."""
 
     TOPIC = "TOPIC"
     GROUP = "GROUP"
@@ -41,7 +42,7 @@ class Kind(enum.Enum):
 
 
 class Pattern(enum.Enum):
-    """How the name is meant; the names of Kafka's ResourcePatternType."""
+    """Ways to match a resource name; the names of Kafka's ResourcePatternType."""
 
     LITERAL = "LITERAL"
     PREFIXED = "PREFIXED"
@@ -49,7 +50,7 @@ class Pattern(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Operations (Kafka's AclOperation) on one resource, or on all whose names begin so."""
+    """Operations (Kafka's AclOperation) on one resource, or on all whose names begin with `name`."""
 
     kind: Kind
     name: str
@@ -61,7 +62,7 @@ class Right:
         return f"{', '.join(self.operations)} on {what}{'*' if self.pattern is Pattern.PREFIXED else ''}"
 
 
-#: The only name that Kafka has for the cluster.
+#: Kafka's only name for the cluster resource.
 CLUSTER = "kafka-cluster"
 
 
@@ -70,10 +71,10 @@ def topic(name: str, *operations: str, pattern: Pattern = Pattern.LITERAL) -> Ri
 
 
 def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_topic: str = "") -> list[Right]:
-    """What this role needs in a namespace.
+    """Return the rights that a role needs in a namespace.
 
-    `group` is the client's producer group, `real_topic` one of the real topics (each needs the same), `app_id` the
-    workers' group if it is not the usual one.
+    `group` is the client's producer group. `real_topic` is one of the real topics; each needs the same rights. `app_id`
+    is the workers' group if it is not the default one.
     """
     app_id = app_id or names.worker_group
     checks = names.check("")
@@ -128,7 +129,7 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
             return [
                 topic(names.violations, "READ", "WRITE"),
                 reader,
-                # After it comes the ledger's own id.
+                # The rest of the name is the ledger's own id.
                 Right(Kind.TRANSACTIONAL_ID, f"{names.violations}-", Pattern.PREFIXED, ("WRITE",)),
             ]
         case Role.ADMIN:

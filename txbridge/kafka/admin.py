@@ -1,4 +1,4 @@
-"""Topics as a cluster shows them, and the few administrative requests that txbridge makes, each with a bound."""
+"""Descriptions of topics, and the few administrative requests that txbridge makes, each with a time limit."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, RESOLVE, SSL, TIMED_OUT, TRANSPORT
 
-#: For one request, connecting included. A healthy cluster answers in milliseconds; a change of the controller or a slow
-#: TLS and SASL handshake takes seconds. Who waits for this has a person or a service start waiting for them.
+#: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the
+#: controller or a slow TLS and SASL handshake takes seconds. A person or the start of a service waits for the answer.
 REQUEST_TIMEOUT_S = 10.0
-#: From the creation of a topic until all its partitions have leaders in the metadata: tens of milliseconds on KRaft,
-#: some seconds while brokers restart. Beyond this the cluster is ill.
+#: Longest wait (s) after the creation of a topic until all its partitions have leaders in the metadata. That takes tens
+#: of milliseconds on KRaft, some seconds while brokers restart. A cluster that needs longer has a fault.
 VISIBLE_TIMEOUT_S = 30.0
-#: The least that a request is given: what is left of a time-out may be nothing.
+#: Smallest time limit of a request (s), for a deadline that has nothing left.
 _SHORTEST_S = 0.1
-#: How late it is noticed that nobody waits any more.
+#: Interval (s) at which a wait tests whether its result is still wanted.
 _LOOK_S = 0.05
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
@@ -51,7 +51,7 @@ UNREACHABLE = frozenset(
         KafkaError.NOT_CONTROLLER,
     },
 )
-#: The user of this connection may not do that.
+#: The user of this connection lacks a right.
 NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 
 
@@ -63,22 +63,22 @@ class KafkaUnreachableError(EnvironmentProblemError):
 
 
 class UnwantedError(EnvironmentProblemError):
-    """Nobody wants the answer any more."""
+    """The caller does not want the answer any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long somebody waits for several requests together: until `deadline`, and while wanted."""
+    """Limits of the wait for several requests together: it ends at `deadline`, or once `is_unwanted` returns true."""
 
     deadline: Deadline = field(default_factory=Deadline)
     is_unwanted: Callable[[], bool] = lambda: False
 
     def left(self) -> float:
-        """Seconds for one request. Never 0, which librdkafka takes for its default."""
+        """Seconds for one request. Never 0, which means the default to librdkafka."""
         return max(_SHORTEST_S, min(REQUEST_TIMEOUT_S, self.deadline.left))
 
     def wait(self, seconds: float) -> None:
-        """Wait so long. UnwantedError if that is not wanted any more."""
+        """Wait `seconds`. Raises UnwantedError once that is not wanted any more."""
         until = Deadline(seconds)
         self.require_wanted()
         while not until.is_over:
@@ -86,7 +86,7 @@ class Bounds:
             self.require_wanted()
 
     def answer(self, future: Future[Any]) -> Any:
-        """The result of a request, which ends by itself. UnwantedError if that is not wanted any more."""
+        """Return the result of a request, which has its own time limit. Raises UnwantedError once it is not wanted."""
         while True:
             try:
                 return future.result(_LOOK_S)
@@ -125,16 +125,16 @@ class TopicFacts:
 
     @property
     def elects_unclean(self) -> bool:
-        """Whether a copy that is not in sync may become the leader: then acknowledged records are lost."""
+        """Whether a replica that is not in sync may become the leader. Acknowledged records are lost then."""
         return self.config.get(UNCLEAN) == "true"
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What every broker tells of its cluster."""
+    """Facts about a cluster that any of its brokers can tell."""
 
     cluster_id: str
-    #: host:port by broker.
+    #: host:port by broker id.
     brokers: Mapping[int, str]
 
 
@@ -148,26 +148,27 @@ class TopicRequest:
     config: Mapping[str, str]
 
 
-#: What can be said of a topic: it is there, it is not, or we may not know.
+#: A topic that exists, a right that is missing to look at it, or None for a topic that does not exist.
 Sight = TopicFacts | MissingRight | None
 
 
 class Cluster:
     """Requests to a cluster through an admin client.
 
-    Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or what `bounds` leave of
-    it (librdkafka itself ends each request then), and EnvironmentProblemError for what the cluster refuses otherwise.
+    Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or within the shorter
+    time that `bounds` leave. librdkafka itself ends each request then. Other refusals of the cluster raise
+    EnvironmentProblemError; `create` and `alter` return them.
     """
 
     def __init__(self, admin: AdminClient, bounds: Bounds | None = None) -> None:
         self._admin = admin
         self._bounds = bounds or Bounds()
-        #: librdkafka's last word on the connection: the request itself only ever ends with "timed out".
+        #: librdkafka's last error about the connection. The request itself only ends with "timed out".
         self.last_error = ""
 
     @classmethod
     def connect(cls, user: Mapping[str, Any]) -> Cluster:
-        """A cluster for a command of a person: librdkafka's log is kept off the screen unless `debug` asks for it."""
+        """Connect for a command of a person: librdkafka's log is not printed unless `debug` is set."""
         config = kafka_config.admin_config(user)
         cluster: Cluster
 
@@ -186,19 +187,19 @@ class Cluster:
 
     @property
     def admin(self) -> AdminClient:
-        """For requests that are not here."""
+        """The admin client, for requests that this class does not have."""
         return self._admin
 
     def broker_count(self) -> int:
         return len(self.describe().nodes)
 
     def describe(self) -> Any:
-        """Kafka's description of the cluster: id, controller, brokers, and what this user may do there."""
+        """Kafka's description of the cluster: id, controller, brokers, and the rights of this user."""
         future = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=self._bounds.left())
         return self._result(future, "describe the cluster")
 
     def greet(self, topic: str) -> Greeting:
-        """Ask any broker who it is: answered also while there is no controller. A topic is named to ask for no more."""
+        """Ask any broker about its cluster; this needs no controller. Naming a topic keeps the answer short."""
         try:
             told = self._admin.list_topics(topic, timeout=self._bounds.left())
         except KafkaException as failure:
@@ -206,7 +207,7 @@ class Cluster:
         return Greeting(str(told.cluster_id), {node: f"{one.host}:{one.port}" for node, one in told.brokers.items()})
 
     def topics_with_prefix(self, prefix: str) -> list[str]:
-        """Names of the topics that begin so, as far as this user may see them."""
+        """Names of the topics that begin with `prefix`, as far as this user may see them."""
         try:
             topics = self._admin.list_topics(timeout=self._bounds.left()).topics
         except KafkaException as failure:
@@ -214,7 +215,7 @@ class Cluster:
         return sorted(topic for topic in topics if topic.startswith(prefix))
 
     def read(self, topics: Collection[str]) -> dict[str, Sight]:
-        """What there is of each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
+        """Describe each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
         seen: dict[str, Sight] = {}
         described = {}
         futures = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._bounds.left())
@@ -245,8 +246,8 @@ class Cluster:
         return seen
 
     def create(self, topics: Iterable[TopicRequest], *, dry_run: bool) -> dict[str, str | None]:
-        """Create topics; returns the reason of each that could not be created, or None. One that exists is fine."""
-        # operation_timeout: how long the controller itself may wait, so that it answers before we give up.
+        """Create topics; returns for each the reason of its failure, or None. A topic that exists is no failure."""
+        # operation_timeout limits the controller's own wait, so that it answers before this request times out.
         futures = self._admin.create_topics(
             [NewTopic(one.name, one.partitions, one.replication_factor, config=dict(one.config)) for one in topics],
             operation_timeout=self._bounds.left() / 2,
@@ -256,7 +257,7 @@ class Cluster:
         return {topic: self._reason(future, "CREATE", topic) for topic, future in futures.items()}
 
     def alter(self, changes: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, str | None]:
-        """Set these properties of these topics and no others; returns the reason of each that was refused, or None."""
+        """Set these properties of these topics and no others; returns for each the reason of its refusal, or None."""
         resources = [
             ConfigResource(
                 ResourceType.TOPIC,
@@ -305,16 +306,17 @@ class Cluster:
 
     def _translated(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
         if error.code() in UNREACHABLE:
-            self._admin.poll(0)  # an admin client calls error_cb only from here
+            self._admin.poll(0)  # an admin client calls error_cb only in poll()
             reason = self.last_error or error.str()
             return KafkaUnreachableError(f"Kafka cannot be reached ({purpose}): {reason}")
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}")
 
 
 def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | None = None) -> None:
-    """Ask until `condition` holds.
+    """Wait until `condition` holds.
 
-    EnvironmentProblemError with `complaint` if it does not within VISIBLE_TIMEOUT_S, or what `bounds` leave of it.
+    Raises EnvironmentProblemError with `complaint` after VISIBLE_TIMEOUT_S, or after the shorter time that `bounds`
+    leave.
     """
     bounds = bounds or Bounds()
     patience = min(VISIBLE_TIMEOUT_S, bounds.deadline.left)

@@ -1,14 +1,14 @@
-"""Since when all answers say the same, without a gap."""
+"""Agreement of repeated answers: enough of them, over enough time, without a gap."""
 
 from __future__ import annotations
 
 
 class Agreement:
-    """Whether enough answers, over so many seconds, have said one thing, and none the contrary.
+    """A test whether enough answers, over `seconds`, have said the same thing, and none the contrary.
 
-    The time between the first and the last alone proves nothing: a process that stood still has heard nothing
-    meanwhile. So there are at least `answers` of them, and when more than `most_apart` seconds lie between two, this
-    process or Kafka stood still, and the count begins anew.
+    The time between the first and the last answer alone proves nothing: a process that stood still received none in
+    between. So at least `answers` answers are needed. When more than `most_apart` seconds lie between two of them, this
+    process or Kafka stood still, and the count starts again.
     """
 
     def __init__(self, seconds: float, answers: int, most_apart: float) -> None:
@@ -17,7 +17,7 @@ class Agreement:
         self._since = self._last = float("-inf")
 
     def note(self, now: float) -> bool:
-        """One more answer says it; whether they are enough now."""
+        """Count one more answer that says it. Returns whether the answers are enough now."""
         if self._count == 0 or now - self._last > self._most_apart:
             self._count, self._since = 0, now
         self._count += 1
@@ -25,5 +25,5 @@ class Agreement:
         return self._count >= self._answers and now - self._since >= self._seconds
 
     def contradict(self) -> None:
-        """An answer says something else."""
+        """Note an answer that says something else: the count starts again."""
         self._count = 0

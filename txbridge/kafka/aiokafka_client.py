@@ -1,7 +1,7 @@
-"""aiokafka's client: for requests that librdkafka does not know, and for those that one broker is to answer.
+"""aiokafka's client, for requests that librdkafka does not have, and for requests to one particular broker.
 
-librdkafka asks whichever broker it likes, and the one that it takes for the leader. aiokafka, which is there for Faust,
-can send a request to a broker that is named.
+librdkafka chooses the broker of a request itself: any one, or the one that it takes for the leader. aiokafka, which is
+installed for Faust, can send a request to a given broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txbridge.kafka.config import BOOTSTRAP_SERVERS
 
 
 def aiokafka_client(kafka: Mapping[str, Any], purpose: str, request_timeout_s: float) -> AIOKafkaClient:
-    """A client that has not connected yet; brokers see it as txbridge-PURPOSE. Within an event loop.
+    """Create a client that has not connected yet; its client.id is txbridge-PURPOSE. Call it within an event loop.
 
     `kafka` are librdkafka's properties. Raises UsageError for those that aiokafka cannot use.
     """

@@ -1,4 +1,4 @@
-"""librdkafka's security properties as Faust's credentials: Faust's consumer is aiokafka, which has names of its own."""
+"""Translation of librdkafka's security properties into credentials for Faust, whose consumer is aiokafka."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from txbridge.errors import UsageError
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-#: How librdkafka spells false.
+#: librdkafka's spellings of false.
 _FALSE = frozenset({"false", "f", "0"})
 
-#: librdkafka's properties of TLS that Faust's connection has, too.
+#: librdkafka's TLS properties that Faust's connection supports.
 HONOURED = (
     "ssl.ca.location",
     "ssl.ca.pem",
@@ -38,7 +38,7 @@ _USE_PEM = (
 )
 _USE_KEY_FILE = "give the key itself, as ssl.key.location or ssl.key.pem"
 _USE_BROKERS = "leave it out; what is allowed can be set on the brokers"
-#: Those that it cannot have, and what to use instead. The two connections of a worker must not differ in silence.
+#: TLS properties that it does not support, and the alternative. A worker's two connections must not differ silently.
 REFUSED = {
     "ssl.keystore.location": _USE_PEM,
     "ssl.keystore.password": _USE_PEM,
@@ -52,7 +52,7 @@ REFUSED = {
 
 
 def credentials(kafka: Mapping[str, Any]) -> Any:
-    """Credentials for `faust.App`, or None for a plain connection. Raises UsageError for what Faust cannot do."""
+    """Credentials for `faust.App`, or None for a plain connection. Raises UsageError if Faust cannot do it."""
     protocol = str(kafka.get("security.protocol", "plaintext")).upper()
     if protocol == "PLAINTEXT":
         return None
@@ -75,13 +75,13 @@ def credentials(kafka: Mapping[str, Any]) -> Any:
 
 
 def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as arguments of aiokafka's clients. Raises UsageError."""
+    """The same credentials as arguments of aiokafka's clients. Raises UsageError."""
     found = credentials(kafka)
     return {} if found is None else credentials_to_aiokafka_auth(found)
 
 
 def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:
-    """The same trust and key as librdkafka's properties say. Raises UsageError for what cannot be used."""
+    """An SSL context with the trust and key of librdkafka's properties. Raises UsageError for unusable properties."""
     for name, instead in REFUSED.items():
         if kafka.get(name):
             raise UsageError(f"{name} cannot be used by a worker, whose second connection is Faust's: {instead}")
@@ -97,7 +97,7 @@ def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:
 
 def _context_of(kafka: Mapping[str, Any]) -> ssl.SSLContext:
     authorities = kafka.get("ssl.ca.location")
-    if authorities == "probe":  # librdkafka's word for the system's
+    if authorities == "probe":  # librdkafka's value for the system's certificates
         authorities = None
     folder = authorities if authorities and Path(authorities).is_dir() else None
     context = ssl.create_default_context(
@@ -118,7 +118,7 @@ def _context_of(kafka: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, kafka: Mapping[str, Any]) -> None:
-    """The worker's own certificate and key, each from a file or a text; the text wins, as in librdkafka."""
+    """Load the worker's own certificate and key, each from a file or a text; the text wins, as in librdkafka."""
     with ExitStack() as files:
         certificate, key = (
             files.enter_context(_as_file(text)) if (text := kafka.get(f"{what}.pem")) else kafka.get(f"{what}.location")
@@ -131,7 +131,7 @@ def _load_certificate(context: ssl.SSLContext, kafka: Mapping[str, Any]) -> None
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A file that only this user can read, for as long as it takes: Python's ssl loads a key from nothing else."""
+    """A temporary file that only this user can read: Python's ssl loads a key only from a file."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".pem") as file:
         file.write(text)
         file.flush()

@@ -17,41 +17,41 @@ from txbridge.kafka.failures import LogGoneError
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.partition_reader import PartitionReader
 
-#: A wanted offset this near is reached sooner by reading on than by a new fetch position.
+#: Distance (offsets) up to which reading on reaches a wanted offset sooner than a new fetch position.
 _READ_ON = 1_000
-#: So many records are taken at once, as far as they are there: a call for each takes as long as all else.
+#: Most records that one poll takes. A call for each record would take as long as all other work.
 _AT_ONCE = 1_000
-#: So many offsets of bodies that are gone may stand beside the others before they are looked for.
+#: The deque of bodies to drop first is cleaned when it is longer than twice the number of bodies, plus this.
 _FEW = 1_024
-#: One wanted record: a healthy broker answers in milliseconds.
+#: Longest wait for one wanted record (s); a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
 
 
 def offset_of(message: Message) -> int:
-    """Offset of a consumed record: None only exists for messages that were never stored."""
+    """Offset of a consumed record. confluent-kafka has None only for messages that were never stored."""
     offset = message.offset()
     assert offset is not None
     return offset
 
 
 def to_half(message: Message, names: Names, headers: Headers | None = None) -> HalfMessage:
-    """Read a record of HALF, of which the headers may be known already. Raises MalformedRecordError."""
+    """Parse a record of HALF. `headers` are its headers if they are known already. Raises MalformedRecordError."""
     born = message.timestamp()[1]
     headers = headers_of(message) if headers is None else headers
     return parse_half(offset_of(message), born, message.key(), message.value(), headers, names)
 
 
 def mark_of(message: Message, names: Names, transaction_id: str | None = None) -> Mark:
-    """What the checkpoint keeps of a record of HALF or END.
+    """The mark of a HALF or END record, which the checkpoint keeps.
 
-    `transaction_id`, if it is known: empty for a malformed record. Headers that cannot be decoded must not be asked
-    for twice, as confluent-kafka then ends the process.
+    Pass `transaction_id` if it is known; it is empty for a malformed record. Headers that cannot be decoded must not be
+    requested twice, because confluent-kafka then ends the process.
     """
     epoch: int | None = message.leader_epoch()
     epoch = None if epoch is None or epoch < 0 else epoch
     appended = message.timestamp()[1]
     if message.topic() != names.half:
-        # The value of END names all that it decides.
+        # The value of an END record names everything that it decides.
         return Mark(offset_of(message), digest(None, message.value()), epoch, appended)
     if transaction_id is None:
         transaction_id = ""
@@ -68,14 +68,14 @@ class BodyCache:
         self._names = names
         self._reader = reader
         self._bodies: dict[int, HalfMessage] = {}
-        #: What is kept only as long as nothing else wants its room, oldest first, and some that are kept no more.
+        #: Bodies to drop first when room is needed, oldest first. Some of these offsets are dropped already.
         self._yielding: deque[int] = deque()
         self.bytes = 0
-        # Of bodies that are kept elsewhere.
+        # Bytes of bodies that are kept elsewhere.
         self._reserved = 0
 
     def reserve(self, size: int) -> bool:
-        """Leave so much of the budget to bodies that are kept elsewhere; False when it is not to be had."""
+        """Set the bytes of the budget for bodies that are kept elsewhere. False when there is no room for them."""
         while self.bytes + size > self._budget and self._yielding:
             self.drop([self._yielding.popleft()])
         has_room = self.bytes + size <= self._budget
@@ -84,7 +84,7 @@ class BodyCache:
         return has_room
 
     def put(self, half: HalfMessage) -> None:
-        """Keep a body, unless the budget is used up: then it is read back when it is needed."""
+        """Keep a body unless the budget is used up. A body that is not kept is read back when it is needed."""
         if half.offset in self._bodies or half.size > self._budget:
             return
         most = self._budget - self._reserved - half.size
@@ -95,10 +95,10 @@ class BodyCache:
             self.bytes += half.size
 
     def yield_room(self, offsets: Iterable[int]) -> None:
-        """The bodies of these make room for others: nobody has decided them for so long that they were parked.
+        """Let the bodies of these parked messages make room for others.
 
-        Otherwise those that are never decided would fill the budget, and each new one, which is decided in a moment,
-        would have to be read back by itself.
+        Otherwise messages that are never decided would fill the budget. Each new message, which is usually decided at
+        once, would then have to be read back on its own.
         """
         self._yielding += (offset for offset in offsets if offset in self._bodies)
         if len(self._yielding) > 2 * len(self._bodies) + _FEW:
@@ -116,7 +116,8 @@ class BodyCache:
     def load(self, offsets: Iterable[int]) -> dict[int, HalfMessage]:
         """Bodies of these half messages; one that is missing in the answer is gone from HALF.
 
-        What is not in memory is read in the order of offsets, and not kept. Raises TimeoutError, KafkaException.
+        Bodies that are not in memory are read in the order of offsets, and not kept. Raises TimeoutError, LogGoneError,
+        KafkaException.
         """
         bodies: dict[int, HalfMessage] = {}
         missing: list[int] = []
@@ -128,20 +129,20 @@ class BodyCache:
                 bodies[offset] = half
         if missing:
             for message in self.read_back(missing):
-                # A parked entry that names something else was forged: nothing is there to deliver, as when it is gone.
+                # A parked entry that names another record was forged. There is nothing to deliver, as if it were gone.
                 with suppress(MalformedRecordError):
                     bodies[offset_of(message)] = to_half(message, self._names)
         return bodies
 
     def read_back(self, offsets: Iterable[int]) -> Iterator[Message]:
-        """These records of HALF, in the order of their offsets; those that retention has eaten are left out."""
+        """These records of HALF, in the order of their offsets; those that retention has deleted are left out."""
         return read_back(self._reader, offsets)
 
 
 def read_back(reader: PartitionReader, offsets: Iterable[int]) -> Iterator[Message]:
-    """These records, in the order of their offsets; those that retention has eaten are left out.
+    """These records, in the order of their offsets; those that retention has deleted are left out.
 
-    Raises TimeoutError, LogGoneError when the log ends before them, KafkaException.
+    Raises TimeoutError, KafkaException, and LogGoneError when the log ends before them.
     """
     low, _ = reader.watermarks()
     reader.position = -1
@@ -151,14 +152,14 @@ def read_back(reader: PartitionReader, offsets: Iterable[int]) -> Iterator[Messa
         offset = wanted[at]
         if not 0 <= reader.position <= offset <= reader.position + _READ_ON:
             reader.start(offset)
-        # So far one reads on: what is near the one before.
+        # The last offset to reach by reading on: each wanted one is near the one before.
         until = max(until, at)
         while until + 1 < len(wanted) and wanted[until + 1] <= wanted[until] + 1 + _READ_ON:
             until += 1
         try:
             messages = reader.poll(min(wanted[until] + 1 - reader.position, _AT_ONCE), _READ_TIMEOUT_S)
         except LogGoneError:
-            # Retention came by just now; or the log ends here, as whoever is asked says, which is no retention.
+            # Retention has just deleted the record; or the log ends here, according to the broker that was asked.
             reader.position = -1
             low, _ = reader.watermarks()
             if low <= offset:
@@ -171,6 +172,6 @@ def read_back(reader: PartitionReader, offsets: Iterable[int]) -> Iterator[Messa
             at = bisect_left(wanted, offset_of(message), at)
             if at < len(wanted) and wanted[at] == message.offset():
                 yield message
-        # What is passed and did not come is gone.
+        # Wanted records that were passed and did not come are gone.
         at = bisect_left(wanted, reader.position, at)
     reader.stop()

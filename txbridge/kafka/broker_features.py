@@ -1,7 +1,7 @@
-"""The requests that txbridge needs of every broker, and the sentence for a broker that lacks one.
+"""The requests that txbridge needs of every broker, and the message about a broker that lacks one.
 
-A broker tells by ApiVersions which requests it knows, and of each the oldest and the newest version. librdkafka keeps
-that answer to itself, so it is asked by aiokafka, which a worker needs anyway.
+A broker's answer to ApiVersions lists the requests that it supports, each with the oldest and the newest version.
+librdkafka does not expose that answer, so aiokafka sends the request. A worker needs aiokafka anyway.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.aiokafka_client import aiokafka_client
 from txbridge.kafka.log import without_aiokafka
 
-#: The oldest and the newest version of each request that a broker knows, by Kafka's number of the request.
+#: The oldest and the newest version of each request that a broker supports, by API key.
 Versions = Mapping[int, tuple[int, int]]
 
-#: For one broker, connecting included: milliseconds on a healthy one. A start of a worker waits for it.
+#: Time limit for one broker (s), connecting included. A healthy one needs milliseconds. A worker's start waits for it.
 _REQUEST_TIMEOUT_S = 3.0
-#: For all brokers of a cluster: one that hangs must not keep a worker from its work.
+#: Time limit for all brokers of a cluster (s): brokers that hang must not keep a worker from its work.
 _PATIENCE_S = 10.0
 
 
 class ApiKey(IntEnum):
-    """Kafka's numbers of requests."""
+    """Kafka's API keys."""
 
     PRODUCE = 0
     FETCH = 1
@@ -46,7 +46,7 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A request, and the least version of it that will do."""
+    """A request, and the lowest version of it that txbridge can use."""
 
     key: ApiKey
     name: str
@@ -66,22 +66,22 @@ NEEDS = (
     Need(ApiKey.METADATA, "Metadata", 10, "2.8", "ids of topics: one that was recreated is noticed"),
     Need(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, "3.0", "hanging transactions are found"),
 )
-#: What to do about a broker that lacks one.
+#: Remedy for a broker that lacks one.
 REMEDY = "use brokers of Apache Kafka 3.9 or later, or a service that speaks all of its transactions"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the brokers said."""
+    """The answers of the brokers."""
 
-    #: By broker.
+    #: By broker id.
     versions: Mapping[int, Versions]
     #: Brokers that did not answer, with their addresses.
     unreachable: Mapping[int, str]
 
 
 def lacking(versions: Versions) -> str:
-    """What a broker lacks, and what it has of it; empty when it has everything."""
+    """The requests that a broker lacks, with the versions that it has; empty when it lacks none."""
     return ", ".join(
         f"{need.name} {need.version} of Kafka {need.since} ({need.why}; found {_found(versions.get(need.key))})"
         for need in NEEDS
@@ -111,11 +111,11 @@ async def ask_versions(client: AIOKafkaClient, seconds: float | None = None) -> 
 
 
 def require_features(kafka: Mapping[str, Any]) -> None:
-    """Raise EnvironmentProblemError that names each broker that lacks something, and what.
+    """Raise EnvironmentProblemError if a broker lacks a request; the text names each broker and request.
 
     A broker that does not answer is no reason to refuse: the others do its work.
     """
-    # In a thread of its own: the caller's may have an event loop, or be about to get one.
+    # In a thread of its own: the caller's thread may have an event loop, or get one soon.
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(asyncio.run, _ask(kafka)).result()
     found = [f"broker {node} lacks {what}" for node, known in sorted(asked.items()) if (what := lacking(known))]
@@ -128,12 +128,12 @@ def require_features(kafka: Mapping[str, Any]) -> None:
 async def _ask(kafka: Mapping[str, Any]) -> Mapping[int, Versions]:
     client = aiokafka_client(kafka, "start", _REQUEST_TIMEOUT_S)
     try:
-        # Its lines about brokers that are down say nothing that the worker's own do not.
+        # aiokafka's log lines about brokers that are down add nothing to the worker's own lines.
         with without_aiokafka():
             await client.bootstrap()
             return (await ask_versions(client, _PATIENCE_S)).versions
     except (kafka_errors.KafkaError, OSError, TimeoutError):
-        # librdkafka has just been answered: Faust will say what keeps aiokafka from it.
+        # librdkafka has just had an answer. Faust will report why aiokafka gets none.
         return {}
     finally:
         await client.close()

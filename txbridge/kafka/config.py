@@ -1,8 +1,8 @@
 """The user's librdkafka settings, by librdkafka's own names, turned into the settings of each of our Kafka clients.
 
-One mapping serves them all: a producer must not be given a consumer's property (librdkafka logs a complaint for each)
-and the other way round. Three ranks meet here: what the protocol needs (`ours`, the user may not set it or loses), what
-the user set, and our defaults (which lose).
+One mapping serves all clients. A producer must not get a consumer's property, or the reverse, because librdkafka logs a
+complaint for each. Settings have three ranks: the protocol's (`ours`; the user may not set them, or is overruled), the
+user's, and our defaults, which rank lowest.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# The properties of librdkafka 2.16 that a Python program can set. They are needed to tell the kinds apart and to
-# suggest a name; a property of a later librdkafka that is not listed is asked of librdkafka and then given to every
-# kind of client.
+# The properties of librdkafka 2.16 that a Python program can set. They are needed to tell the kinds of clients apart
+# and to suggest a name. A property that is not listed, of a later librdkafka, is looked up in librdkafka and then given
+# to every kind of client.
 _PRODUCER_ONLY = _names("""
     acks batch.num.messages batch.size compression.codec compression.level compression.type delivery.report.only.error
     delivery.timeout.ms enable.gapless.guarantee enable.idempotence linger.ms message.send.max.retries
@@ -79,8 +79,8 @@ _EVERY_CLIENT = _names("""
     topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
 """)
 
-#: librdkafka's aliases, to the name used here: two spellings of one property in a mapping would overrule each other by
-#: chance, and our own settings must meet the user's under one name.
+#: librdkafka's aliases, with the name used here. Of two spellings of one property in a mapping an arbitrary one would
+#: win, and our own settings must overrule the user's under the same name.
 _ALIASES = {
     "metadata.broker.list": BOOTSTRAP_SERVERS,
     "max.in.flight": "max.in.flight.requests.per.connection",
@@ -128,23 +128,23 @@ _REFUSED = {
 _SECRET = re.compile(r"password|passphrase|secret|key\.pem$|^sasl\.(oauthbearer|jaas)\.config$")
 _MASK = "***"
 
-#: In every client. Never auto-created: librdkafka's default for producers is to create what is missing.
+#: In every client. Topics are never auto-created; librdkafka's default for producers is to create a missing topic.
 _COMMON: dict[str, Any] = {"allow.auto.create.topics": False}
-#: In every producer: stored once, in order, by all in-sync replicas, in the partition of the Java producer.
+#: In every producer: records are stored once, in order, by all in-sync replicas, in the Java producer's partition.
 _PRODUCER: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "partitioner": "murmur2_random"}
 
 _DEFAULT_CLIENT_ID = "txbridge"
 #: RocketMQ's sendMsgTimeout: an application that waits for its half message learns within 3 s that it failed.
 HALF_MESSAGE_TIMEOUT_MS = 3_000
-#: A decision is worth more patience: long enough for a restart of a broker (10 to 20 s), short enough for a close()
-#: that waits for it. If it is given up, the check answers.
+#: A decision gets more time: long enough for a restart of a broker (10 to 20 s), short enough for a close() that waits
+#: for it. If the decision is given up, the answer to a check replaces it.
 END_MESSAGE_TIMEOUT_MS = 30_000
-#: Kafka's smallest session is 6 s (group.min.session.timeout.ms) and its default 45 s. Until it is over, checks go to a
-#: dead process and count (promise P6); heartbeats come from librdkafka's own thread, so 10 s is never too short for a
-#: busy one.
+#: Kafka's smallest session is 6 s (group.min.session.timeout.ms) and its default 45 s. Until the session of a dead
+#: process ends, checks go to it and count (promise P6). Heartbeats come from librdkafka's own thread, so 10 s is never
+#: too short for a busy process.
 CHECK_SESSION_TIMEOUT_MS = 10_000
-#: librdkafka's own batch.size; the broker refuses a batch above the topic's max.message.bytes, however small its
-#: records.
+#: librdkafka's default batch.size. The broker refuses a batch above the topic's max.message.bytes, however small its
+#: records are.
 _BATCH_BYTES = 1_000_000
 
 
@@ -154,10 +154,10 @@ def canonical_name(name: str) -> str:
 
 
 def user_config(user: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's settings under canonical names, checked: without aliases, none that the protocol keeps to itself.
+    """Check the user's settings, and return them under canonical names.
 
-    Raises UsageError for a missing `bootstrap.servers`, an unknown, refused or doubly given property (with the reason,
-    and the nearest name of an unknown one).
+    Raises UsageError for a missing `bootstrap.servers`, and for a property that is unknown, refused or given twice. The
+    text has the reason, and the nearest name of an unknown property.
     """
     config: dict[str, Any] = {}
     for given, value in user.items():
@@ -192,27 +192,27 @@ def consumer_config(
     *,
     defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Settings of a consumer; `ours` names at least group.id. Nothing is committed behind the program's back."""
+    """Settings of a consumer; `ours` has at least group.id. librdkafka commits and stores no offset by itself."""
     ours = {"enable.auto.commit": False, "enable.auto.offset.store": False, **ours}
     return _derive(user, _PRODUCER_ONLY, ours, defaults)
 
 
 def admin_config(user: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an admin client: only what concerns every client."""
+    """Settings of an admin client: only properties that every client has."""
     return _derive(user, _PRODUCER_ONLY | _CONSUMER_ONLY, {}, None)
 
 
 def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, linger_ms: float = 0) -> dict[str, Any]:
     """Settings of a producer of half messages; `max_message_bytes` is max.message.bytes of the half topic.
 
-    No linger where the application waits for each half message. `message.timeout.ms` is 3 s as RocketMQ's send
-    time-out. The user may set both, the second to LONGEST_MESSAGE_TIMEOUT_MS at most. Raises UsageError.
+    There is no linger where the application waits for each half message. `message.timeout.ms` is 3 s, as RocketMQ's
+    send time-out. The user may set both, `message.timeout.ms` to at most LONGEST_MESSAGE_TIMEOUT_MS. Raises UsageError.
     """
     config = producer_config(user, defaults={"linger.ms": linger_ms, "message.timeout.ms": HALF_MESSAGE_TIMEOUT_MS})
     try:
         timeout = int(config["message.timeout.ms"])
     except (TypeError, ValueError):
-        # No number: librdkafka says so in its own words.
+        # No number: librdkafka itself reports that.
         timeout = HALF_MESSAGE_TIMEOUT_MS
     if not 1 <= timeout <= LONGEST_MESSAGE_TIMEOUT_MS:
         raise UsageError(
@@ -225,8 +225,8 @@ def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, lin
 def end_producer_config(user: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the producer of END commands.
 
-    No linger: the client has batched them. One time-out of ours instead of the user's `message.timeout.ms`, which means
-    the half messages that an application waits for.
+    There is no linger, because the client has batched the commands already. The time-out is ours: the user's
+    `message.timeout.ms` is meant for the half messages that an application waits for.
     """
     return producer_config(user, {"message.timeout.ms": END_MESSAGE_TIMEOUT_MS}, defaults={"linger.ms": 0})
 
@@ -241,8 +241,8 @@ def transactional_producer_config(
     """Settings of a worker's transactional producer; `max_message_bytes` is the largest of all topics it writes.
 
     Its records are given up after half of `commit_timeout_ms`, so that the other half is left to commit or abort.
-    Retries start after 10 ms instead of 100: the coordinator answers CONCURRENT_TRANSACTIONS while it writes the last
-    markers.
+    Retries start after 10 ms instead of 100: the coordinator answers CONCURRENT_TRANSACTIONS while it writes the
+    markers of the previous transaction.
     """
     ours = {
         "transactional.id": transactional_id,
@@ -253,10 +253,10 @@ def transactional_producer_config(
 
 
 def reader_config(user: Mapping[str, Any], *, group: str, read_committed: bool) -> dict[str, Any]:
-    """Settings of a reader with assigned partitions: no group membership, the end of a log is an event.
+    """Settings of a reader with assigned partitions: no group membership, and an event at the end of a log.
 
-    A position that the log does not have (any more) is an error, never a jump. `group` is only a name here, but
-    librdkafka wants one and the broker may ask for the right to describe it.
+    A position that the log does not have (any more) is an error; the reader never jumps. `group` is only a name here,
+    but librdkafka needs one, and the broker may require the right to describe it.
     """
     ours = {
         "group.id": group,
@@ -270,7 +270,7 @@ def reader_config(user: Mapping[str, Any], *, group: str, read_committed: bool) 
 def check_consumer_config(user: Mapping[str, Any], *, group: str) -> dict[str, Any]:
     """Settings of the consumer of a producer group's checks; `group` is `Names.check(producer group)`."""
     ours = {"group.id": group, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-    # With group.protocol=consumer (KIP-848) the session belongs to the broker and librdkafka refuses this property.
+    # With group.protocol=consumer (KIP-848) the broker sets the session time-out, and librdkafka refuses this property.
     next_generation = str(user.get("group.protocol", "")).lower() == "consumer"
     return consumer_config(
         user,
@@ -280,10 +280,9 @@ def check_consumer_config(user: Mapping[str, Any], *, group: str) -> dict[str, A
 
 
 def create(client: Callable[[dict[str, Any]], _Client], config: Mapping[str, Any]) -> _Client:
-    """Construct a client of confluent-kafka; what librdkafka objects to in the settings is a UsageError.
+    """Construct a client of confluent-kafka. Raises UsageError for settings that librdkafka refuses.
 
-    Names were checked when the settings were derived; values (a range, a file that is missing) are librdkafka's to
-    judge.
+    The names were checked when the settings were derived. librdkafka checks the values, such as a range or a file name.
     """
     try:
         return client(dict(config))
@@ -326,8 +325,8 @@ def _derive(
 def _sized(config: dict[str, Any], max_message_bytes: int) -> dict[str, Any]:
     """Let the largest message through, and keep a batch of small ones below what the topic accepts.
 
-    librdkafka refuses messages above `message.max.bytes` (1,000,000) by itself, and the broker whole batches above the
-    topic's max.message.bytes, so a larger value of the user's would not help.
+    librdkafka itself refuses messages above `message.max.bytes` (1,000,000 by default). The broker refuses whole
+    batches above the topic's max.message.bytes, so a larger value of the user would not help.
     """
     batch = min(int(config.get("batch.size", _BATCH_BYTES)), max_message_bytes)
     return {**config, "message.max.bytes": max_message_bytes, "batch.size": batch}
@@ -338,7 +337,7 @@ def _ask_librdkafka(name: str) -> None:
     try:
         Producer({name: None, "log_level": 0})
     except (TypeError, ValueError):
-        return  # known, but None is no value for it: that will do to look up a name
+        return  # the name is known, and only the value None is refused
     except KafkaException as error:
         if "No such configuration property" in error.args[0].str():
             raise UsageError(

@@ -1,8 +1,8 @@
-"""ControllerRequests: admin requests that outlive the broker which librdkafka takes for the controller.
+"""ControllerRequests: admin requests that still work when librdkafka's controller is gone.
 
-librdkafka (2.16) sends what is about topics to the broker that its metadata names as the controller. Under KRaft that
-is any live broker. When that broker goes away, a client that exists keeps waiting for it until it renews its metadata,
-five minutes by default: each request times out until then, although every other broker would answer. So a client whose
+librdkafka (2.16) sends requests about topics to the broker that its metadata names as the controller. Under KRaft that
+is any live broker. When that broker goes away, an existing client waits for it until it renews its metadata, after five
+minutes by default. Until then each request times out, although every other broker would answer. So a client whose
 request has failed in librdkafka itself is replaced, and the request is made again.
 """
 
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-#: A time-out is divided among so many attempts, each with a new client. The second usually succeeds; a client that
-#: connects while the cluster still lists the dead broker may choose it again.
+#: Number of attempts among which a time-out is divided; each failure replaces the client. The second attempt usually
+#: succeeds, but a client that connects while the cluster still lists the dead broker may choose it again.
 _ATTEMPTS = 3
-#: librdkafka itself ends a request that is not answered, within a second of its time.
+#: librdkafka itself ends an unanswered request, within this time (s) after its time-out.
 _MARGIN_S = 1.0
 
 _K = TypeVar("_K")
@@ -36,10 +36,10 @@ class ControllerRequests:
         self._client: AdminClient | None = None
 
     def ask(self, request: Request[_K], timeout: float) -> dict[_K, Future[Any]]:
-        """The answers to `request`, each of them there, within `timeout` seconds.
+        """Return the answers to `request`, all of them completed, within `timeout` seconds.
 
-        Raises KafkaException or TimeoutError when no attempt was answered. A broker's answer, also that something is
-        wrong with a topic, is in the futures.
+        Raises KafkaException or TimeoutError when no attempt was answered. The futures hold the broker's answers, and
+        also its errors about single topics.
         """
         seconds = timeout / _ATTEMPTS
         for left in reversed(range(_ATTEMPTS)):
@@ -61,7 +61,7 @@ class ControllerRequests:
     def describe_topics(
         self, topics: Iterable[str], timeout: float, *, authorized_operations: bool = False
     ) -> dict[str, Future[Any]]:
-        """What librdkafka's `describe_topics` says of each of these, by name. Never creates one. Raises as `ask`."""
+        """Describe these topics with librdkafka's `describe_topics`, by name. Never creates one. Raises as `ask`."""
         names = list(topics)
         return self.ask(
             lambda admin, seconds: admin.describe_topics(
@@ -77,12 +77,12 @@ class ControllerRequests:
             return self._client
 
     def _give_up(self, client: AdminClient) -> None:
-        """Let the next request have another client. Those that wait for this one still hold it."""
+        """Make the next request use another client. Requests that wait for this one still hold it."""
         with self._lock:
             if self._client is client:
                 self._client = None
 
 
 def _is_local(error: BaseException) -> bool:
-    """Whether librdkafka says it and not a broker: its own codes are negative."""
+    """Whether the error is librdkafka's, whose codes are negative, and not a broker's."""
     return not isinstance(error, KafkaException) or error.args[0].code() < 0

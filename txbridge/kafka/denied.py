@@ -1,4 +1,4 @@
-"""Kafka says that somebody may not do something, but not what or on what: here the right and the resource are named."""
+"""Authorization errors, with the missing right and its resource, which Kafka's own errors do not name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def is_denied(error: KafkaError) -> bool:
 
 
 def missing_right(right: str, resource: str) -> str:
-    """What to tell a person; `resource` as in "topic orders"."""
+    """The text about a missing right; `resource` as in "topic orders"."""
     return f"missing right {right} on {resource}: grant it to the user of this connection (docs/security.md)"
 
 
 def named(error: KafkaError, right: str, resource: str) -> KafkaError:
-    """The same error with a text that names the right, if it is about one; every other error as it is."""
+    """The same error with a text that names the missing right; any other error is returned unchanged."""
     return KafkaError(error.code(), missing_right(right, resource)) if is_denied(error) else error

@@ -17,15 +17,15 @@ from txbridge.kafka.log import without_aiokafka
 from txbridge.kafka.proven_end import AskEachBroker, View
 from txbridge.log import get_logger
 
-#: A healthy broker answers in milliseconds, over a connection that takes up to a second with TLS. One that does not
-#: answer by then is left out.
+#: Longest wait for an answer (s). A healthy broker answers in milliseconds, over a connection that takes up to a second
+#: with TLS. A broker that does not answer in time is left out.
 _ANSWER_S = 2.0
-#: ListOffsets: "where the log ends", and "I am no replica".
+#: ListOffsets: the timestamp that asks for the log end, and the replica id of a client.
 _LATEST, _NO_REPLICA = -1, -1
-#: Records of open transactions count: what is acknowledged is in the log.
+#: Records of open Kafka transactions count: acknowledged records are in the log.
 _READ_UNCOMMITTED = 0
 
-#: Kafka's code of an answer that does not name the partition.
+#: UNKNOWN_TOPIC_OR_PARTITION: it stands for an answer that does not name the partition.
 _UNKNOWN = 3
 
 _T = TypeVar("_T")
@@ -33,7 +33,7 @@ _log = get_logger("txbridge.worker")
 
 
 def each_broker(kafka: Mapping[str, Any]) -> AskEachBroker:
-    """How to reach the brokers of a cluster one by one; `kafka` are librdkafka's properties."""
+    """A function that opens connections to each broker of a cluster; `kafka` holds librdkafka's properties."""
 
     @contextmanager
     def ask() -> Iterator[_Connections]:
@@ -99,5 +99,5 @@ class _Connections:
 
 
 def _of(told: Iterable[tuple[str, Sequence[Any]]], topic: str, partition: int) -> Sequence[Any] | None:
-    """What an answer says of one partition, without its number. None where it does not name it."""
+    """The fields about one partition in an answer, without its number. None if the answer does not name it."""
     return next((rest for name, (number, *rest) in told if (name, number) == (topic, partition)), None)

@@ -1,12 +1,12 @@
-"""Notices that a request to end a Kafka transaction may have been sent twice.
+"""A watch for requests to end a Kafka transaction that librdkafka may have sent twice.
 
-librdkafka re-sends EndTxn by itself after a broken connection, and with transaction protocol V1, which it speaks, a
-copy that arrives late can end the next transaction of the same producer (KAFKA-17754): half of it would be committed.
-A connection that breaks under EndTxn is no error to librdkafka, though: no callback tells, and the commit succeeds.
-Only its debug lines of the context `eos`, about 30 for a transaction, tell what EndTxn returned.
+librdkafka re-sends EndTxn by itself after a broken connection. It uses transaction protocol V1, in which a late copy of
+the request can end the next transaction of the same producer (KAFKA-17754), and commit half of it. But for
+librdkafka a connection that breaks during EndTxn is no error: it calls no callback, and the commit succeeds. Only its
+debug lines of the context `eos`, about 30 for a transaction, show the result of EndTxn.
 
-The same lines tell how often it has registered partitions with a transaction, and how often Kafka was not ready for it:
-that is most of what a small transaction waits for, and nothing else tells.
+The same lines show how often librdkafka has registered partitions with a transaction, and how often Kafka was not ready
+for it. A small transaction spends most of its waiting time there, and no other source has these numbers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from confluent_kafka import KafkaError
 
 from txbridge.kafka.errors import FENCED
 
-#: The debug context that must be switched on for this.
+#: librdkafka's debug context that this watch needs.
 CONTEXT = "eos"
 
-#: Errors that say: somebody else owns this transactional.id now.
+#: Errors which mean that another producer owns this transactional.id now.
 FENCED_CODES = frozenset(
     {
         FENCED,
@@ -31,16 +31,16 @@ FENCED_CODES = frozenset(
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
     },
 )
-#: librdkafka's line about an error after which a producer is of no use any more, which it logs as an emergency.
+#: librdkafka's line about a fatal error, logged as an emergency. The producer cannot be used after it.
 _FATAL = "FATAL"
-#: What such a line says of a fence: another worker has taken over, which is what happens at every rebalance, and which
-#: the owner of the partition reports itself.
+#: Texts of such a line about a fenced producer: another worker has taken over. That happens at every rebalance, and the
+#: owner of the partition reports it itself.
 _FENCED_WORDS = tuple(KafkaError(code).str().partition(": ")[2] for code in FENCED_CODES)
 
 _FACILITY = "ENDTXN"
 _RETURNED = re.compile(r"EndTxn returned (\w+) in state")
 _SUCCESS = "NO_ERROR"
-#: librdkafka's lines about AddPartitionsToTxn: that it sends one, and what was answered instead of success.
+#: librdkafka's lines about AddPartitionsToTxn: a request is sent, or an answer is not success.
 _REGISTRATION = "ADDPARTS"
 _REGISTERING = "Registering partitions with transaction"
 _ANSWERED = "AddPartitionsToTxn response: partition "
@@ -48,11 +48,11 @@ _CONCURRENT = KafkaError(KafkaError.CONCURRENT_TRANSACTIONS).str()
 
 
 class Registrations(NamedTuple):
-    """AddPartitionsToTxn requests of Kafka transactions."""
+    """Numbers of AddPartitionsToTxn requests of Kafka transactions."""
 
     sent: int
-    #: Answered with CONCURRENT_TRANSACTIONS: markers of the transaction before were still being written. librdkafka
-    #: sends it again after 20 ms.
+    #: Answered with CONCURRENT_TRANSACTIONS: markers of the previous transaction were still being written. librdkafka
+    #: sends the request again after 20 ms.
     concurrent: int
 
 
@@ -71,14 +71,14 @@ class EndTxnWatch:
         self._ended, self.trouble = False, None
 
     def trouble_of_commit(self) -> str | None:
-        """Why the transaction that was committed since `clear` cannot be believed to have ended only once."""
+        """The reason to doubt that the transaction committed since `clear` was ended only once; None without one."""
         if self.trouble is None and not self._ended:
-            # Better slow and noticed than torn: a librdkafka that says it in other words.
+            # This librdkafka may use other log texts. A slow worker is noticed; a torn transaction is not.
             return "librdkafka did not say how EndTxn went"
         return self.trouble
 
     def registrations(self) -> Registrations:
-        """Since this was asked last."""
+        """The numbers since the last call."""
         found = Registrations(self._sent, self._concurrent)
         self._sent = self._concurrent = 0
         return found
@@ -87,7 +87,7 @@ class EndTxnWatch:
         self.trouble = self.trouble or error.str()
 
     def log(self, level: int, text: str, facility: str, client: str, line: str) -> None:
-        """One line of librdkafka's."""
+        """Take one log line of librdkafka."""
         if facility == _FACILITY and (found := _RETURNED.search(line)):
             if found[1] == _SUCCESS:
                 self._ended = True

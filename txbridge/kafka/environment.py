@@ -1,7 +1,7 @@
-"""Everything that a partition's owner needs from outside the program: Kafka's clients, the time, and chance.
+"""Everything that a partition's owner needs from outside the program: Kafka's clients, the time, and random numbers.
 
-One object, so that the simulator can put a simulated Kafka and a virtual clock in its place and still run every step of
-the protocol as it is.
+It is one object, so that the simulator can replace it by a simulated Kafka and a virtual clock, and still run every
+step of the protocol unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txbridge.kafka.config import create
 
 
 class Outside:
-    """The real one. Thread-safe: it holds no state."""
+    """The real environment. Thread-safe: it holds no state."""
 
     def producer(self, config: Mapping[str, Any]) -> Producer:
         """Raises UsageError when librdkafka refuses the settings."""
@@ -38,15 +38,15 @@ class Outside:
         return time.time_ns() // 1_000_000
 
     def shift(self) -> int:
-        """Milliseconds by which what falls due is due earlier, whatever the clocks say. Only a test lets time pass."""
+        """Milliseconds to add to the time of the clocks, so that messages fall due earlier. Only tests use it."""
         return 0
 
     def wait(self, event: threading.Event, seconds: float) -> None:
-        """Wait until the event is set, at most so long."""
+        """Wait until the event is set, at most `seconds`."""
         event.wait(seconds)
 
     def wait_for_change(self, condition: threading.Condition, seconds: float) -> None:
-        """Wait until the condition, which the caller holds, is notified, at most so long."""
+        """Wait until the condition, which the caller holds, is notified, at most `seconds`."""
         condition.wait(seconds)
 
     def owner_name(self) -> str:

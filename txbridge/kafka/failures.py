@@ -1,4 +1,4 @@
-"""What can go wrong between a worker and Kafka, by what has to follow."""
+"""Failures between a worker and Kafka, by the reaction that each one needs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class FencedError(TxBridgeError):
 
 
 class IndefiniteError(TxBridgeError):
-    """Nobody can tell whether Kafka has committed: ask the topics, after the fence was set anew."""
+    """It is unknown whether Kafka has committed. Read the topics to learn it, after taking the fence again."""
 
 
 class TakeOverRefusedError(TxBridgeError):
-    """Only a person can put it right: topics or options with which going on could lose or double messages."""
+    """Topics or options with which going on could lose or duplicate messages. Only a person can correct them."""
 
 
 class LogGoneError(TxBridgeError):
-    """The log was cut, recreated or emptied below a reader."""
+    """The log was cut, recreated or emptied below the position of a reader."""
 
 
 class HangingTransactionError(TxBridgeError):
-    """A Kafka transaction was left open in a topic of ours and hides what stands behind it."""
+    """A Kafka transaction was left open in an internal topic and hides the records behind it."""
 
 
 class StoppedError(TxBridgeError):
@@ -37,18 +37,18 @@ class AbortedError(TxBridgeError):
 
 
 class OutdatedError(TxBridgeError):
-    """OFFSET reaches further than its end was said to be, or OFFSET or OP has lost records. Nothing was written.
+    """OFFSET goes beyond the end that was reported, or OFFSET or OP has lost records. Nothing was written.
 
-    What is in memory is not what the topics hold: they have to be read again.
+    The state in memory differs from the topics, so they have to be read again.
     """
 
 
 class UnnamedRecordsError(AbortedError):
-    """Kafka did not take some records of it, and which ones is not known: write it again and have each one reported."""
+    """Kafka did not take some of the records, and it is unknown which. Write them again with a report for each."""
 
 
 class RecordKind(Enum):
-    """What a record is to the Kafka transaction that writes it."""
+    """The purpose of a record in the Kafka transaction that writes it."""
 
     #: A user's message for its real topic.
     REAL = auto()
@@ -60,7 +60,8 @@ class RecordKind(Enum):
     INTERNAL = auto()
 
 
-#: Which record: a half offset, or topic and offset of a malformed one; None for one of OP or OFFSET.
+#: The name of a record: a half offset, or topic and offset of a malformed one. None for a record of OP or OFFSET, and
+#: for records that had no reports of their own.
 RecordName = int | tuple[str, int] | None
 
 
@@ -72,13 +73,13 @@ class RecordFailure:
     topic: str
     which: RecordName
     reason: str
-    #: Whether nothing for this topic would be taken now: nobody answered, it is gone, it is forbidden.
+    #: Whether the topic takes no record at all now: it does not answer, is gone, or is forbidden.
     whole_topic: bool
     #: Whether this very record is at fault. Kafka refuses a whole batch for one bad record.
     alone: bool
-    #: Whether it is its size, so that larger ones need not be tried.
+    #: Whether its size is the reason, so that larger records need not be tried.
     too_large: bool = False
-    #: Whether nobody answered in time, which may be the link's fault as well as the topic's.
+    #: Whether no answer came in time; the connection may be the cause as well as the topic.
     timed_out: bool = False
     #: Whether other records of the same transaction were taken by its topic.
     in_part: bool = False

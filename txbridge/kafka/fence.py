@@ -1,4 +1,7 @@
-"""The fence of a partition: whoever initialised its transactional.id last is its owner, and everybody before is out."""
+"""The fence of a partition.
+
+The worker that initialised its transactional.id last is the owner. Every earlier one is fenced off.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import FAIL
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError
 
-#: Kafka does not answer: said soon, and tried again by the caller.
+#: Short, because the caller tries again when Kafka does not answer (s).
 _CONNECT_TIMEOUT_S = 5.0
-#: InitProducerId waits for the coordinator to finish our predecessor's transaction; that takes milliseconds, or the
-#: coordinator's own recovery after a broker restart.
+#: InitProducerId waits until the coordinator has finished the previous owner's transaction. That takes milliseconds, or
+#: as long as the coordinator's own recovery after a broker restart.
 _INIT_TIMEOUT_S = 30.0
 #: flush() sends what is queued at once; until then a batch may fill.
 _LINGER_MS = 100
@@ -35,9 +38,9 @@ def guarded(
 ) -> _Result:
     """Call a producer's method that serves callbacks.
 
-    confluent-kafka raises a fatal error, that of being fenced, from within the call, but may run more callbacks first;
-    what they call then fails with a SystemError, which hides the error, or loses it for good. Then the next call on the
-    producer, that which aborts, fails with it again. Raises KafkaException.
+    When the producer is fenced, confluent-kafka raises the fatal error from within the call, but may run more callbacks
+    first. Calls in these callbacks then fail with a SystemError, which hides the fatal error or loses it. The next call
+    on the producer, which aborts, fails with a lost error again. Raises KafkaException.
     """
     try:
         return call(*arguments, **keywords)
@@ -51,9 +54,9 @@ def guarded(
 
 
 def _lost_error() -> KafkaError:
-    """Stands for one that nobody knows any more; the transaction has to be aborted."""
+    """An error in place of a lost one; the transaction has to be aborted."""
     reason = "an error of librdkafka was lost between its callbacks"
-    return KafkaError(FAIL, reason, False, False, True)  # confluent-kafka's own order
+    return KafkaError(FAIL, reason, False, False, True)  # fatal, retriable, txn_requires_abort
 
 
 def is_fenced(error: KafkaException) -> bool:
@@ -68,13 +71,13 @@ def open_fence(
     watch: EndTxnWatch,
     outside: Outside = OUTSIDE,
 ) -> Producer:
-    """Take ownership: a new producer of this transactional.id, initialised.
+    """Take ownership: return a new, initialised producer of this transactional.id.
 
     Kafka aborts an open transaction of the previous owner, completes one that was being committed, and refuses every
-    later request of that owner (KIP-98). Raises FencedError when another came in meanwhile, TakeOverRefusedError for a
-    time-out that the brokers do not accept, KafkaException otherwise.
+    later request of that owner (KIP-98). Raises FencedError when another worker took the fence meanwhile,
+    TakeOverRefusedError for a time-out that the brokers do not accept, KafkaException otherwise.
 
-    `topic` is any that exists; `watch` is told what goes wrong.
+    `topic` is any existing topic. `watch` receives the producer's errors and log lines.
     """
     config = transactional_producer_config(
         kafka,
@@ -86,9 +89,9 @@ def open_fence(
     config.setdefault("compression.type", "lz4")
     contexts = ",".join(filter(None, [config.get("debug"), CONTEXT]))
     producer = outside.producer({**config, "debug": contexts, "error_cb": watch.on_error, "logger": watch})
-    # With no connection, init_transactions would look for its coordinator again only after half a second. The first
-    # answer comes from an address of bootstrap.servers, and librdkafka (2.16) closes that connection on having it: the
-    # second comes over one that stays.
+    # Without a connection, init_transactions would look for its coordinator again only after half a second. The first
+    # answer comes from an address of bootstrap.servers, and librdkafka (2.16) closes that connection then. The second
+    # answer comes over a connection that stays open.
     for _ in range(2):
         producer.list_topics(topic, _CONNECT_TIMEOUT_S)
     try:

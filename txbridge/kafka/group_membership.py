@@ -1,13 +1,14 @@
-"""Asks Kafka who is a member of a consumer group, so that an outage of Kafka neither kills nor silences the process.
+"""Requests for the members of consumer groups, which keep working through an outage of Kafka.
 
 librdkafka (2.16) aborts the process when a request to a group's coordinator times out while no coordinator is known and
 one is found later: `rd_kafka_enq_once_del_source_return: Assertion eonce->refcnt > 0`. So no such request may ever time
-out in librdkafka: it waits as long as librdkafka lets it, those who ask wait as long as they like, each group is asked
-once at a time, and a client that does not answer is thrown away with its requests, which is safe.
+out in librdkafka. It gets the longest time-out that librdkafka accepts, and callers choose their own. Each group has
+one request at a time. A client that does not answer is dropped with its requests, which is safe.
 
-And it remembers the coordinator of a group for as long as it is asked about that group. When another broker has become
-the coordinator and the former one still answers (it stood still for a while, its connections are whole), each answer is
-"not the coordinator", for ever. So a client that answers with an error that is not about the group is replaced, too.
+librdkafka also keeps the coordinator of a group for as long as there are requests about that group. A former
+coordinator may still answer after another broker has replaced it: it stood still for a while, and its connections are
+intact. Each answer is then "not the coordinator", for ever. So a client whose answer is an error that is not about the
+group is replaced, too.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import FAIL, TIMED_OUT
 from txbridge.log import get_logger
 
-#: The longest that librdkafka accepts.
+#: The longest time-out that librdkafka accepts (s).
 _LONGEST_REQUEST_S = 3_600.0
-#: A healthy coordinator answers in milliseconds, and its election takes seconds. But after a broken connection some
-#: requests are never answered at all (librdkafka 2.16, found by killing Kafka).
+#: Longest wait for an answer (s). A healthy coordinator answers in milliseconds, and its election takes seconds. But
+#: after a broken connection some requests are never answered at all (librdkafka 2.16, found by killing Kafka).
 _ABANDON_AFTER_S = 10.0
-#: A client that fails is replaced at most this often: in an outage no client helps, and each costs some threads and a
-#: connection to every broker. Within this time a group that is loaded by its new coordinator is there.
+#: Shortest life of a client that fails (s): in an outage no client helps, and each costs some threads and a connection
+#: to every broker. A new coordinator loads a group within this time.
 _LEAST_LIFE_S = 3.0
-#: An outage that lasts is told this often.
+#: Interval (s) at which a lasting outage is logged.
 _TELL_EVERY_S = 60.0
-#: Answers that are about the group itself: another client would be told the same.
+#: Answers that are about the group itself: another client would get the same.
 _ABOUT_THE_GROUP = DENIED | {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID}
 
 _log = get_logger("txbridge.worker")
@@ -52,14 +53,14 @@ class _Question:
 
 @dataclass(slots=True)
 class _Client:
-    """What is known of a client.
+    """The state of a client.
 
-    Its callbacks hold this and never the client: one that is let go of last by a thread of librdkafka's aborts the
-    process.
+    Callbacks hold this object and never the client: the process aborts when a thread of librdkafka drops the last
+    reference to a client.
     """
 
     connected: float
-    #: What it has failed with.
+    #: The error that it has failed with.
     failure: KafkaError | None = None
 
 
@@ -69,7 +70,7 @@ def is_about_the_group(error: KafkaException) -> bool:
 
 
 class GroupMembership:
-    """Shared by all partitions of a process. Thread-safe."""
+    """The requests of all partitions of a process. Thread-safe."""
 
     def __init__(self, connect: Callable[[], AdminClient], outside: Outside = OUTSIDE) -> None:
         self._outside = outside
@@ -82,9 +83,9 @@ class GroupMembership:
         self._told = float("-inf")
 
     def ask(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
-        """Kafka's description of each group, in time. While an answer is awaited, asking again returns the same future.
+        """Return futures of Kafka's descriptions of these groups. While one is pending, it is returned again.
 
-        The futures fail with KafkaException; the call itself raises KafkaException when there can be no client.
+        The futures fail with KafkaException; the call itself raises KafkaException when no client can be created.
         """
         wanted = list(groups)
         self.abandon_unanswered()
@@ -105,7 +106,7 @@ class GroupMembership:
     def abandon_unanswered(self) -> None:
         """Give up a client that fails, or has not answered for too long.
 
-        Whoever waits without asking calls this now and then.
+        A caller that waits without asking again must call this from time to time.
         """
         with self._lock:
             self._questions = {name: one for name, one in self._questions.items() if not one.answer.done()}
@@ -126,12 +127,12 @@ class GroupMembership:
             self._told = self._told if is_told else now
         if not is_told:
             _log.warning("groups_not_answered", error=error.str())
-        # Out of the lock: to end a client takes as long as its threads take to end.
+        # Outside the lock: ending a client takes as long as its threads take to end.
         del given_up
 
 
 def _pass_on(client: _Client, ours: Future[Any], theirs: Future[Any]) -> None:
-    # Runs in a thread of librdkafka's, or at once in that of whoever asks.
+    # Runs in a thread of librdkafka, or at once in the caller's.
     error = theirs.exception()
     with suppress(InvalidStateError):  # given up
         if error is None:

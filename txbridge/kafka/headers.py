@@ -1,4 +1,4 @@
-"""Headers of a consumed record, as confluent-kafka yields them, or a reason why they cannot be had."""
+"""Headers of a consumed record, as confluent-kafka returns them, or the reason why they cannot be decoded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
 
 #: `message.headers()`, but called in a way that Python always checks. For a name that is not UTF-8 the method returns a
-#: broken list and leaves its exception pending; Python's specialised calls do not look, and it comes up anywhere later.
+#: broken list and leaves its exception pending. Python's specialised calls do not check for it: it is raised later on.
 _raw_headers = methodcaller("headers")
 
 
 def headers_of(message: Message) -> Headers:
-    """Headers of a consumed record. Raises MalformedRecordError when they cannot be had."""
+    """Headers of a consumed record. Raises MalformedRecordError when they cannot be decoded."""
     try:
         return cast("Headers", _raw_headers(message) or ())
     except (SystemError, UnicodeDecodeError):
@@ -26,7 +26,7 @@ def headers_of(message: Message) -> Headers:
 
 
 def headers_of_all(messages: Iterable[Message]) -> list[Headers | MalformedRecordError]:
-    """The same for many, each with the reason when they cannot be had."""
+    """Headers of each record, or the error when they cannot be decoded."""
     found: list[Headers | MalformedRecordError] = []
     for message in messages:
         try:
@@ -37,7 +37,7 @@ def headers_of_all(messages: Iterable[Message]) -> list[Headers | MalformedRecor
 
 
 def copyable_headers(message: Message) -> Headers:
-    """Headers of a malformed record, as far as they can be had."""
+    """Headers of a malformed record; none when they cannot be decoded."""
     try:
         return headers_of(message)
     except MalformedRecordError:

@@ -1,4 +1,4 @@
-"""The loggers that lines of Kafka's clients go to."""
+"""The loggers of Kafka's clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _is_quiet = ContextVar("is_quiet", default=False)
 
 
 def librdkafka_logger() -> logging.Logger:
-    """Off by default: what matters of librdkafka's lines, txbridge reports itself as events."""
+    """The logger of librdkafka, off by default: txbridge reports the lines that matter as events of its own."""
     logger = logging.getLogger("txbridge.librdkafka")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)
@@ -20,12 +20,12 @@ def librdkafka_logger() -> logging.Logger:
 
 @contextmanager
 def without_aiokafka() -> Iterator[None]:
-    """Without lines of aiokafka about what this block asks: who asks reports it. Those of Faust's connection stay.
+    """Suppress aiokafka's lines about the requests of this block, which the caller reports. Faust's lines stay.
 
-    It holds for tasks that are begun within, and for no other thread.
+    It also applies to tasks that are started within the block, but to no other thread.
     """
     for name in ("aiokafka", "aiokafka.conn", "aiokafka.cluster"):
-        # One and the same function is added once. "aiokafka" is what aiokafka.client logs to.
+        # The same function is added only once. "aiokafka" is the logger of aiokafka.client.
         logging.getLogger(name).addFilter(_is_wanted)
     token = _is_quiet.set(True)
     try:

@@ -1,4 +1,4 @@
-"""Whether HALF and END still hold what was read of them: a log may lose its tail, and grow again with other records."""
+"""Detection of lost tails of HALF and END: a log may lose its last records, and grow again with other ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from txbridge.kafka.partition_reader import PartitionReader
 
 
 def lost_tails(names: Names, checkpoint: Checkpoint, readers: Mapping[str, PartitionReader]) -> dict[str, str]:
-    """By topic's short name, what is wrong with a log that does not hold the last record that was read of it.
+    """Find logs that do not hold the last record that was read of them; returns texts by short name of the topic.
 
-    `readers` are of uncommitted records, by the same names; they are stopped. Raises TimeoutError, KafkaException.
+    `readers` read uncommitted records, by the same names; they are stopped. Raises TimeoutError, KafkaException.
     """
     found: dict[str, str] = {}
     for short, mark in sorted(checkpoint.marks.items()):
@@ -38,7 +38,7 @@ def _why_lost(reader: PartitionReader, names: Names, mark: Mark) -> str | None:
         return f"{where} ends below offset {mark.offset}, which was read already. {advice}"
     if not messages:
         if reader.watermarks()[0] > mark.offset:
-            # Retention has eaten it: what is behind it was appended after it.
+            # Retention has deleted it: the records behind it were appended after it.
             return None
         return f"{where} has no record at offset {mark.offset}, where one was read. {advice}"
     if mark_of(messages[0], names).digest == mark.digest:

@@ -1,4 +1,4 @@
-"""Reading one partition with a consumer of its own: no group, explicit offsets, and "to the end" that means it."""
+"""A reader of one partition with its own consumer: no group, explicit offsets, and reads to the true end."""
 
 from __future__ import annotations
 
@@ -30,50 +30,52 @@ from txbridge.kafka.log import librdkafka_logger
 
 #: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
 _REQUEST_TIMEOUT_S = 5.0
-#: A broker that was stopped and goes on first answers what has waited for it as if it still led the partition: with
-#: the end of long ago. It loses its leadership after broker.session.timeout.ms (9 s by default). An answer as late as
-#: this is not believed; a healthy broker needs milliseconds, a first connection up to a second.
+#: Latest answer that is believed (s). A broker that was suspended and resumes first answers the requests that waited,
+#: as if it still led the partition: with an old end. It loses its leadership after broker.session.timeout.ms (9 s by
+#: default). A healthy broker needs milliseconds, a first connection up to a second.
 _PROMPT_S = 2.0
-#: After a late answer: time for the broker to learn who leads, a fetch of the metadata log, before it is asked again.
+#: Pause (s) after a late answer, before the broker is asked again: it learns who leads by a fetch of the metadata log.
 _AGAIN_S = 1.0
-#: Late answers until asking is given up, as when nobody answers.
+#: This many late answers count as a time-out.
 _MOST_ASKED = 3
-#: Metadata may be this old when it decides who is asked for the end of a log. librdkafka's own refresh is every five
-#: minutes, in which a former leader that is cut off from the others would be asked.
+#: Largest age (s) of metadata that names the leader to ask for a log end. By itself librdkafka refreshes it every
+#: five minutes. Until then it would ask a former leader that is cut off from the others.
 _METADATA_S = 1.0
-#: A log that ends below what was read from it: a former leader may say so, for the moments until all know the new one.
-#: When every answer of so long says so, the log was cut.
+#: Time (s) over which every answer must say that a log ends below a record that was read from it: then it was cut. A
+#: former leader may say that for a moment, until all brokers know the new one.
 CUT_AFTER_S = 10.0
-#: At least so many answers: who asks seldom asks every five seconds.
+#: Least number of such answers; a caller that asks seldom asks every five seconds.
 _CUT_ANSWERS = 3
-#: Two of them with more time between than that, and one late answer: this process or Kafka stood still.
+#: Longest gap between two of them (s): five seconds, and one late answer. Otherwise this process or Kafka stood still.
 _CUT_MOST_APART_S = 8.0
-#: Between two fetches of a position that the broker asked does not have.
+#: Pause (s) before the next attempt, when a broker does not have a position yet.
 _FETCH_AGAIN_S = 0.5
-#: How long the last stable offset may lag behind: the coordinator aborts a transaction whose owner is gone after its
-#: transaction.timeout.ms (10 s by default for ours), and looks every 10 s.
+#: Time (s) for which the last stable offset may stay behind. The coordinator aborts the transaction of a dead owner
+#: after its transaction.timeout.ms (10 s by default for ours), and looks every 10 s.
 STABLE_TIMEOUT_S = 30.0
-#: Bytes a consumer fetches ahead. Two readers a partition; the default of 64 MiB each would not fit many partitions.
+#: KiB that a consumer fetches ahead. A partition has several readers, and 64 MiB for each, the default, would be too
+#: much for a worker with many partitions.
 _FETCH_AHEAD_KIB = 16_384
-#: With so much fetched, librdkafka waits before it fetches on: 1,000 ms by default, in which a reader that takes what
-#: is there has long run dry.
+#: Pause before librdkafka fetches more, when that much is fetched. The default of 1,000 ms is so long that a reader
+#: takes all fetched records and runs out of them.
 _FETCH_ON_MS = 10
-#: A reader on demand fetches on when all that it fetched is taken, and looks so often whether it is: the longest that a
-#: message can wait for it. Only while something fetched waits; an idle reader waits for Kafka's answer.
+#: Interval (ms) at which a reader on demand looks whether all fetched records are taken, to fetch more. A message waits
+#: for it at most this long. An idle reader does not look; it waits for Kafka's answer.
 _FETCH_ON_DEMAND_MS = 1
-#: What one fetch of it may bring: thousands of messages, as many as a large Kafka transaction has. 1 MiB by default.
+#: Most bytes of one fetch of a reader on demand: thousands of messages, as many as a large Kafka transaction has. The
+#: default is 1 MiB.
 _FETCH_ON_DEMAND_BYTES = 4 * 1024 * 1024
-#: Readers of committed records read to the end, once. Only an empty answer tells that the end is reached, and a broker
-#: keeps that back for so long, in case that records come (500 ms by default).
+#: Time (ms) for which a broker delays an empty answer, in case records come; the default is 500. Readers of committed
+#: records read to the end once, and only an empty answer tells that the end is reached.
 _END_WAIT_MS = 10
 
 
 class PartitionReader:
     """A consumer of one partition; `committed` hides records of open and aborted transactions. Not thread-safe.
 
-    `on_demand` is for whoever takes records now and then, many at a time: Kafka is not asked for each of them as it
-    comes. A fetch that is answered with the first of many is a request for every message; it costs Kafka about as much
-    as storing the message did. `follows` is for one that waits at the end of the log for what comes.
+    `on_demand` is for a caller that takes many records at a time, now and then: they are not fetched one by one as they
+    come. One fetch for every message would cost Kafka about as much as storing the messages. `follows` is for a reader
+    that waits at the end of the log for new records.
     """
 
     def __init__(
@@ -102,11 +104,11 @@ class PartitionReader:
         if committed and not follows:
             config["fetch.wait.max.ms"] = _END_WAIT_MS
         self._consumer = outside.consumer(config)
-        #: Offset of the next record, as far as this reader has come.
+        #: Offset of the next record to read.
         self.position = -1
-        #: When it was learnt who leads, by topic.
+        #: When the metadata was last refreshed, by topic.
         self._refreshed_at: dict[str, float] = {}
-        # That the log ends below what was reached, by topic for `end_from`, and by what a fetch said.
+        # Answers that the log ends below a reached offset: of `end_from`, by topic, and of fetches.
         self._short: dict[str, Agreement] = {}
         self._fetch_short = cut_agreement()
 
@@ -125,8 +127,8 @@ class PartitionReader:
     def watermarks(self, topic: str | None = None) -> tuple[int, int]:
         """Log start and end of this partition, or of the one with its number in another topic.
 
-        Only a reader of uncommitted records sees the true end. It is what a broker said that took itself for the leader
-        a moment ago: a log may be longer than that. Raises KafkaException.
+        Only a reader of uncommitted records sees the true end. The answer comes from a broker that took itself for the
+        leader a moment ago; the log may be longer. Raises KafkaException.
         """
         topic = topic or self.topic
         monotonic = self._outside.monotonic
@@ -146,24 +148,24 @@ class PartitionReader:
         raise KafkaException(KafkaError(TIMED_OUT, late))
 
     def _refresh(self, topic: str) -> None:
-        """Learn anew who leads. Raises KafkaException."""
+        """Refresh the metadata, to learn who leads. Raises KafkaException."""
         self._consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
         self._refreshed_at[topic] = self._outside.monotonic()
 
     def ask_who_leads(self) -> None:
-        """Have librdkafka learn anew who leads, without waiting for it.
+        """Have librdkafka refresh the metadata, to learn who leads, without waiting for it.
 
-        A broker answers the requests of a connection one after the other, and keeps the answer to a fetch back until
-        records come: for half a second mostly. Whoever asks this reader for anything else waits for that.
+        A broker answers the requests of a connection in order, and delays the answer to a fetch until records come,
+        mostly for half a second. Any other request of this reader waits for that.
         """
-        # Not answered at once is what is expected here; when nobody answers at all, those that wait will say so.
+        # A time-out is expected here. If no broker answers at all, the requests that wait will report it.
         with suppress(KafkaException):
             self._consumer.list_topics(self.topic, timeout=0)
 
     def end_from(self, reached: int, topic: str | None = None) -> int | None:
-        """Log end, from the leader as the brokers know it now; None when it is below what was reached already.
+        """Log end, from the leader as the brokers know it now; None when it is below `reached`.
 
-        Then somebody answered who does not lead any more, or the log was cut: raises LogGoneError when all answers of
+        None means that a former leader has answered, or that the log was cut. Raises LogGoneError when all answers of
         CUT_AFTER_S say so, without a gap. Raises KafkaException.
         """
         topic = topic or self.topic
@@ -189,18 +191,18 @@ class PartitionReader:
             self._outside.wait(threading.Event(), _FETCH_AGAIN_S)
 
     def fetched_end(self) -> int:
-        """Log end as the last fetched records told it; asks nobody. Negative when nothing was fetched yet."""
+        """Log end as of the last fetch, without a request. Negative when nothing was fetched yet."""
         return self._consumer.get_watermark_offsets(TopicPartition(self.topic, self.partition), cached=True)[1]
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Up to `limit` records; waits at most `timeout` seconds for the first. Raises LogGoneError, KafkaException."""
-        # consume(n, timeout) would wait for n records or the whole time-out: so wait for one and take what is there.
+        # consume(n, timeout) would wait for n records or the whole time-out: so wait for one, and take those fetched.
         first = self._consumer.poll(timeout)
         if first is None:
             return []
         found = [first, *self._consumer.consume(limit - 1, 0)] if limit > 1 else [first]
         if not any([message.error() is not None for message in found]):  # noqa: C419 - a list is made in half the time
-            # Nearly always.
+            # The usual case.
             last = found[-1].offset()
             assert last is not None
             self.position = last + 1
@@ -228,7 +230,7 @@ class PartitionReader:
         return records
 
     def _fetch_again(self, error: KafkaError) -> None:
-        """Whoever was asked does not have this position: below the log, or above its end as a former leader knows it.
+        """Fetch again after a broker did not have the position: it is below the log, or above a former leader's end.
 
         Raises LogGoneError, KafkaException.
         """
@@ -241,9 +243,9 @@ class PartitionReader:
         self.start(self.position)
 
     def read_to(self, end: int, stopping: Callable[[], bool], batch: int = 5_000) -> Iterator[Message]:
-        """Every record below `end`, until the reader stands there.
+        """Yield every record below `end`, perhaps some behind it, until the position is at `end` or behind it.
 
-        For a reader of committed records "there" is the EOF event at or past `end`: the last record may be a marker.
+        For a reader of committed records the EOF event may set this position: the last record may be a marker.
         Raises HangingTransactionError when the last stable offset stays below `end`, StoppedError, KafkaException.
         """
         deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
@@ -255,7 +257,7 @@ class PartitionReader:
             if self.position > before:
                 deadline = Deadline(STABLE_TIMEOUT_S, self._outside.monotonic)
             elif deadline.is_over:
-                # Is it Kafka that does not answer? Then this says so.
+                # This raises the better error if Kafka does not answer.
                 self.watermarks()
                 raise HangingTransactionError(
                     f"{self.topic}[{self.partition}] can be read up to {self.position} only, not to its end {end}: "
@@ -265,18 +267,18 @@ class PartitionReader:
 
 
 def cut_agreement() -> Agreement:
-    """Of answers which say that a log ends below what was reached: enough of them, and it was cut."""
+    """The agreement of answers that a log ends below an offset that was reached: it was cut."""
     return Agreement(CUT_AFTER_S, _CUT_ANSWERS, _CUT_MOST_APART_S)
 
 
 def _named(error: KafkaError, topic: str) -> KafkaError:
-    """Which right is missing: librdkafka looks the coordinator of its group up, though nothing is ever joined."""
+    """The error with the missing right. librdkafka looks up the coordinator of its group, though it never joins."""
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return named(error, "DESCRIBE", f"group {READER_GROUP}")
     return named(error, "READ", f"topic {topic}")
 
 
-#: Errors that librdkafka reports and then mends by itself.
+#: Errors that librdkafka reports and then recovers from by itself.
 _PASSING = frozenset(
     {
         TRANSPORT,

@@ -1,15 +1,15 @@
-"""Where a log ends, proven: whatever was acknowledged before the question was put lies below it.
+"""The proven end of a log: every record that was acknowledged before the request lies below it.
 
-A client asks the broker that it takes for the leader. One that was cut off from the other brokers, or stood still, does
-not know that it leads no more, and answers with the end of long ago. So each replica is asked by itself who leads, and
-only what a majority of them says is believed; then that leader is asked where its log ends.
+A client asks the broker that it takes for the leader. A broker that was cut off from the others, or stood still, does
+not know that it is no longer the leader, and answers with an old end. So each replica is asked separately who leads,
+and only the answer of a majority is believed. Then that leader is asked for its log end.
 
-Why that is enough, as long as no leader is elected uncleanly: a record that was acknowledged with acks=all is in every
-replica that was in sync. With min.insync.replicas 2 of 3 those are two, which had learned of their leader before they
-fetched the record from it. Any two of three that are asked later include one of them. If it names the leader that took
-the record, that one has it. If it names a later one, that one was in sync when it was elected, so it has it, too, and
-has itself learned of its predecessor by then: it cannot answer as the leader that it once was. In general a majority
-is enough where min.insync.replicas is at least half of the replicas.
+That is enough as long as no leader is elected uncleanly. A record that was acknowledged with acks=all is in every
+replica that was in sync. With min.insync.replicas 2 of 3 these are two at least, which had learned of their leader
+before they fetched the record from it. Any two of the three that are asked later include one of them. If it names the
+leader that took the record, that leader has the record. If it names a later leader, that one was in sync when it was
+elected, so it has the record, too. It has also learned of its predecessor by then, so it cannot answer as the leader
+that it once was. In general a majority is enough where min.insync.replicas is at least half of the replicas.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import NamedTuple, Protocol
 
 
 class View(NamedTuple):
-    """What one broker says about a partition: node ids."""
+    """The answer of one broker about a partition, in node ids."""
 
-    #: -1 if nobody leads it.
+    #: -1 if there is no leader.
     leader: int
     replicas: frozenset[int]
 
 
 class EachBroker(Protocol):
-    """Brokers that are asked one by one. None stands for whoever does not answer in time, or does not know."""
+    """Brokers that are asked one by one. None means that a broker does not answer in time, or does not know."""
 
     def nodes(self) -> Collection[int]:
-        """The brokers that one of them takes to be alive."""
+        """The brokers that are alive according to one of them."""
 
     def view(self, node: int, topic: str, partition: int) -> View | None:
-        """What this broker says about a partition."""
+        """The answer of this broker about a partition."""
 
     def end(self, node: int, topic: str, partition: int) -> int | None:
-        """Where the log of this broker ends, if it takes itself for the leader (read uncommitted)."""
+        """The log end of this broker, if it takes itself for the leader (read uncommitted)."""
 
 
 #: Opens connections of its own to each broker, for as long as the context lasts.
@@ -46,13 +46,13 @@ AskEachBroker = Callable[[], AbstractContextManager[EachBroker]]
 
 
 def proven_end(brokers: EachBroker, topic: str, partition: int) -> int | None:
-    """The end of the log, as of some moment after the call began; None when nothing is proven now."""
+    """The end of the log, as of some moment after the call began; None when it cannot be proven now."""
     nodes = brokers.nodes()
     first = next((view for node in sorted(nodes) if (view := brokers.view(node, topic, partition))), None)
     if first is None:
         return None
     votes: Counter[View] = Counter()
-    # Those that are gone would keep the others waiting: whoever is not taken to be alive is not asked.
+    # A dead broker would keep the others waiting: only those that are alive are asked.
     for node in sorted(first.replicas.intersection(nodes)):
         view = brokers.view(node, topic, partition)
         if view is None or view.leader < 0 or node not in view.replicas:
@@ -64,7 +64,7 @@ def proven_end(brokers: EachBroker, topic: str, partition: int) -> int | None:
 
 
 def can_be_proven(brokers: EachBroker, topic: str, partition: int) -> bool:
-    """Whether enough replicas are alive to prove an end, sooner or later; also when nobody says anything now."""
+    """Whether enough replicas are alive to prove an end, sooner or later; also true when no broker answers now."""
     nodes = frozenset(brokers.nodes())
     views = (brokers.view(node, topic, partition) for node in sorted(nodes))
     view = next((view for view in views if view), None)

@@ -1,7 +1,7 @@
-"""Reading OFFSET and OP of a partition, from which its state is restored: by its owner, and by who only looks.
+"""Readers of OFFSET and OP of a partition, from which its owner or an operation restores its state.
 
-What a record means is told once, here and in the core. What follows from one that is not ours, or from a log that has
-changed, is the reader's: an owner has the fence, so that nothing moves and a contradiction is damage.
+The meaning of a record is defined only here and in the core. The caller decides what follows from a record that is not
+ours, or from a log that has changed. An owner has the fence: its logs do not change, so a contradiction means damage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.partition_reader import PartitionReader
 
-#: Told the offset of a record that no worker of ours writes, and why. It says nothing about the state.
+#: Called with the offset of a record that no worker of ours writes, and the reason. It does not affect the state.
 PassedOver = Callable[[int, MalformedRecordError], None]
 
 
@@ -42,7 +42,7 @@ def fold_offset_record(offset_topic: OffsetTopic, message: Message, passed_over:
 def fold_offset_topic(
     reader: PartitionReader, offset_topic: OffsetTopic, end: int, stopping: Callable[[], bool], passed_over: PassedOver
 ) -> None:
-    """Take in OFFSET from where the reader stands up to `end`."""
+    """Take in OFFSET from the reader's position up to `end`."""
     for message in reader.read_to(end, stopping):
         fold_offset_record(offset_topic, message, passed_over)
     offset_topic.position = reader.position
@@ -55,7 +55,7 @@ def read_ops(
     stopping: Callable[[], bool],
     passed_over: PassedOver,
 ) -> Iterator[tuple[int, Outcome, list[int]]]:
-    """OP offset, outcome and half offsets of each record from where the reader stands up to `end`.
+    """OP offset, outcome and half offsets of each record from the reader's position up to `end`.
 
     Raises NewerOpError, HangingTransactionError, LogGoneError, StoppedError, KafkaException.
     """

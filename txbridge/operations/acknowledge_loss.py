@@ -1,8 +1,7 @@
-"""Acknowledging that HALF or END has lost its tail: until a person does, no worker serves the partition.
+"""Acknowledgement that HALF or END has lost its tail: until a person gives it, no worker serves the partition.
 
-What was lost is gone. The new checkpoint stands where the logs are whole, so that what they have stored since is read
-as any other record; what was parked of the lost messages is removed, and OP records that name them mean nothing any
-more.
+The lost records are gone. The new checkpoint stands where the logs are intact, so that later records are read as any
+other. Parked entries of lost messages are removed, and OP records that name them have no meaning any more.
 """
 
 from __future__ import annotations
@@ -33,30 +32,31 @@ from txbridge.operations.end_writer import check_words
 from txbridge.operations.reading import bounds_of, open_reader, read_offset
 from txbridge.text import counted
 
-#: As the worker's default: a handful of records takes milliseconds.
+#: The same as the worker's default (ms); a few records take milliseconds.
 _COMMIT_TIMEOUT_MS = 10_000
-#: One record: a healthy broker answers in milliseconds.
+#: Longest wait for one record (s); a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
-#: Records of END from so long before the last known one are applied again: the clocks of brokers differ, and what is
-#: applied already is refused as a repetition.
+#: END is applied again from this long (ms) before the last known record, because the clocks of brokers differ. A
+#: decision that is applied already is refused as a repeat.
 _CLOCK_SKEW_MS = 60_000
-#: Of the lost messages so many are named.
+#: Most lost messages that are named.
 _NAMED = 20
-#: The owner that is refused tries again every half minute, and takes the fence for a moment then; each worker that was
-#: just started does so once more. More often than this, somebody serves the partition.
+#: Number of attempts. A worker whose take-over is refused tries again every half minute, and takes the fence for a
+#: moment then. Each worker that was just started does so once more. If the fence is lost more often than this, a worker
+#: serves the partition.
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What was lost, in words; nothing was written when there was nothing to acknowledge."""
+    """The losses, in words. Nothing was written when there was nothing to acknowledge."""
 
     is_written: bool
     lines: Sequence[str]
 
 
 def acknowledge(connection: Connection, partition: int, *, reason: str, operator: str) -> Acknowledged:
-    """Look for what was lost of a partition, and let workers serve it again.
+    """Look for the losses of a partition, and let workers serve it again.
 
     Raises UsageError, EnvironmentProblemError, KafkaUnreachableError, HangingTransactionError.
     """
@@ -105,7 +105,7 @@ def _read_offset_topic(connection: Connection, partition: int, reader: Partition
 def _after(
     checkpoint: Checkpoint, lost: Mapping[str, str], half: PartitionReader, end: PartitionReader
 ) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint for logs that are as they are now, and what that means."""
+    """The checkpoint for the logs as they are now, and its consequences in words."""
     after, lines = replace(checkpoint, cut=None), []
     marks = {short: mark for short, mark in checkpoint.marks.items() if short not in lost}
     if "half" in lost:
@@ -135,7 +135,7 @@ def _after(
 
 
 def _end_from(reader: PartitionReader, mark: Mark) -> int:
-    """From where END has to be applied anew; some of it may be applied already, which does no harm."""
+    """The offset from which END has to be applied again. Records that are applied already do no harm."""
     low, high = bounds_of(reader)
     if mark.appended is None:
         return low
@@ -144,7 +144,7 @@ def _end_from(reader: PartitionReader, mark: Mark) -> int:
 
 
 def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Message], bool]) -> int:
-    """The lowest offset of [low, high] from which on records are new; by bisection."""
+    """The lowest offset of [low, high] from which on records are new, found by bisection."""
     while low < high:
         middle = (low + high) // 2
         reader.start(middle)
@@ -163,7 +163,7 @@ def _first(reader: PartitionReader, low: int, high: int, is_new: Callable[[Messa
 
 
 def _write(connection: Connection, partition: int, before: Checkpoint, after: Checkpoint, gone: Sequence[int]) -> None:
-    """The new checkpoint, and tombstones of what is gone, in one Kafka transaction under the worker's fence."""
+    """Write the new checkpoint and tombstones of lost entries, in one Kafka transaction under the worker's fence."""
     for _ in range(_TRIES):
         try:
             _write_once(connection, partition, before, after, gone)
@@ -182,7 +182,7 @@ def _write(connection: Connection, partition: int, before: Checkpoint, after: Ch
 def _write_once(
     connection: Connection, partition: int, before: Checkpoint, after: Checkpoint, gone: Sequence[int]
 ) -> None:
-    """Raises FencedError, or a KafkaException that says so, when a worker has taken the partition meanwhile."""
+    """Raises FencedError, or a KafkaException about the fence, when a worker has taken the partition meanwhile."""
     names = connection.names
     watch = EndTxnWatch(librdkafka_logger(), forward_debug=False)
     transactional_id = names.transactional_id(partition)
@@ -202,7 +202,7 @@ def _write_once(
     if written.errors:
         raise KafkaException(named(written.errors[0], "WRITE", f"topic {names.offset}"))
     if min(written.offsets) != found.position:
-        # Whoever said where OFFSET ends did not lead it any more: the checkpoint at hand may be an old one.
+        # A former leader of OFFSET has told its end: the checkpoint that was read may be an old one.
         guarded(producer.abort_transaction, _COMMIT_TIMEOUT_MS / 1000)
         raise EnvironmentProblemError(
             f"{names.offset}[{partition}] was read up to {found.position}, and goes on to {min(written.offsets)}: "
@@ -213,7 +213,7 @@ def _write_once(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What became of the records of the Kafka transaction."""
+    """The delivery reports of the Kafka transaction's records."""
 
     offsets: list[int] = field(default_factory=list)
     errors: list[KafkaError] = field(default_factory=list)

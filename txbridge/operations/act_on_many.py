@@ -1,4 +1,4 @@
-"""One command for many open messages: first what it would do, then that, and to the same messages."""
+"""One command for many open messages: first a dry run, then the action on the same messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txbridge.operations.reading import read_view, read_views
 from txbridge.operations.view import PartitionView
 from txbridge.text import counted
 
-#: The state in which an action has an effect.
+#: The state of the messages that an action selects.
 _STATES = {
     Action.COMMIT: TransactionState.PENDING,
     Action.ROLLBACK: TransactionState.PENDING,
@@ -42,11 +42,11 @@ def resolve_all(
     expected: int | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> list[Answer]:
-    """Do it to all open messages of the selection that are in the state for it; its states and limit play no part.
+    """Act on all open messages of the selection that are in the state for it; its states and limit are ignored.
 
-    The order is that of partitions and offsets. A dry run says which they are and writes nothing. `expected` is their
-    number by a dry run: FinishedError if there are others by now, before anything is written. Other errors are those of
-    `resolve`; what goes wrong after the first command was written is in the answers.
+    The order is that of partitions and offsets. A dry run lists the messages and writes nothing. `expected` is their
+    number in a dry run: FinishedError is raised if it differs now, before anything is written. Other errors are those
+    of `resolve`. Errors after the first command was written are in the answers.
     """
     if selection.partition is not None:
         connection.require_partition(selection.partition)
@@ -80,7 +80,7 @@ def resume_group(
 ) -> list[Answer]:
     """Resume every discarded message of a producer group, in the order of partitions and offsets.
 
-    A dry run says which they are and writes nothing. Errors are those of `resolve_all`.
+    A dry run lists the messages and writes nothing. Errors are those of `resolve_all`.
     """
     if not is_group(group):
         raise UsageError(f"{group[:40]!r} cannot be a producer group: 1 to 200 characters of A-Z a-z 0-9 . _ -")
@@ -104,16 +104,16 @@ def act_on_many(
     operator: str,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> list[Answer]:
-    """Do it to these, and wait until workers have done it. The topics are read anew before anything is written.
+    """Act on these messages, and wait until workers have done so. The topics are read again before the first write.
 
-    Each message is known by its coordinates and its transaction id: one that is finished meanwhile, or has another id,
-    is refused. Errors are those of `resolve`; what goes wrong after the first command was written is in the answers.
+    A message is identified by its coordinates and its transaction id. One that is finished meanwhile, or has another
+    id, is refused. Errors are those of `resolve`. Errors after the first command was written are in the answers.
     """
     reason, operator = check_words(reason, operator)
     wanted: dict[int, list[OpenMessage]] = defaultdict(list)
     for message in messages:
         wanted[message.partition].append(message)
-    # All is read before anything is written.
+    # All partitions are read before anything is written.
     views = {partition: read_view(connection, partition) for partition in sorted(wanted)}
     return _carry_out(connection, action, views, wanted, reason, operator, timeout_s)
 
@@ -153,7 +153,7 @@ def _in_order(answers: Iterable[Answer]) -> list[Answer]:
 def _as_now(
     connection: Connection, action: Action, view: PartitionView, messages: Sequence[OpenMessage]
 ) -> tuple[list[OpenMessage], list[Answer]]:
-    """Those on which the action has an effect as they are now, and the answers about the others."""
+    """The messages on which the action has an effect now, and the answers about the others."""
     able: list[OpenMessage] = []
     refused: list[Answer] = []
     for message in messages:
@@ -166,7 +166,7 @@ def _as_now(
         pending = [message for message in able if message.state is TransactionState.PENDING]
         bodies = {message.half_offset: message for message in with_keys(connection, view.partition, pending)}
         able = [bodies.get(message.half_offset, message) for message in able]
-    # The key is not to be kept longer than it is needed.
+    # The key must not be kept longer than it is needed.
     able = [replace(message, key=None) for message in able]
     able, without_effect = sort_out(action, able)
     return able, refused + without_effect

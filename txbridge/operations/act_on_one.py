@@ -1,4 +1,4 @@
-"""One command for one open message: commit, roll back, resume or abandon it, and what became of it."""
+"""Commands for one open message, with their results: commit, rollback, resume and abandon."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ def resolve(
     id_prefix: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Answer:
-    """Decide one open message by hand, wait until a worker has applied it, and say what became of it.
+    """Decide one open message by hand, wait until a worker has applied the decision, and return the result.
 
     `target` is `<partition>:<half offset>` or the whole transaction id; `id_prefix` guards against a mistyped offset.
-    The first decision wins, whoever made it: when the topics tell already that another one has won, nothing is written.
-    `timeout_s` bounds the wait for the worker; then the result is STORED, and the command will be applied all the same.
+    The first decision wins, no matter who made it. When the topics already show that another one has won, nothing is
+    written. `timeout_s` bounds the wait for the worker. After it the result is STORED, and the command will still be
+    applied.
 
-    Raises, before anything is written, UsageError, FinishedError, HangingTransactionError, KafkaUnreachableError and
-    EnvironmentProblemError; the last also when Kafka did not acknowledge the command, which its text says. What goes
-    wrong after that is in the answer.
+    Before anything is written it raises UsageError, FinishedError, HangingTransactionError, KafkaUnreachableError and
+    EnvironmentProblemError. It raises the last one also when Kafka did not acknowledge the command; the text tells.
+    Later errors are in the answer.
     """
     action = _ACTIONS.get(decision)
     if action is None:
@@ -52,7 +53,7 @@ def resume(
 ) -> Answer:
     """Resume one discarded message (RocketMQ's RESUME_CHECK_HALF_MESSAGE): pending again, and checked from check 1 on.
 
-    It waits until a worker has done it. A second resume does nothing. Arguments and errors are those of `resolve`.
+    It waits until a worker has applied it. A second resume has no effect. Arguments and errors are those of `resolve`.
     """
     return _act(connection, Action.RESUME, target, reason, operator, id_prefix, timeout_s)
 
@@ -67,9 +68,10 @@ def abandon(
     dry_run: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Answer:
-    """Give up one held or scheduled message: it is committed, and will not be delivered. It waits for a worker.
+    """Give up one held or scheduled message: it is committed, and will not be delivered.
 
-    A dry run says what would be abandoned and writes nothing. Arguments and errors are those of `resolve`.
+    It waits until a worker has applied it. A dry run tells the message that would be abandoned, and writes nothing.
+    Arguments and errors are those of `resolve`.
     """
     if not dry_run:
         return _act(connection, Action.ABANDON, target, reason, operator, id_prefix, timeout_s)

@@ -1,4 +1,4 @@
-"""What a person can do with open messages: what it would do, the END record that does it, and what became of each."""
+"""Actions of a person on open messages: their forecast, the END record that carries them out, and their results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from txbridge.operations.verdict import (
 )
 from txbridge.operations.view import Command, PartitionView
 
-#: A worker that has died is noticed after its session (6 s), and the take-over of its partitions takes some seconds
-#: more; a worker that is well applies an END within milliseconds.
+#: Wait for the worker (s). A dead worker is noticed after its session (6 s), and the take-over of its partitions takes
+#: some more seconds. A healthy worker applies an END record within milliseconds.
 DEFAULT_TIMEOUT_S = 30.0
 
 _Refusal = tuple[Result, str] | None
@@ -35,7 +35,7 @@ _Judge = Callable[[OpenMessage, int, Sequence[Command], Sequence[Outcome], HalfE
 
 
 class Action(Enum):
-    """What can be done with open messages by hand."""
+    """Actions on open messages by hand."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -45,7 +45,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How an action is written, and what is said of it before and after."""
+    """The END record of an action, and its answers before and after it is applied."""
 
     decision: Decision
     source: Source
@@ -105,13 +105,13 @@ _KINDS = {
 
 
 def refuse(action: Action, message: OpenMessage) -> Answer | None:
-    """The answer when the action would have no effect, as far as the topics tell already; None when it would."""
+    """The answer when the action would have no effect, as far as the topics show; None when it would have one."""
     refusal = _KINDS[action].refuse(message)
     return None if refusal is None else Answer(message, *refusal)
 
 
 def sort_out(action: Action, messages: Iterable[OpenMessage]) -> tuple[list[OpenMessage], list[Answer]]:
-    """Those on which the action would have an effect, and the answers about the others."""
+    """The messages on which the action would have an effect, and the answers about the others."""
     able: list[OpenMessage] = []
     refused: list[Answer] = []
     for message in messages:
@@ -124,14 +124,14 @@ def sort_out(action: Action, messages: Iterable[OpenMessage]) -> tuple[list[Open
 
 
 def foretell(action: Action, messages: Iterable[OpenMessage]) -> list[Answer]:
-    """What the action would do to each of these, as far as the topics tell already. Nothing is written."""
+    """The effect that the action would have on each message, as far as the topics show. Nothing is written."""
     kind = _KINDS[action]
     detail = f"{kind.foretold}; nothing was written"
     return [refuse(action, message) or Answer(message, kind.would, detail) for message in messages]
 
 
 def batches(messages: Sequence[OpenMessage]) -> Iterable[list[OpenMessage]]:
-    """Of one group each, of as many as an END record may hold, in the order that they have."""
+    """Batches of one group each, with as many messages as an END record may hold; their order stays."""
     groups: dict[str, list[OpenMessage]] = defaultdict(list)
     for message in messages:
         groups[message.group].append(message)
@@ -150,10 +150,10 @@ def act_on_batch(
     timeout_s: float,
     deadline: Deadline | None = None,
 ) -> list[Answer]:
-    """One END record about these messages of one partition and group, and what became of each.
+    """Write one END record about these messages of one partition and group, and return the result of each.
 
-    It waits for the worker until `deadline`, else for `timeout_s` after the record is stored.
-    Raises as `write_end`; once the record is stored, nothing.
+    It waits for the worker until `deadline`, or without one for `timeout_s` after the record is stored.
+    Raises as `write_end`, but nothing once the record is stored.
     """
     kind = _KINDS[action]
     end_offset = write_end(connection, batch, kind.decision, kind.source, reason, operator)
@@ -178,7 +178,7 @@ def act_on_batch(
 
 
 def _lost_sight(end_offset: int, error: TxBridgeError) -> str:
-    """What to say when a command is stored, but what became of it cannot be read: it must not look like a failure."""
+    """The text about a command that is stored, but has no readable result: it must not look like a failure."""
     return (
         f"stored at END offset {end_offset}, but what became of it could not be learnt: {error}. Look with "
         f"`txbridge pending` later; do not repeat it"
@@ -186,7 +186,7 @@ def _lost_sight(end_offset: int, error: TxBridgeError) -> str:
 
 
 def _stored(view: PartitionView, end_offset: int, timeout_s: float) -> str:
-    """What to say when no worker has applied a command in time, with what was odd in the topics: it may be why."""
+    """The text about a command that was not applied in time, with the view's warnings, which may be the reason."""
     text = (
         f"stored at END offset {end_offset} of partition {view.partition}, but no worker has applied it within "
         f"{timeout_s:g} s: no worker alive yet, or this partition stands still. It will be applied as soon as "

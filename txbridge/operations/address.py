@@ -1,4 +1,4 @@
-"""Which half message a person means: half coordinates or the whole transaction id."""
+"""Lookup of the half message that a person names by half coordinates or by the whole transaction id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txbridge.operations.model import OpenMessage
 from txbridge.operations.reading import old_outcome, read_view, read_views
 from txbridge.operations.view import PartitionView
 
-#: As few characters of an id as are shown; fewer are no protection against a mistyped offset.
+#: At least as many characters of an id as are shown; fewer would not protect against a mistyped offset.
 _SHORTEST_PREFIX = re.compile(r"[0-9A-F]{8,32}\Z")
 
 _PAST = {
@@ -26,13 +26,13 @@ _PAST = {
 
 
 class FinishedError(TxBridgeError):
-    """It is not as it was when somebody looked: finished, say. Nothing was written."""
+    """Messages have changed since the caller looked at them: one is finished, for example. Nothing was written."""
 
 
 def find_target(connection: Connection, target: str, id_prefix: str | None) -> tuple[PartitionView, OpenMessage]:
-    """The open message that is meant, and its partition.
+    """Find the open message that `target` names, and its partition.
 
-    `id_prefix` guards against a mistyped offset: the message must have an id that begins so.
+    `id_prefix` guards against a mistyped offset: the id of the message must begin with it.
     Raises UsageError when there is no such message, FinishedError when it is finished, and as `read_view`.
     """
     target = target.strip()
@@ -64,7 +64,7 @@ def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenM
     try:
         partition, half_offset = parse_coordinates(target)
     except MalformedRecordError:
-        # It may be most of an id: no more of it is shown than of one.
+        # It may be most of a transaction id, so no more of it is shown than of one.
         shown = f"{short_id(target)}..." if len(target) > len(short_id(target)) else target
         raise UsageError(
             f"{shown!r} names no half message: give <partition>:<half offset>, as in 0:42, or the whole transaction id "
@@ -73,7 +73,7 @@ def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenM
     connection.require_partition(partition)
     view = read_view(connection, partition)
     if view.outcome(half_offset) is Outcome.DISCARD:
-        # OP is read after OFFSET: it may just have been discarded, and its parked entry is there by now.
+        # OP is read after OFFSET: the message may have been discarded in between, and its parked entry is there now.
         view = read_view(connection, partition)
     message = view.find(half_offset)
     if message is not None:

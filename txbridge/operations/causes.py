@@ -1,6 +1,6 @@
-"""Why a message is open, in words that many messages share, and what will be done about it.
+"""Causes of open messages, in words that many messages share, and the next step for each message.
 
-A person reads ten causes and not ten thousand messages.
+A person can read ten causes, but not ten thousand messages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from txbridge.core.states import TransactionState
 from txbridge.operations.model import NextStep, OpenMessage, Selection
 from txbridge.text import duration
 
-#: A worker sends a check and discards when it is due. What is due for longer has nobody who does it.
+#: Time (ms) after which a due step is overdue. A worker takes each step as soon as it is due.
 OVERDUE_MS = 60_000
 
 
@@ -20,7 +20,7 @@ def is_overdue(message: OpenMessage, now: int) -> bool:
 
 
 def cause_of(message: OpenMessage, now: int) -> str:
-    """What keeps a message open; the state comes first."""
+    """The cause that keeps a message open; the text begins with the state."""
     state, group = message.state.value, message.group
     if message.stored is not None:
         return f"{state}, decided: no worker has applied it yet"
@@ -43,7 +43,7 @@ def cause_of(message: OpenMessage, now: int) -> str:
 
 
 def cause_if(selection: Selection, message: OpenMessage, now: int) -> str | None:
-    """What keeps it open, if the selection is about it."""
+    """The cause that keeps a message open; None if the selection does not include the message."""
     if not selection.admits(message, now):
         return None
     cause = cause_of(message, now)
@@ -51,7 +51,7 @@ def cause_if(selection: Selection, message: OpenMessage, now: int) -> str | None
 
 
 def next_step_of(message: OpenMessage, now: int) -> str:
-    """What the worker will do and when, as `check in 12s`."""
+    """The next step of the worker and its time, as `check in 12s`."""
     if message.stored is not None:
         return f"{message.stored}, not applied yet"
     if message.next_due is None:
@@ -62,6 +62,6 @@ def next_step_of(message: OpenMessage, now: int) -> str:
 
 
 def trouble_of(message: OpenMessage) -> str:
-    """Reason of a discard and last error, as far as they are known."""
+    """Reason of a discard, loss of the body and last error, as far as they are known."""
     gone = "its body is gone from the half topic" if message.gone else None
     return "; ".join(text for text in (message.reason, gone, message.error) if text)

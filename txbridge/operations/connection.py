@@ -20,7 +20,7 @@ from txbridge.topics.verify import LayoutError
 
 @contextmanager
 def kafka_errors(purpose: str) -> Iterator[None]:
-    """Turn what Kafka says while we do this into an error of ours: KafkaUnreachableError, EnvironmentProblemError."""
+    """Turn errors of Kafka in this block into KafkaUnreachableError or EnvironmentProblemError, with the purpose."""
     try:
         yield
     except KafkaException as failure:
@@ -37,7 +37,7 @@ def kafka_errors(purpose: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A namespace on a cluster, as operations need it: the internal topics are there and fit together."""
+    """A namespace on a cluster, as operations need it: the internal topics exist and fit together."""
 
     kafka: Mapping[str, Any]
     subject: Subject
@@ -51,7 +51,7 @@ class Connection:
     def open(cls, settings: WorkerSettings) -> Connection:
         """Look at the topics; a few requests, each bounded by REQUEST_TIMEOUT_S (10 s).
 
-        `settings` should be the workers': the times of the next checks follow from them.
+        `settings` should be the workers' settings: the times of the next checks follow from them.
         Raises LayoutError when topics are missing, KafkaUnreachableError, EnvironmentProblemError, UsageError.
         """
         names, kafka = Names(settings.namespace), settings.librdkafka

@@ -1,4 +1,4 @@
-"""What a list of open messages shows beyond the view of their partition: keys, lost bodies, the last remarks."""
+"""Details of open messages that the view of their partition does not have: keys, lost bodies, the last remarks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
 from txbridge.operations.reading import bounds_of, never, open_reader
 
-#: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
+#: Time limit (s), the same for all requests that a person waits for. A healthy broker answers in milliseconds.
 _REQUEST_TIMEOUT_S = 10.0
-#: The remark of an answer is looked for from the birth of the oldest message on, less this: brokers' clocks differ.
+#: The search for remarks starts this long (ms) before the birth of the oldest message, as brokers' clocks differ.
 _CLOCK_SKEW_MS = 60_000
-#: An answer "unknown" that says why: half offset, transaction id, remark. As a pattern over the whole value, because
+#: An answer "unknown" with a remark: half offset, transaction id, remark. It is a pattern for the whole value, because
 #: END is long and such answers are rare.
 _REMARK = re.compile(rb"^(\d{1,19}),([0-9A-F]{32}),0,\d*,(.+)$", re.MULTILINE)
 
@@ -35,7 +35,7 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
     """The same messages of one partition with their keys, and whether their bodies are gone. Raises as `read_view`."""
     with kafka_errors(f"reading {connection.names.half}[{partition}]"):
         reader = PartitionReader(connection.kafka, connection.names.half, partition, committed=False)
-        # No memory: each body is looked at once.
+        # A budget of 0 bytes: each body is used once.
         cache = BodyCache(0, connection.names, reader)
         try:
             bodies = cache.load(message.half_offset for message in messages)
@@ -54,7 +54,7 @@ def with_keys(connection: Connection, partition: int, messages: Collection[OpenM
 def last_remarks(connection: Connection, partition: int, messages: Collection[OpenMessage]) -> dict[int, str]:
     """The remark of the last "unknown" about each of these, by half offset. Raises as `read_view`.
 
-    END is read from the birth of the oldest of them to its end; in a busy partition that is the time it takes.
+    END is read from the birth of the oldest message to its end, which takes most of the time in a busy partition.
     """
     ids = {message.half_offset: message.transaction_id.encode() for message in messages}
     born = min(message.born for message in messages) - _CLOCK_SKEW_MS

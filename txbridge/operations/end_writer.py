@@ -1,4 +1,4 @@
-"""Writing END commands by hand: who, why, and the acknowledgement."""
+"""Writer of END commands by hand, with operator and reason, up to Kafka's acknowledgement."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
 
-#: Characters of an operator's name: it stands in a header of every record.
+#: Most characters of an operator's name, which is in a header of every record.
 _LONGEST_OPERATOR = 200
-#: librdkafka gives a record up after message.timeout.ms and says so; a little longer, to hear that.
+#: A little longer (s) than message.timeout.ms, after which librdkafka gives a record up and reports that.
 _FLUSH_TIMEOUT_S = kafka_config.END_MESSAGE_TIMEOUT_MS / 1000 + 5
 
 
 def check_words(reason: str, operator: str) -> tuple[str, str]:
-    """Reason and operator without surrounding blanks. Raises UsageError for what cannot be recorded."""
+    """Return reason and operator without surrounding blanks. Raises UsageError when they cannot be recorded."""
     reason, operator = reason.strip(), operator.strip()
     if not reason:
         raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
@@ -31,7 +31,7 @@ def check_words(reason: str, operator: str) -> tuple[str, str]:
         raise UsageError("an operator is needed: who decides is recorded with the decision (--operator)")
     if len(operator) > _LONGEST_OPERATOR:
         raise UsageError(f"the operator's name is longer than {_LONGEST_OPERATOR} characters")
-    # The encoding cuts remarks of exceptions; a person's reason is to be recorded as it is.
+    # The encoding cuts long remarks of exceptions; a person's reason must be recorded in full.
     sample = EndEntry(0, "0" * 32, Decision.UNKNOWN, None, reason)
     value, headers = encode_end([sample], "group", Source.OPERATOR, None)
     if parse_end(0, value, headers).entries[0].remark != reason:
@@ -70,7 +70,7 @@ def write_end(
         try:
             guarded(producer.flush, _FLUSH_TIMEOUT_S)
         except KafkaException as failure:
-            # A user who may write nowhere is not even given a producer id.
+            # Kafka gives not even a producer id to a user without any right to write.
             raise KafkaException(named(failure.args[0], "WRITE", f"topic {topic}")) from failure
         if not reports:
             raise EnvironmentProblemError(_unknown(topic, partition, "no answer"))

@@ -33,17 +33,17 @@ from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.reading import read_view
 from txbridge.text import counted
 
-#: One request to a healthy broker takes milliseconds; ten seconds is what all requests for a person may take.
+#: Time limit (s), the same for all requests that a person waits for. A healthy broker answers in milliseconds.
 _REQUEST_TIMEOUT_S = 10.0
-#: Records about a transaction are looked for from its birth on, less this: brokers' clocks differ.
+#: The search for records about a transaction starts this long (ms) before its birth, as brokers' clocks differ.
 _CLOCK_SKEW_MS = 60_000
-#: How long HALF is searched for an id. A second reads some hundred thousand records; with coordinates it is one.
+#: Longest search of HALF for an id (s). A second reads some hundred thousand records; coordinates need just one.
 SEARCH_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happened, at ms since 1970 UTC."""
+    """One event, at ms since 1970 UTC."""
 
     at: int
     what: str
@@ -52,7 +52,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that the topics tell about a transaction, oldest first. Never its whole id."""
+    """Everything that the topics hold about a transaction, oldest first. It never has the whole id."""
 
     partition: int
     half_offset: int
@@ -64,7 +64,7 @@ class History:
     #: pending, held, scheduled, discarded, or how it ended.
     state: str
     steps: Sequence[Step]
-    #: What could not be looked at, and why.
+    #: Topics that could not be read, and why.
     missing: Sequence[str]
 
 
@@ -164,7 +164,7 @@ def _find_id(connection: Connection, transaction_id: str) -> tuple[HalfMessage, 
 def _records(
     connection: Connection, topic: str, partition: int, start: int, end: int | None, *, committed: bool = False
 ) -> Iterator[Message]:
-    """Records of a partition from `start` (or the first that is left) to `end` (or the end of now)."""
+    """Records of a partition from `start` (or the log start, if that is later) to `end` (or the current log end)."""
     with kafka_errors(f"reading {topic}[{partition}]"):
         bounds = PartitionReader(connection.kafka, topic, partition, committed=False)
         reader = PartitionReader(connection.kafka, topic, partition, committed=True) if committed else bounds
@@ -189,7 +189,7 @@ def _collect(
     look: Callable[[Message], Iterator[Step]],
     missing: list[str],
 ) -> Iterator[Step]:
-    """What `look` finds in the records since birth. A topic that is hidden from this user is noted, not fatal."""
+    """The steps that `look` finds in the records since birth. A topic that this user may not read goes to `missing`."""
     config = {"logger": librdkafka_logger(), **kafka_config.admin_config(connection.kafka)}
     admin = kafka_config.create(AdminClient, config)
     try:
@@ -224,7 +224,7 @@ def _partitions(admin: AdminClient, topic: str) -> list[int]:
 
 def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
     value = record.value() or b""
-    # Cheap before dear: END is long, and few of its records name this message.
+    # A cheap test first: END is long, and few of its records name this message.
     if b"%d," % half.offset not in value:
         return
     try:

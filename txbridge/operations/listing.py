@@ -1,4 +1,4 @@
-"""Listing open messages: from the topics alone, with or without a worker."""
+"""Lists of open messages, from the topics alone, with or without a worker."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from txbridge.operations.model import Listing, OpenMessage, Selection
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
 
-#: A selection without conditions; a call in a default would be made once and look as if it were not.
+#: The default selection. A call in a parameter's default would look as if it were made for each call.
 _EVERYTHING = Selection()
 
 
 def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
     """Open messages, oldest first: pending and held ones unless the selection says otherwise.
 
-    `errors` also looks in END for the remark of the last "unknown" about each; that reads END from the birth of the
+    `errors` also looks in END for the remark of the last "unknown" about each. That reads END from the birth of the
     oldest message listed. A partition that cannot be read does not hide the others: the listing names it.
 
-    Raises UsageError for a partition that does not exist; when there is no partition that can be read,
-    HangingTransactionError (a Kafka transaction hangs in an internal topic) or EnvironmentProblemError; and
-    KafkaUnreachableError.
+    Raises UsageError for a partition that does not exist, and KafkaUnreachableError. When no partition can be read, it
+    raises HangingTransactionError (a Kafka transaction hangs in an internal topic) or EnvironmentProblemError.
     """
     if selection.partition is not None:
         connection.require_partition(selection.partition)
@@ -49,7 +48,7 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
                 else:
                     left_out[message.state] += 1
 
-    # Of a million that are open, only those that are shown are to be kept.
+    # A million messages may be open: only those that are shown are kept in memory.
     chosen = sorted(fitting(), key=_age) if selection.limit is None else nsmallest(selection.limit, fitting(), key=_age)
     warnings = [warning for view in views for warning in view.warnings]
     detailed = _with_details(connection, chosen, errors=errors)
@@ -57,13 +56,13 @@ def list_pending(connection: Connection, selection: Selection = _EVERYTHING, *, 
 
 
 def list_discarded(connection: Connection, selection: Selection = _EVERYTHING, *, errors: bool = True) -> Listing:
-    """Discarded messages that can be resumed, oldest first; the states of the selection play no part. As above."""
+    """Discarded messages that can be resumed, oldest first. As `list_pending`, but for the states."""
     discarded = replace(selection, states=frozenset({TransactionState.DISCARDED}))
     return list_pending(connection, discarded, errors=errors)
 
 
 def _read(connection: Connection, partitions: Sequence[int]) -> tuple[list[PartitionView], dict[int, str]]:
-    """The views that can be had, and by partition why another cannot."""
+    """The views of partitions that can be read, and for each other partition the reason."""
     views: list[PartitionView] = []
     failures: dict[int, TxBridgeError] = {}
     for partition, found in zip(partitions, try_read_views(connection, partitions), strict=True):
@@ -83,7 +82,7 @@ def _age(message: OpenMessage) -> tuple[int, int, int]:
 
 
 def _with_details(connection: Connection, messages: list[OpenMessage], *, errors: bool) -> list[OpenMessage]:
-    """The same messages in the same order, with what only other records tell: key, last remark."""
+    """The same messages in the same order, with the details of other records: key, loss of the body, last remark."""
     by_partition: dict[int, list[OpenMessage]] = defaultdict(list)
     for message in messages:
         by_partition[message.partition].append(message)

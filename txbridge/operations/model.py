@@ -1,4 +1,4 @@
-"""What operations tell about a transaction, and what became of a command. Pure data."""
+"""Open messages and the results of commands, as operations return them. Pure data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from txbridge.core.states import TransactionState
 
 
 class NextStep(Enum):
-    """What the worker will do about an open message by itself."""
+    """The next step of the worker for an open message, without a command."""
 
     CHECK = "check"
     #: Set it aside in the discard topic.
     DISCARD = "discard"
     #: Try again to deliver it.
     RETRY = "retry"
-    #: Deliver it, for its time has come.
+    #: Deliver it when its time comes.
     DELIVER = "deliver"
-    #: Forget a discarded one: then it cannot be resumed any more.
+    #: Drop a discarded message: it cannot be resumed any more then.
     LAPSE = "lapse"
 
 
@@ -60,25 +60,25 @@ class OpenMessage:
     #: Check requests sent (since the last resume).
     checks: int
     next_step: NextStep
-    #: When the next step is due; None of a held one whose next attempt only its worker knows.
+    #: Due time of the next step; None for a held message, whose next attempt only its worker knows.
     next_due: int | None
-    #: Whether a parked entry for it stands in OFFSET.
+    #: Whether OFFSET has a parked entry for it.
     parked: bool = False
-    #: Why it cannot be delivered (held) or not be checked (pending); of others the remark of the last "unknown", if
+    #: The reason why it cannot be delivered (held) or checked (pending). Otherwise the remark of the last "unknown", if
     #: one was found.
     error: str | None = None
-    #: Of a held or scheduled one: END offset of its decision.
+    #: For a held or scheduled message: END offset of its decision.
     decided: int | None = None
-    #: Of a discarded one: MAX_CHECKS or EXPIRED, and partition and offset in the discard topic.
+    #: For a discarded message: MAX_CHECKS or EXPIRED, and partition and offset in the discard topic.
     reason: str | None = None
     discarded_at: tuple[int, int] | None = None
-    #: When it was resumed last.
+    #: Time of the last resume.
     resumed: int | None = None
-    #: When it is to be delivered, at the earliest, if the message says so.
+    #: The earliest time of delivery, if the message names one.
     deliver_at: int | None = None
     #: The first command in END that will change its state, but that no worker has applied yet.
     stored: StoredCommand | None = None
-    #: The user's key; only a listing reads it, and None is also a message without one.
+    #: The user's key; None if it was not read, or if the message has none.
     key: bytes | None = None
     #: Whether its body is gone from HALF: then it cannot be delivered any more.
     gone: bool = False
@@ -89,13 +89,13 @@ class OpenMessage:
 
     @property
     def short_id(self) -> str:
-        """What may be shown: who knows the whole id may decide."""
+        """The part of the id that may be shown. Anyone who knows the whole id may decide."""
         return short_id(self.transaction_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which open messages to list; None is no condition."""
+    """Conditions for open messages to list; None is no condition."""
 
     states: frozenset[TransactionState] = frozenset({TransactionState.PENDING, TransactionState.HELD})
     group: str | None = None
@@ -103,7 +103,7 @@ class Selection:
     partition: int | None = None
     #: ms; compared with the time since birth.
     min_age: int = 0
-    #: A part of the cause in words, large or small letters.
+    #: A part of the cause's text, in upper or lower case.
     cause: str | None = None
     #: Most messages to list, oldest first.
     limit: int | None = 100
@@ -126,18 +126,18 @@ class Listing:
     total: int
     #: By this machine's clock (ms).
     now: int
-    #: What was found odd in the topics, for people.
+    #: Warnings about the topics, for people.
     warnings: Sequence[str] = ()
-    #: Partitions that could not be read, and why: what is open there is not in the list.
+    #: Partitions that could not be read, and why. Their open messages are not in the list.
     unread: Mapping[int, str] = field(default_factory=dict)
-    #: How many of the total are open for which cause.
+    #: The total by cause.
     causes: Mapping[str, int] = field(default_factory=dict)
     #: Open messages that do not fit the selection, by state.
     left_out: Mapping[TransactionState, int] = field(default_factory=dict)
 
 
 class Result(Enum):
-    """What became of a command by hand."""
+    """Results of a command by hand."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -146,11 +146,11 @@ class Result(Enum):
     #: Committed, and its time has not come; the worker delivers it then.
     SCHEDULED = "scheduled"
     RESUMED = "resumed"
-    #: Somebody resumed it before: it is pending, and nothing was written.
+    #: It was resumed before: this command has no effect.
     ALREADY_RESUMED = "already_resumed"
-    #: A held or scheduled one was given up.
+    #: A held or scheduled message was given up.
     ABANDONED = "abandoned"
-    #: Of a dry run: nothing was written.
+    #: Results of a dry run: nothing was written.
     WOULD_COMMIT = "would_commit"
     WOULD_ROLL_BACK = "would_roll_back"
     WOULD_RESUME = "would_resume"
@@ -165,11 +165,11 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a command about one half message."""
+    """The result of a command about one half message."""
 
     message: OpenMessage
     result: Result
     #: One sentence for people.
     detail: str
-    #: Where the command stands in END; None when nothing was written.
+    #: END offset of the command; None when nothing was written.
     end_offset: int | None = None

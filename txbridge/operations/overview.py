@@ -1,4 +1,7 @@
-"""What is open in a whole namespace by its causes, for a page: read one partition after the other, within bounds."""
+"""Overview of a namespace's open messages, grouped by cause, for the status page.
+
+The partitions are read one after the other, within limits.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from txbridge.operations.connection import Connection
 from txbridge.operations.model import OpenMessage
 from txbridge.operations.reading import TooMuchToReadError, read_view
 
-#: What one partition may take. A second reads some hundred thousand records.
+#: Time limit for one partition (s). A second reads some hundred thousand records.
 _PARTITION_S = 10.0
-#: Records of HALF above the watermark, each kept as an object of half a kilobyte while its partition is read. A worker
-#: parks long before (park_after_records): more is there only when no worker has served the partition for long.
+#: Most records of HALF above the low watermark; each is an object of half a kilobyte while its partition is read. A
+#: worker parks long before (park_after_records): there are more only when no worker has served the partition for long.
 _MOST_HALF = 300_000
-#: Causes with a count of their own. Topics, groups and errors stand in them, which can be invented by the thousand.
+#: Most causes with a count of their own. Their texts contain topics, groups and errors, so there may be thousands.
 _MOST_CAUSES = 200
 OTHER_CAUSES = "other causes"
 
@@ -34,10 +37,10 @@ class Cause:
 
     text: str
     state: TransactionState
-    #: A short name for it, that is always the same.
+    #: A short and stable name for it.
     name: str = field(init=False)
     count: int = 0
-    #: The oldest, by birth; as many as were asked for.
+    #: The oldest messages by birth, as many as requested.
     _heap: list[tuple[int, int, int, OpenMessage]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -45,14 +48,14 @@ class Cause:
 
     @property
     def oldest(self) -> Sequence[OpenMessage]:
-        """The oldest first."""
+        """The messages that are kept, oldest first."""
         return [message for *_, message in sorted(self._heap, key=lambda one: (-one[0], -one[1], -one[2]))]
 
     def take(self, message: OpenMessage, most: int) -> None:
         self.count += 1
         if not most:
             return
-        # The youngest is at the top of the heap, and leaves first. Coordinates are unique: no message is compared.
+        # The youngest is at the top of the heap, and is removed first. Coordinates are unique: no message is compared.
         item = (-message.born, -message.partition, -message.half_offset, message)
         if len(self._heap) < most:
             heappush(self._heap, item)
@@ -69,7 +72,7 @@ class Overview:
     partitions: int
     causes: Sequence[Cause]
     warnings: Sequence[str] = ()
-    #: Partitions that could not be read, and why: what is open there is not counted.
+    #: Partitions that could not be read, and why. Their open messages are not counted.
     unread: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -84,11 +87,10 @@ def read_overview(
     only: str | None = None,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Overview:
-    """Read all partitions, one after the other; of each cause, or of the one with the name `only`, `most` are kept.
+    """Read all partitions, one after the other.
 
-    They are the oldest.
-
-    `progress` is told how many partitions of how many are read. A partition that cannot be read, or would take too
+    The `most` oldest messages of each cause are kept, or only those of the cause with the name `only`. `progress` gets
+    the number of partitions that are read, and the number of all. A partition that cannot be read, or would take too
     long, is named and does not hide the others. Raises KafkaUnreachableError.
     """
     causes: dict[str, Cause] = {}

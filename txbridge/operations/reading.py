@@ -1,6 +1,7 @@
-"""Reading the topics of a partition without owning it: no fence, no group, nothing is written.
+"""Readers of the topics of a partition that they do not own: no fence, no group, no writes.
 
-OP, OFFSET are read committed; HALF is read uncommitted, END as the worker does: what was aborted is passed over.
+OP and OFFSET are read committed, HALF uncommitted. END is read committed, as the worker does: aborted records are
+passed over.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from txbridge.kafka.state_topics import NewerOpError, PassedOver, fold_offset_re
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.view import Command, PartitionView, commands_of
 
-#: A partition has no leader for a moment when it is new or its broker restarts; longer than this, the cluster is ill.
+#: Longest wait for a leader (s). A partition has none for a moment when it is new or its broker restarts.
 _ELECTION_TIMEOUT_S = 5.0
 _ELECTION_POLL_S = 0.1
 _NO_LEADER = frozenset(
@@ -54,12 +55,12 @@ def open_reader(connection: Connection, topic: str, partition: int, *, committed
 
 
 def never() -> bool:
-    """PartitionReader asks whether to stop; a person stops us with Ctrl-C."""
+    """Never stop a PartitionReader: a person stops the operation with Ctrl-C."""
     return False
 
 
 def try_read_views(connection: Connection, partitions: Iterable[int]) -> list[PartitionView | TxBridgeError]:
-    """Views of these partitions in their order; for one that cannot be read, what `read_view` raised."""
+    """Views of these partitions in their order; for one that cannot be read, the error of `read_view`."""
 
     def attempt(partition: int) -> PartitionView | TxBridgeError:
         try:
@@ -82,7 +83,7 @@ def read_views(connection: Connection) -> list[PartitionView]:
 
 
 class TooMuchToReadError(EnvironmentProblemError):
-    """There is more to read than whoever asked wants to wait for, or to keep in memory."""
+    """There is more to read than the caller wants to wait for, or to keep in memory."""
 
 
 def read_view(
@@ -93,8 +94,8 @@ def read_view(
 ) -> PartitionView:
     """All open messages of a partition, as its topics show them.
 
-    `stopping` is asked while topics are read: StoppedError. `most_half` bounds the records of HALF above the watermark:
-    TooMuchToReadError before they are read.
+    `stopping` is called while topics are read; StoppedError is raised when it returns true. `most_half` bounds the
+    records of HALF above the low watermark; TooMuchToReadError is raised before they are read.
     Raises HangingTransactionError when a Kafka transaction stays open for 30 s, EnvironmentProblemError when a log was
     cut below the checkpoint, KafkaUnreachableError.
     """
@@ -103,11 +104,11 @@ def read_view(
         kafka_errors(f"reading partition {partition} of the internal topics"),
         open_reader(connection, names.half, partition, committed=False) as half,
     ):
-        # HALF's end first: what is prepared and decided while we read is not to be shown as pending.
+        # HALF's end comes first: a message that is prepared and decided during this read must not appear as pending.
         half_start, half_end = bounds_of(half)
         offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset), stopping)
         view = PartitionView(offset_topic, connection.policy, half_start, half_end, warnings=warnings)
-        # After OFFSET: what the checkpoint names cannot lie behind them, unless a log was cut.
+        # These come after OFFSET: an offset in the checkpoint cannot lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         checkpoint = offset_topic.checkpoint or Checkpoint(half_start, bounds["end"][0], bounds["op"][0], {})
         others = _warn_of_other_topics(connection, view, checkpoint)
@@ -118,7 +119,7 @@ def read_view(
             )
         if offset_topic.checkpoint is not None:
             with open_reader(connection, names.end, partition, committed=False) as end:
-                # A log of another topic has lost no tail: nothing of it was read.
+                # The log of a recreated topic has lost no tail: none of its records was read.
                 readers = {short: one for short, one in (("half", half), ("end", end)) if short not in others}
                 view.warnings += lost_tails(names, offset_topic.checkpoint, readers).values()
         view.next_end = _start(names.end, partition, checkpoint.end, bounds["end"], view.warnings)
@@ -131,7 +132,7 @@ def read_view(
             try:
                 view.take_half(to_half(message, names))
             except MalformedRecordError:
-                # The worker sets it aside, with the reason. It is no half message, and so it is not pending.
+                # The worker copies it to the discard topic. It is no half message, so it is not pending.
                 continue
     with kafka_errors(f"reading {names.end}[{partition}]"):
         for record in _read_end(connection, partition, view.next_end, None, stopping):
@@ -155,7 +156,7 @@ def read_offset(
     connection: Connection, partition: int, bounds: tuple[int, int], stopping: Callable[[], bool] = never
 ) -> tuple[OffsetTopic, list[str]]:
     topic = connection.names.offset
-    # With the policy the next check is due when the owner says so, too.
+    # With the policy, the next check has the same due time as in the owner.
     offset_topic = OffsetTopic(connection.names, partition, connection.policy)
     warnings: list[str] = []
     if bounds[0] > 0:
@@ -188,7 +189,7 @@ def _of_later_release(topic: str, partition: int, offset: int, error: str) -> En
 
 
 def _warn_of_other_topics(connection: Connection, view: PartitionView, checkpoint: Checkpoint) -> frozenset[str]:
-    """Returns the short names of the topics that are others than those that the checkpoint was written for."""
+    """Warn of topics that were recreated after the checkpoint was written. Returns their short names."""
     others = frozenset(
         short for short, topic_id in checkpoint.topics.items() if connection.topic_ids.get(short, topic_id) != topic_id
     )
@@ -202,7 +203,7 @@ def _warn_of_other_topics(connection: Connection, view: PartitionView, checkpoin
 
 
 def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], warnings: list[str]) -> int:
-    """Where to read from. What retention has eaten cannot be read; a log that ends too early was cut."""
+    """The offset to read from. Records that retention has deleted cannot be read; a log that ends too early was cut."""
     low, high = bounds
     if wanted > high:
         raise EnvironmentProblemError(
@@ -224,7 +225,7 @@ def read_op(
     start: int | None = None,
     stopping: Callable[[], bool] = never,
 ) -> Iterator[tuple[int, Outcome, list[int]]]:
-    """OP offset, outcome and half offsets of each record up to `end`, from where the view stands (or from `start`).
+    """OP offset, outcome and half offsets of each record up to `end`, from the view's position (or from `start`).
 
     Raises HangingTransactionError, LogGoneError, KafkaException.
     """
@@ -241,7 +242,7 @@ def read_op(
 
 
 def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -> Outcome | None:
-    """How a message below the watermark was finished, from all of OP; None when OP does not go back so far.
+    """The outcome of a message below the low watermark, from all of OP; None when OP does not go back so far.
 
     Raises as `read_view`.
     """
@@ -258,7 +259,7 @@ def old_outcome(connection: Connection, view: PartitionView, half_offset: int) -
 def _read_end(
     connection: Connection, partition: int, start: int, stop: int | None, stopping: Callable[[], bool] = never
 ) -> Iterator[EndRecord]:
-    """Valid END records of [start, stop), or up to the end. The worker sets the others aside: they decide nothing."""
+    """Valid END records of [start, stop), or up to the log end. Malformed ones are skipped: they decide nothing."""
     with open_reader(connection, connection.names.end, partition, committed=True) as reader:
         end = bounds_of(reader)[1] if stop is None else stop
         reader.start(start)
@@ -273,7 +274,7 @@ def _read_end(
 def read_commands(
     connection: Connection, view: PartitionView, stop: int, half_offsets: Collection[int]
 ) -> dict[int, list[Command]]:
-    """What END says about these half messages from where the view stands to `stop`, by half offset.
+    """END commands about these half messages from the view's position to `stop`, by half offset.
 
     Raises as `read_view`.
     """
@@ -288,18 +289,18 @@ def read_commands(
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What the topics say after a worker has applied END beyond an offset."""
+    """Records of the topics after a worker has applied END beyond an offset."""
 
-    #: Of each half message, how it was finished since the view was read: all outcomes in their order.
+    #: By half offset, all outcomes in OP since the view was last updated, in their order.
     outcomes: Mapping[int, list[Outcome]]
-    #: By half offset, what was said about it in END, from the view's next END offset to the command itself.
+    #: By half offset, the commands about it in END, from the view's next END offset to the command itself.
     commands: Mapping[int, list[Command]]
 
 
 def wait_applied(
     connection: Connection, view: PartitionView, end_offset: int, half_offsets: Collection[int], deadline: Deadline
 ) -> Applied | None:
-    """Wait until the checkpoint has passed this END offset; the view follows. None at the deadline.
+    """Wait until the checkpoint has passed this END offset, and update the view. None at the deadline.
 
     Raises as `read_view`.
     """
@@ -311,7 +312,7 @@ def wait_applied(
     ):
         reader.start(offset_topic.position)
         while offset_topic.checkpoint is None or offset_topic.checkpoint.end <= end_offset:
-            # A short wait: the deadline of a person is in whole seconds.
+            # A short wait: the deadline, which a person chooses, is in whole seconds.
             for message in reader.poll(1_000, 0.1):
                 fold_offset_record(offset_topic, message, passed_over)
             offset_topic.position = max(offset_topic.position, reader.position)
@@ -319,8 +320,8 @@ def wait_applied(
                 return None
     outcomes: dict[int, list[Outcome]] = {offset: [] for offset in half_offsets}
     with kafka_errors(f"reading {names.op}[{partition}]"):
-        # Its OP records stand in the same Kafka transaction as the checkpoint, whose markers come one partition after
-        # the other: to the true end, then, past whatever is still open.
+        # The OP records are in the same Kafka transaction as the checkpoint, whose markers come one partition after the
+        # other. So OP is read to its true end, past transactions that are still open.
         with open_reader(connection, names.op, partition, committed=False) as uncommitted:
             end = bounds_of(uncommitted)[1]
         for _, outcome, named in read_op(connection, view, end):

@@ -1,7 +1,7 @@
-"""What became of a command, told from what the worker wrote. Pure.
+"""Results of commands, derived from the records that the worker wrote. Pure.
 
-The worker is not asked: END holds what was said before the command, the table of transitions says which of it counts,
-and OP and OFFSET say how it ended.
+The worker is not asked. END holds the earlier commands, the table of transitions tells which of them take effect, and
+OP and OFFSET hold the outcome.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SEE_LOG = "the worker refused it; its log says why (event end_refused)"
 
 
 def refuse_decision(message: OpenMessage, decision: Decision) -> str | None:
-    """Why a decision would have no effect on this message, as far as the topics tell already; None when it would."""
+    """The reason why a decision would have no effect on this message, as far as the topics show; None without one."""
     if message.stored is not None:
         return f"somebody was first: {message.stored}, which no worker has applied yet. Nothing was written"
     if message.state is TransactionState.HELD:
@@ -48,10 +48,10 @@ def judge_decision(
     outcomes: Sequence[Outcome],
     parked: HalfEntry | None,
 ) -> Answer:
-    """What became of a decision that stands at `end_offset` of END and has been applied.
+    """The result of a decision at `end_offset` of END that has been applied.
 
-    `message` is as it was before, `commands` all about it from there up to the decision itself, `outcomes` what OP has
-    said of it since, `parked` its entry in OFFSET now.
+    `message` is as it was before. `commands` are all commands about it from then up to the decision itself. `outcomes`
+    are its outcomes in OP since then. `parked` is its entry in OFFSET now.
     """
     earlier, own = _split(message, commands, end_offset)
     last = outcomes[-1] if outcomes else None
@@ -74,7 +74,7 @@ def judge_decision(
 
 
 def refuse_abandon(message: OpenMessage) -> str | None:
-    """What there is to say instead of abandoning this message; None when it can be abandoned."""
+    """The reason not to abandon this message; None when it can be abandoned."""
     if message.stored is not None and message.state.is_committed:
         return f"somebody was first: {message.stored}, which no worker has applied yet. Nothing was written"
     if message.state.is_committed:
@@ -91,7 +91,7 @@ def judge_abandon(
     commands: Sequence[Command],
     outcomes: Sequence[Outcome],
 ) -> Answer:
-    """What became of it; the arguments are those of `judge_decision`."""
+    """The result of an abandon; the arguments are those of `judge_decision`."""
     last = outcomes[-1] if outcomes else None
     if last is Outcome.ABANDON:
         detail = "abandoned: it will not be delivered. A copy of what is left of it lies in the discard topic"
@@ -105,7 +105,7 @@ def judge_abandon(
 
 
 def refuse_resume(message: OpenMessage) -> tuple[Result, str] | None:
-    """What there is to say instead of resuming this message; None when it can be resumed."""
+    """The result and the reason not to resume this message; None when it can be resumed."""
     if message.state is TransactionState.DISCARDED:
         if message.stored is not None:
             return (
@@ -130,7 +130,7 @@ def judge_resume(
     outcomes: Sequence[Outcome],
     parked: HalfEntry | None,
 ) -> Answer:
-    """What became of a resume; the arguments are those of `judge_decision`."""
+    """The result of a resume; the arguments are those of `judge_decision`."""
     earlier, own = _split(message, commands, end_offset)
     if own is None or own.refused is not None:
         if earlier is None:

@@ -1,8 +1,8 @@
-"""A partition as its topics show it, without owning it. Pure: what was read goes in, what it means comes out.
+"""View of a partition that is not owned, as its topics show it. Pure: records go in, open messages come out.
 
 Everything is as of the last checkpoint: parked entries and checkpoint are written in one Kafka transaction, so that
-they always fit together. What END holds from there on has not been applied; by the worker's own table of transitions it
-can be told what it will do.
+they always fit together. Later END records have not been applied; the worker's own table of transitions tells their
+effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txbridge.operations.model import NextStep, OpenMessage, StoredCommand
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One entry of an END record, with what its record says."""
+    """One entry of an END record, with the fields of its record."""
 
     end_offset: int
     group: str
@@ -37,7 +37,7 @@ def commands_of(record: EndRecord) -> Iterator[Command]:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What a command does: the state after it, and the reason when it is refused."""
+    """The effect of a command: the states before and after it, and the reason when it is refused."""
 
     command: Command
     before: TransactionState
@@ -50,9 +50,9 @@ class Foreseen:
 
 
 def foresee(message: OpenMessage, commands: Iterable[Command]) -> list[Foreseen]:
-    """What the worker makes of these commands about a message, in their order.
+    """The effects that the worker will give to these commands about a message, in their order.
 
-    Only time can make a difference: a message that is discarded meanwhile takes no decision any more.
+    Only time can change them: a message that is discarded meanwhile accepts no decision any more.
     """
     state = message.state
     found = []
@@ -76,10 +76,10 @@ class PartitionView:
 
     offset_topic: OffsetTopic
     policy: CheckPolicy
-    #: HALF as it was when reading began: log start and end.
+    #: Log start and end of HALF when reading began.
     half_start: int
     half_end: int
-    #: OP offset behind what was read, to go on from.
+    #: OP offset behind the last record that was read, where reading goes on.
     op_position: int = 0
     #: Next END offset that a worker will apply, and index of the first entry there that is not applied yet.
     next_end: int = 0
@@ -95,24 +95,24 @@ class PartitionView:
 
     @property
     def watermark(self) -> int:
-        """Below it only parked messages are open."""
+        """The low watermark: below it only parked messages are open."""
         return self.half_start if self.offset_topic.checkpoint is None else self.offset_topic.checkpoint.half
 
     def rest_of(self, record: EndRecord) -> EndRecord:
-        """Without the entries that are applied already."""
+        """The record without the entries that are applied already."""
         if record.offset != self.next_end or not self.next_entry:
             return record
         return replace(record, entries=record.entries[self.next_entry :])
 
-    # --- what was read, in this order: OFFSET, OP, HALF, END ---------------------------------------------------------
+    # --- records, in this order: OFFSET, OP, HALF, END ---------------------------------------------------------------
 
     def take_op(self, outcome: Outcome, half_offsets: Iterable[int]) -> None:
-        """One OP record."""
+        """Take in one OP record."""
         self._outcomes.update((offset, outcome) for offset in half_offsets if offset >= self.watermark)
 
     def take_half(self, half: HalfMessage) -> None:
-        """One half message at or above the watermark."""
-        # A parked entry says more, and of a discarded message also more than OP.
+        """Take in one half message at or above the low watermark."""
+        # A parked entry has more details, for a discarded message also more than OP.
         if half.offset not in self._outcomes and half.offset not in self.offset_topic.parked:
             self._unparked[half.offset] = self._pending(
                 OpenMessage(
@@ -133,14 +133,14 @@ class PartitionView:
             )
 
     def take_end(self, record: EndRecord) -> None:
-        """One END record that no worker has applied yet."""
+        """Take in one END record that no worker has applied yet."""
         for command in commands_of(record):
-            # Those about finished messages, or about none at all, will be refused.
+            # Commands about finished messages, or about no message at all, will be refused.
             offset = command.entry.half_offset
             if offset in self._unparked or offset in self.offset_topic.parked:
                 self._commands.setdefault(offset, []).append(command)
 
-    # --- what it means ----------------------------------------------------------------------------------------------
+    # --- open messages ----------------------------------------------------------------------------------------------
 
     def messages(self) -> Iterator[OpenMessage]:
         """Every open message, in the order of offsets."""
@@ -156,11 +156,11 @@ class PartitionView:
         return None if message is None else self._with_stored(message)
 
     def outcome(self, half_offset: int) -> Outcome | None:
-        """How a message at or above the watermark was finished; None when it is open, older, or no half message."""
+        """The outcome of a message at or above the low watermark; None when it is open, older, or no half message."""
         return self._outcomes.get(half_offset)
 
     def commands(self, half_offset: int) -> Sequence[Command]:
-        """What END holds about an open message that no worker has applied."""
+        """The commands in END about an open message that no worker has applied."""
         return self._commands.get(half_offset, ())
 
     def _from_parked(self, parked: HalfEntry) -> OpenMessage:
@@ -188,14 +188,14 @@ class PartitionView:
         if parked.state is TransactionState.DISCARDED:
             return _replace(message, NextStep.LAPSE, parked.next_due)
         if parked.state is TransactionState.HELD:
-            # Attempts after the first are not written down: they take place once a minute or sooner.
+            # Attempts after the first are not recorded: they take place once a minute or sooner.
             return _replace(message, NextStep.RETRY, None)
         if parked.state is TransactionState.SCHEDULED:
             return _replace(message, NextStep.DELIVER, parked.next_due)
         return self._pending(message, parked.born if parked.resumed is None else parked.resumed)
 
     def _pending(self, message: OpenMessage, since: int) -> OpenMessage:
-        """The next step of a pending one, by the worker's own policy."""
+        """The pending message with its next step, by the worker's own policy."""
         due, expires = message.next_due or 0, self.policy.expires(since)
         if expires <= due or self.policy.is_exhausted(message.checks):
             return _replace(message, NextStep.DISCARD, min(due, expires))
