@@ -1,4 +1,4 @@
-"""For Faust users: `faust -A txbridge.broker.app worker`. Settings: the file TXBRIDGE_CONFIG and TXBRIDGE_*."""
+"""Entry point for Faust: `faust -A txbridge.broker.app worker`. Settings: the file TXBRIDGE_CONFIG and TXBRIDGE_*."""
 
 from __future__ import annotations
 

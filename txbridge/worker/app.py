@@ -1,6 +1,6 @@
-"""The Faust application: membership, the END commands as an agent, and the usual consumer-group lag. No more than that.
+"""The Faust application: group membership, an agent for END records, and the usual consumer-group lag; nothing else.
 
-What Faust has committed is never believed: the checkpoint in OFFSET is the truth (docs/operations.md).
+The offsets that Faust has committed are never trusted: the checkpoint in OFFSET is the truth (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -49,50 +49,52 @@ from txbridge.worker.startup import log_end, log_start, require_rights
 #: Back-off while Kafka cannot be reached at start, and after a crash of Faust.
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 10.0
-#: After this long without a crash the next one is a new one.
+#: After this long without a crash, the back-off starts again.
 _RAN_WELL_S = 60.0
 #: After the owners have ended, Faust leaves the group: one request.
 _LEAVE_TIMEOUT_S = 5.0
 #: One metadata answer of a healthy cluster takes milliseconds.
 _PROBE_TIMEOUT_S = 5.0
-#: Heartbeats: a third of the session, as Kafka advises, but at most every half second. By its heartbeat a worker learns
-#: that another has left or wants to join, and until then nobody serves what the other had. With two seconds that was a
-#: good part of the pause in a rolling restart; the request is a few dozen bytes.
+#: Longest time between two heartbeats; Kafka advises a third of the session. By its heartbeat a worker learns that
+#: another has left or wants to join. Until then nobody serves the partitions of the other one. With two seconds that
+#: was a good part of the pause in a rolling restart. The request is a few dozen bytes.
 _LONGEST_HEARTBEAT_S = 0.5
-#: So long has each member of the group to join again. It hears of it within half a second, by its heartbeats, and then
-#: joins at once: owners are stopped beside it. The rest is for a machine that stands still.
+#: Time that each member of the group has to join again. It learns of the rebalance by its heartbeats, within half a
+#: second, and joins at once: its owners stop in parallel. The rest is for a machine that stands still.
 _REBALANCE_TIMEOUT_S = 15.0
-#: Kafka answers a request to join once all have joined, or their time or a dead one's session is over; any other one in
-#: milliseconds. So an answer of Kafka's to Faust may take this much longer. As long does Faust wait for a broker that
-#: takes connections and never answers, once in each of its clients. By default that is 90 s in its consumer, and 20
-#: minutes in its producer, which it always starts and we never use.
+#: Kafka answers a join request once all members have joined, or after the rebalance time-out, or after the session
+#: time-out of a dead member. It answers all other requests in milliseconds. So Faust waits this much longer for an
+#: answer. It also waits this long for a broker that accepts connections and never answers, once in each of its clients.
+#: Faust's defaults are 90 s in its consumer, and 20 minutes in its producer, which it always starts and txbridge never
+#: uses.
 _ANSWER_MARGIN_S = 5.0
-#: Python looks for cycles among the youngest objects whenever there are 700 more of them: after 100 messages or so, and
-#: no message is part of a cycle. The 10,000 of one Kafka transaction are some 130,000 objects, which should come and go
-#: without being looked at; what Faust leaves behind may as well wait for 200,000, some forty megabytes.
+#: Thresholds of Python's garbage collector. By default it searches the youngest objects for cycles whenever there are
+#: 700 more of them. That is after about 100 messages, and no message is part of a cycle. The 10,000 messages of one
+#: Kafka transaction are some 130,000 objects, which should need no search. Cycles that Faust leaves behind may wait for
+#: 200,000 objects, some forty megabytes.
 COLLECT_SELDOM = 200_000, 20, 20
 
 _log = get_logger("txbridge.worker")
 
 
 class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy here
-    """A Faust app with the partitions' owners at its side."""
+    """A Faust app that also runs the owners of the partitions."""
 
     def __init__(self, *args: Any, settings: WorkerSettings, monitor: Monitor, outside: Outside, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.settings = settings
         self.outside = outside
-        #: Not `monitor`: that is Faust's.
+        #: Not named `monitor`: that attribute is Faust's.
         self.own_monitor = monitor
         self.worker: Worker | None = None
-        #: When it was started by Faust's own command; None under `run`, which tells of start and end itself.
+        #: Monotonic time (s) of the start by Faust's own command. None under `run`, which logs start and end itself.
         self._started_by_faust: float | None = None
 
     def _new_transport(self) -> Any:
         return TolerantTransport(self.conf.broker_consumer, self)
 
     async def on_start(self) -> None:
-        """Before anything is consumed: Kafka answers, and the topics are as they must be."""
+        """Before anything is consumed, wait for Kafka, and check topics and rights."""
         self.own_monitor.start()
         if self.worker is None:
             self._started_by_faust = time.monotonic()
@@ -102,7 +104,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         await super().on_start()
 
     async def on_stop(self) -> None:
-        """Finish the Kafka transactions at hand."""
+        """Finish the current Kafka transactions."""
         self.own_monitor.health.look_after_loop(None)
         if self.worker is not None:
             await asyncio.to_thread(self.worker.stop)
@@ -111,7 +113,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             log_end(time.monotonic() - self._started_by_faust)
 
     def prepare(self) -> None:
-        """Wait for Kafka, check topics and rights. Raises LayoutError, EnvironmentProblemError: not as they must be."""
+        """Wait for Kafka, then check topics and rights. Raises LayoutError, EnvironmentProblemError."""
         gc.set_threshold(*COLLECT_SELDOM)
         settings = self.settings
         names = Names(settings.namespace)
@@ -131,7 +133,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             names=names,
             policy=settings.check_policy,
             commit_timeout_ms=settings.commit_timeout,
-            # The budget is the worker's, which may come to own every partition.
+            # The budget is for the whole worker, which may come to own every partition.
             payload_memory=settings.payload_memory // layout.partitions,
             check_rate=settings.transaction_check_rate,
             metrics=self.own_monitor.metrics,
@@ -142,7 +144,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         self.own_monitor.health.look_after(self.worker)
 
     def applied(self, tp: TP) -> int | None:
-        """How far the owner of this partition has applied END, if it is here and serves."""
+        """The END offset up to which this worker has applied the partition's decisions; None if it cannot tell."""
         return None if self.worker is None else self.worker.applied(tp.partition)
 
 
@@ -161,13 +163,13 @@ class BridgeWorker(faust.Worker):  # type: ignore[misc]
 
     @staticmethod
     def _end() -> None:
-        # The owners have ended, or Kafka will abort their transactions; nothing else in here is worth waiting for.
+        # The owners have ended, or Kafka will abort their transactions. Nothing else needs to finish.
         _log.warning("ended_without_leaving_the_group", note="the others take over when the session times out")
         os._exit(0)
 
 
 def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside: Outside = OUTSIDE) -> BridgeApp:
-    """The worker as a Faust app; connects to nothing yet. Without a monitor it gets one of its own."""
+    """Create the worker as a Faust app, without a connection yet. Without a monitor it gets one of its own."""
     names = Names(settings.namespace)
     servers = [URL(f"aiokafka://{server.strip()}") for server in settings.bootstrap_servers.split(",")]
     session_s = settings.session_timeout / 1_000
@@ -179,7 +181,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
         outside=outside,
         broker=servers,
         broker_credentials=credentials(settings.librdkafka),
-        # Unique in the group: after being fenced, an owner finds itself by it in the coordinator's answer.
+        # Unique in the group: after a fence, an owner finds this process by it in the coordinator's answer.
         broker_client_id=f"txbridge-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         broker_session_timeout=session_s,
         broker_rebalance_timeout=_REBALANCE_TIMEOUT_S,
@@ -188,9 +190,9 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
         broker_heartbeat_interval=min(session_s / 3, _LONGEST_HEARTBEAT_S),
         # Our own Kafka transactions carry exactly-once; Faust's are not atomic across topics.
         processing_guarantee="at_least_once",
-        # The checkpoint says where to begin: a new group need not be told the whole history of END.
+        # The checkpoint says where to begin: a new group does not need the whole history of END.
         consumer_auto_offset_reset="latest",
-        # Events are only handed over, so nothing is lost by not waiting for them; waiting can last for ever.
+        # Faust only hands events over, so nothing is lost without this wait. The wait could last for ever.
         stream_wait_empty=False,
         topic_allow_declare=False,
         topic_disable_leader=True,
@@ -211,12 +213,12 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
 
     @app.agent(end_topic, name="txbridge.end", concurrency=1)  # type: ignore[untyped-decorator]
     async def end_transaction(stream: Any) -> None:
-        """Hand END commands to the owner of their partition. Never raises: Faust would acknowledge and go on."""
+        """Pass END records to the owner of their partition. Never raises: Faust would acknowledge them and go on."""
         async for event in stream.events():
             message = event.message
             worker = app.worker
             if worker is not None:
-                # Faust tells the time of a record in seconds.
+                # Faust gives the time of a record in seconds.
                 appended = round(message.timestamp * 1000) if message.timestamp else None
                 headers = list(message.headers or ())
                 worker.offer(
@@ -226,7 +228,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
 
     @app.on_partitions_assigned.connect  # type: ignore[untyped-decorator]
     async def assigned(_app: Any, assigned: set[TP], **_kwargs: Any) -> None:
-        """The signal names all partitions. Take-overs run in the owners' threads, not in here."""
+        """Take the group's assignment: the signal names all partitions. Take-overs run in the owners' threads."""
         partitions = sorted(tp.partition for tp in assigned if tp.topic == names.end)
         _log.info("partitions_assigned", partitions=partitions)
         if app.worker is not None:
@@ -259,7 +261,7 @@ def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings)
 def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
     """Run a worker until a signal ends it. Raises TxBridgeError before anything was consumed, SystemExit at the end.
 
-    When Faust crashes it is started anew: an error that passes must not need a supervisor.
+    Faust is started again when it crashes: a temporary error must not need a supervisor.
     """
     log_start(settings)
     began = time.monotonic()
@@ -275,7 +277,7 @@ def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
     # Faust logs each start and stop of a service under the module of its class.
     logging.getLogger("txbridge.worker.faust.transport").setLevel(logging.WARNING)
     monitor = Monitor(settings)
-    # Before Kafka is waited for: until then it is not ready, and says so.
+    # Start it before the wait for Kafka, so that /readyz answers that the worker is not ready.
     monitor.start()
     backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
     while True:
@@ -307,7 +309,7 @@ def _serve(settings: WorkerSettings, outside: Outside) -> NoReturn:
 
 
 def _end_when_told() -> None:
-    """Hear SIGTERM while Faust, which hears it otherwise, does not run: as process 1 of a container we would not."""
+    """Handle SIGTERM while Faust, which otherwise does it, is not running: process 1 of a container would ignore it."""
 
     def end(*_: object) -> None:
         # Nothing is owned, so there is nothing to finish.

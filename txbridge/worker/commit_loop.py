@@ -22,23 +22,25 @@ from txbridge.worker.ingest.end_log import EndLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
 from txbridge.worker.partition_state import PartitionContext, PartitionState
 
-#: Waiting for work: HALF is looked at this often, and two looks bound how late a check can be noticed.
+#: Longest wait for work. HALF is looked at this often, and a due check is noticed after two looks at the latest.
 _IDLE_S = 0.1
-#: Not so long when a delivery is due before; and no less, so that those that are due one after the other go together.
+#: The wait is shorter when a delivery is due earlier. It is at least this long, so that deliveries that are due one
+#: after the other go together.
 _LEAST_IDLE_S = 0.005
-#: Beside decisions, which say themselves what of HALF they need, HALF is looked at this often.
+#: While decisions come, HALF is read ahead this often. The half messages that decisions name are read without this.
 _READ_AHEAD_S = 0.05
-#: What one fetch brought was not all: the next one answers within milliseconds.
+#: Wait for the next fetch of HALF if the last one did not reach the end. It answers within milliseconds.
 _NEXT_FETCH_S = 0.01
-#: Messages that are parked with one Kafka transaction, 2 MB of records: as many as are read in the same turn, so that
-#: what is undecided does not pile up as objects.
+#: Most messages that one Kafka transaction parks, 2 MB of records. One turn reads as many, so that undecided messages
+#: do not pile up as objects.
 _PARK_LIMIT = HALF_BATCH
-#: Messages that one round discards while the discard topic takes records one by one only.
+#: Most messages that one round discards while records go to the discard topic one by one.
 _CAREFUL_LIMIT = 50
-#: Beside decisions, held and scheduled messages that are due have this part of a Kafka transaction (1/n) at most. When
-#: they had no room in n - 1 that decisions have filled, the next one is theirs: neither waits for the other for ever.
+#: Beside decisions, due held and scheduled messages get at most this part (1/n) of a Kafka transaction. After n - 1
+#: transactions in a row that left some of them out, the next one is theirs alone. So neither waits for the other for
+#: ever.
 _SHARE_OF_DUE = 4
-#: When nothing has been written for so long, the checkpoint is brought level with the ends of the logs.
+#: After this long without a write, the checkpoint is moved to the ends of the logs.
 _SETTLE_S = 60.0
 
 
@@ -51,19 +53,19 @@ class CommitLoop:
         self._outside = context.outside
         self._topics = TopicHealth(context.requests, context.outside)
         self._size = TransactionSize(context.largest)
-        #: What time it is, for all that falls due.
+        #: The time with which due times are compared.
         self.clock = BrokerClock(state.partition, context.outside)
         refused_checks = RefusedChecks(context.outside)
         self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
         self._half = HalfLog(state, context.outside, context.each_broker)
         self._committer = Committer(context, state, self._half, self._topics, refused_checks, self._size, self.clock)
-        # Kafka transactions, since they had one, in which held or scheduled messages that are due had no room.
+        # Kafka transactions in a row that left out due held or scheduled messages for lack of room.
         self._left_out = 0
-        # Whether what is due waits for a Kafka transaction of its own.
+        # Whether due checks and discards wait for a Kafka transaction of their own.
         self._round_waits = False
         self._written_at = self._outside.monotonic()
         self._more = False
-        # Until then END counts as applied to its end, after it was found to be.
+        # Monotonic time (s) until which END counts as fully applied, after a look has found it so.
         self._level_until = 0.0
         self._read_ahead_at = 0.0
         # Whether the last fetch of HALF did not reach its end.
@@ -87,19 +89,19 @@ class CommitLoop:
 
     @property
     def checks_overdue(self) -> float:
-        """Seconds for which checks have been due, as far as nobody says that they are not possible. For any thread."""
+        """Seconds for which checks have been due without a dead group as the reason. For any thread."""
         return self._round.overdue
 
     def prove_ownership(self) -> None:
-        """Write the checkpoint in a first transaction: nobody came in between the fence and here."""
+        """Write the checkpoint in a first transaction. It proves that no other worker has taken the fence meanwhile."""
         draft = Draft(self._state.queue, self.clock.now(), self.clock.due())
-        # As small as can be: a new owner does not know yet what the link carries.
+        # As small as possible: a new owner does not know yet how much the link carries.
         draft.park(0, grown_old=False)
         if not self._committer.commit(draft, []):
             raise AbortedError("the first Kafka transaction after a take-over was aborted")
 
     def run(self, end_log: EndLog) -> None:
-        """One turn: at most one Kafka transaction, with what waits in END and what is due.
+        """Run one turn: at most one Kafka transaction, with waiting decisions and due work.
 
         Raises FencedError, LogGoneError, TimeoutError, and KafkaException when Kafka cannot be asked.
         """
@@ -131,12 +133,12 @@ class CommitLoop:
             self._round.sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             end_log.drop_applied()
-            # A round of checks goes on, and so does what waits.
+            # No rest during a round of checks, or while something waits.
             if not (waiting or draft.left_out or draft.more_due or draft.checks or self._round.is_waiting):
                 self._rests_until = now + self._pace.rest_after(now, now - started, draft.size)
 
     def _deliver_due_alone(self) -> bool:
-        """A Kafka transaction of held and scheduled messages only. False when there was nothing to write."""
+        """Write a Kafka transaction of held and scheduled messages only. False when there was nothing to write."""
         self._left_out = 0
         limits = self._size.limits
         self._look_up(set(), None)
@@ -154,9 +156,9 @@ class CommitLoop:
     # --- before the draft -------------------------------------------------------------------------------------------
 
     def _read_ahead(self, end_log: EndLog) -> bool:
-        """Read HALF further than decisions ask for: what is undecided must be known before it is due.
+        """Read HALF further than decisions need: an undecided message must be known before its check is due.
 
-        Returns whether there is more. Not with every decision: so the messages of many are fetched together.
+        Return whether there is more. This is not done with every decision, so that one fetch brings many messages.
         """
         if not self._may_read_on(end_log):
             return False
@@ -168,10 +170,10 @@ class CommitLoop:
         return self._is_behind
 
     def _may_read_on(self, end_log: EndLog) -> bool:
-        """Whether to read HALF further than decisions ask for.
+        """Whether to read HALF further than decisions need.
 
-        Not far ahead of decisions that are stored and not applied: after an outage, messages would be parked for
-        nothing, by the hundred thousand, and be decided a moment later.
+        HALF is not read far ahead while stored decisions are not applied. After an outage, hundreds of thousands of
+        messages would be parked for nothing, and be decided a moment later.
         """
         queue = self._state.queue
         if not queue.reads_far_ahead:
@@ -185,9 +187,10 @@ class CommitLoop:
         return True
 
     def _next_of(self, end_log: EndLog, ready: int | None) -> Turn:
-        """The next entries of END, in its order, as many as one Kafka transaction should hold.
+        """The next entries of END, in order, as many as one Kafka transaction should hold.
 
-        `ready`: of so many records all is known that they name; None: of those that it can hold.
+        `ready` is the number of records whose half messages are all known. None stands for all that the transaction can
+        hold.
         """
         due = self.clock.due()
         if self._round_waits:
@@ -223,7 +226,7 @@ class CommitLoop:
         return turn
 
     def _part_of(self, record: EndRecord, batch: Batch) -> Part | Run | None:
-        """As much of an END record as has room, as a run if it is one; None when a run has none."""
+        """The part of an END record that has room, as a run if it is one. None when a run has no room beside others."""
         run = batch.run_of(record) if self._committer.is_clear else None
         if run is not None:
             if batch.take_run(run):
@@ -234,7 +237,7 @@ class CommitLoop:
         return batch.take(record)
 
     def _enter(self, record: EndRecord) -> None:
-        """What a record names is looked at one by one."""
+        """Make entries of the fresh half messages that a record names, to look at them one by one."""
         fresh = self._state.queue.fresh
         named = [offset for offset in record.half_offsets if offset in fresh]
         if named:
@@ -242,11 +245,11 @@ class CommitLoop:
 
     @property
     def _is_careful(self) -> bool:
-        """Whether the discard topic takes records one by one only."""
+        """Whether records go to the discard topic one by one."""
         return self._context.names.discard in self._topics.limits
 
     def _look_up(self, of_commits: AbstractSet[str], as_of: int | None) -> None:
-        """Ask Kafka what the draft will want to know: real topics, groups that are to be checked."""
+        """Ask Kafka about the facts that the draft needs: real topics, and groups with checks due."""
         topics = of_commits | self._state.queue.timers.topics_of_due_deliveries(self.clock.due(), ROUND_LIMIT)
         if as_of is not None:
             topics |= self._round.check_topics(as_of)
@@ -274,7 +277,8 @@ class CommitLoop:
             share = limits.bytes // _SHARE_OF_DUE if turn.parts else limits.bytes
             self._deliver_due(draft, min(limits.bytes, draft.bytes + share))
         most_aside = min(_CAREFUL_LIMIT if self._is_careful else ROUND_LIMIT, limits.entries)
-        # Apart from the rest, or even the smallest would hold a decision, a check and a discard, and which is too much?
+        # While transactions must be small, checks and discards go apart from decisions. Otherwise even the smallest one
+        # would hold a decision, a check and a discard, and nothing would show which of them is too much.
         is_apart = self._size.is_shrunk and draft.bytes > 0
         self._round_waits = is_apart and as_of is not None
         if is_apart:
@@ -295,10 +299,10 @@ class CommitLoop:
     # --- at rest ----------------------------------------------------------------------------------------------------
 
     def _settle(self, end_position: int) -> None:
-        """After a while without work, write a checkpoint that stands at the very ends of the logs.
+        """After a while without work, write a checkpoint with the offsets at which the logs end.
 
-        Retention may empty logs in which nothing happens: the markers of Kafka's transactions go with the records, and
-        a log start above the checkpoint would then look as if something was lost.
+        Retention may empty an idle log: it deletes transaction markers together with the records. A log start above the
+        checkpoint would then look like a loss.
         """
         state = self._state
         if self.clock.should_ask_again:

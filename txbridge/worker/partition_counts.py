@@ -1,7 +1,7 @@
-"""PartitionCounts: whether HALF, END, OP and OFFSET still have the same number of partitions.
+"""Comparison of the numbers of partitions of HALF, END, OP and OFFSET while the worker runs.
 
-Kafka lets anybody with ALTER add partitions to a topic at run time. What goes to one that the others do not have is
-never delivered, and no owner would ever look there: so somebody has to compare.
+Kafka lets any user with ALTER add partitions to a topic at any time. A record in a partition that the other topics do
+not have is never delivered, and no owner reads it. So each worker compares the numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import get_logger
 from txbridge.worker.observe.metrics import WorkerMetrics
 
-#: One small request of each worker. A person who adds partitions is told while he still remembers it.
+#: One small request of each worker. A person who adds partitions learns of the problem soon afterwards.
 _LOOK_EVERY_S = 10.0
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -22,7 +22,7 @@ _log = get_logger("txbridge.worker")
 
 
 class PartitionCounts:
-    """Looks now and then, in the thread of whoever calls; `problem` is for any thread."""
+    """Compares the numbers from time to time, in the caller's thread. `problem` is for any thread."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PartitionCounts:
         self._metrics = metrics
         self._clock = clock
         self._look_at = 0.0
-        #: What is wrong, in a sentence, or None.
+        #: The problem in a sentence, or None.
         self.problem: str | None = None
 
     def look(self) -> None:
@@ -59,7 +59,7 @@ class PartitionCounts:
             self._metrics.failed("partitions_changed")
             _log.error("partitions_changed", error=problem)
         elif not others and half != self._metrics.partitions_found:
-            # All alike: each of them gets an owner. But keys go to other partitions now.
+            # All numbers are equal, so each partition gets an owner. But keys go to other partitions now.
             self._metrics.failed("partitions_changed")
             before = self._metrics.partitions_found
             _log.error(
@@ -71,7 +71,7 @@ class PartitionCounts:
         self.problem = problem
 
     def _counts(self) -> dict[str, int]:
-        """By topic. Raises KafkaException, TimeoutError."""
+        """Number of partitions by topic. Raises KafkaException, TimeoutError."""
         topics = self._names.identified.values()
         answers = self._requests.describe_topics(topics, _REQUEST_TIMEOUT_S)
         return {topic: len(answers[topic].result().partitions) for topic in topics}

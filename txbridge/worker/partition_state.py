@@ -1,4 +1,4 @@
-"""What an owner holds of its partition."""
+"""The state of one partition in its owner, and the context that all partitions of a worker share."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from txbridge.worker.observe.no_longer_held import NoLongerHeld
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What every partition of a worker shares."""
+    """Settings and connections that all partitions of a worker share."""
 
     kafka: Mapping[str, Any]
     admin: AdminClient
-    #: What is asked about topics while the worker runs.
+    #: Requests about topics while the worker runs.
     requests: ControllerRequests
     membership: GroupMembership
-    #: To prove where a log ends.
+    #: Connections to each broker, to prove the end of a log.
     each_broker: AskEachBroker
     names: Names
     policy: CheckPolicy
     commit_timeout_ms: int
     payload_memory: int
     check_rate: int
-    #: How much one Kafka transaction holds at most.
+    #: The upper limits of one Kafka transaction.
     largest: Limits = field(default_factory=Limits)
     outside: Outside = OUTSIDE
     metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
@@ -51,7 +51,7 @@ class PartitionContext:
 
 @dataclass(slots=True)
 class PartitionState:
-    """All that an owner holds of its partition."""
+    """Everything that an owner holds of its partition."""
 
     partition: int
     names: Names
@@ -59,23 +59,23 @@ class PartitionState:
     bodies: BodyCache
     writer: TransactionalWriter
     half_reader: PartitionReader
-    #: Of END: sees its end. What is to be applied is read by the other, which passes over what was aborted.
+    #: The first reader sees the end of END. Decisions are read by the second one, which skips aborted records.
     end_reader: PartitionReader
     decision_reader: PartitionReader
     half_gaps: Gaps
     end_gaps: Gaps
-    #: The checkpoint that Kafka has committed last, and where it stands in OFFSET.
+    #: The last committed checkpoint, and its offset in OFFSET.
     checkpoint: Checkpoint
     checkpoint_offset: int
-    #: Where the next record in OFFSET has to land, when OFFSET was read to its end and nothing was written since.
+    #: OFFSET offset at which the next record must land. None unless OFFSET was read to its end, without a write since.
     offset_topic_end: int | None
-    #: Whether the owner was told to stop: asked while something waits for Kafka.
+    #: Whether the owner was told to stop. Code that waits for Kafka calls it.
     stopping: Callable[[], bool]
     #: The last record of END that was read.
     last_end: EndEvent | None = None
 
     def close(self) -> None:
-        """Let go of every connection; the partition's state is in the topics."""
+        """Close every reader. The partition's state is in the topics."""
         self.half_reader.close()
         self.end_reader.close()
         self.decision_reader.close()

@@ -1,4 +1,4 @@
-"""The partitions of one worker process: an owner, a thread, for each that the group assigns, and for no other."""
+"""The partitions of one worker process: one owner, a thread, for each partition that the group assigns."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from txbridge.worker.partition_counts import PartitionCounts
 from txbridge.worker.partition_state import PartitionContext, PartitionState
 from txbridge.worker.restore import take_over
 
-#: Back-off of a take-over: after being fenced, because two apps on the same topics fence each other and must leave each
-#: other time to work; after a failure, because a broker restart takes seconds. Doubled each time, and small again for a
-#: partition that was served this long.
+#: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
+#: to work. After a failure: a broker restart takes seconds. Each pause is twice as long as the one before. The back-off
+#: starts again after an attempt that lasted longer than _SERVED_WELL_S.
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 10.0
 _SERVED_WELL_S = 30.0
 #: A refused take-over needs a person; it is tried again so that no restart is needed once the person has acted.
 REFUSED_RETRY_S = 30.0
-#: All owners end after the Kafka transaction at hand, which its commit time-out bounds (10 s by default).
+#: Each owner ends after its current Kafka transaction, which the commit time-out bounds (10 s by default).
 STOP_TIMEOUT_S = 15.0
 #: A healthy coordinator answers in milliseconds; five seconds span its election.
 _ANSWER_TIMEOUT_S = 5.0
@@ -47,12 +47,12 @@ _log = get_logger("txbridge.worker")
 
 @dataclass(frozen=True, slots=True)
 class OwnerStatus:
-    """What an owner is doing, for health and tests."""
+    """State of an owner, for health and tests."""
 
     partition: int
     serving: bool
     error: str | None
-    #: That the clocks of this machine and of the brokers differ.
+    #: Description of a difference between this machine's clock and the brokers'; None while they agree.
     clock: str | None = None
 
 
@@ -71,11 +71,11 @@ class PartitionOwner(threading.Thread):
         self._must_confirm = False
         self._serving = False
         self._error: str | None = None
-        #: What is restored, how far END is known, and what is done with them.
+        #: The restored state, the reader of END and the commit loop; None while the partition is not served.
         self._restored: tuple[PartitionState, EndLog, CommitLoop] | None = None
-        #: How far END was applied when it was served last.
+        #: END offset up to which decisions were applied when the partition was last served.
         self._left_at: int | None = None
-        #: When this thread was last seen to do something (monotonic).
+        #: Monotonic time (s) of this thread's last sign of progress.
         self._seen = context.outside.monotonic()
 
     @property
@@ -86,22 +86,22 @@ class PartitionOwner(threading.Thread):
 
     @property
     def applied(self) -> int | None:
-        """END is applied up to this offset; None before the partition was served. For any thread."""
+        """The END offset up to which decisions are applied; None until the partition is served. For any thread."""
         restored = self._restored
         return self._left_at if restored is None else restored[0].queue.next_end
 
     @property
     def silent_for(self) -> float:
-        """Seconds since this thread was last seen to do something. For any thread."""
+        """Seconds since this thread's last sign of progress. For any thread."""
         return self._outside.monotonic() - self._seen
 
     def facts(self) -> PartitionFacts:
-        """For the metrics; for any thread."""
+        """Facts for the metrics. For any thread."""
         restored = self._restored
         if restored is None:
             return PartitionFacts(self.partition, serving=False)
         queue, end_log, commit_loop = restored[0].queue, restored[1], restored[2]
-        # First how far it is applied: the other can only have grown meanwhile.
+        # Read `next_end` first: the known end can only have grown meanwhile.
         applied = queue.next_end
         return PartitionFacts(
             self.partition,
@@ -113,12 +113,12 @@ class PartitionOwner(threading.Thread):
         )
 
     def stop(self) -> None:
-        """Finish the Kafka transaction at hand and end; join() waits for it."""
+        """Tell the owner to finish its current Kafka transaction and to end; join() waits for it."""
         self._stopping.set()
         self.inbox.wake()
 
     def run(self) -> None:
-        """Take over, serve, and after whatever went wrong do it again, until stopped."""
+        """Take over and serve the partition. After a failure do it again, until told to stop."""
         while not self._told_to_stop():
             started = self._outside.monotonic()
             try:
@@ -128,17 +128,17 @@ class PartitionOwner(threading.Thread):
                 if self._outside.monotonic() - started > _SERVED_WELL_S:
                     self._backoff.reset()
                 pause = self._explain(error)
-                # The state goes before the pause, and with it all that the traceback holds.
+                # Free the state before the pause: the traceback still refers to it.
                 error.__traceback__ = None
                 self._outside.wait(self._stopping, pause)
 
     def _told_to_stop(self) -> bool:
-        """Asked in every loop that waits for Kafka, so it also tells that this thread goes on."""
+        """Whether the owner has to stop. Every loop that waits for Kafka calls this, so it also records progress."""
         self._seen = self._outside.monotonic()
         return self._stopping.is_set()
 
     def _explain(self, error: Exception) -> float:
-        """Log what went wrong, once; returns the seconds until the next attempt."""
+        """Log the failure, and return the seconds until the next attempt. A known one is not logged twice in a row."""
         pause = self._backoff.next()
         match error:
             case StoppedError():
@@ -168,7 +168,10 @@ class PartitionOwner(threading.Thread):
         self._error = text
 
     def _wait_for_confirmation(self) -> None:
-        """After being fenced, own again only what the group says is ours. Raises KafkaException, TimeoutError."""
+        """After a fence, wait until the group assigns the partition to this process.
+
+        Raises StoppedError, KafkaException, TimeoutError.
+        """
         while self._must_confirm:
             if self._told_to_stop():
                 raise StoppedError("told to stop")
@@ -217,9 +220,9 @@ class PartitionOwner(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the group's coordinator says of this process."""
+    """The coordinator's answer about this process."""
 
-    #: Whether the group has settled who has what.
+    #: Whether the group is stable, so that no rebalance is under way.
     stable: bool
     member: bool
     partitions: frozenset[int]
@@ -234,16 +237,17 @@ class Worker:
         self._client_id = client_id
         self._lock = threading.Lock()
         self._owners: dict[int, PartitionOwner] = {}
-        #: Whether the internal topics still fit together.
+        #: Check that the internal topics still have the same number of partitions.
         self.partition_counts = PartitionCounts(context.requests, context.names, context.metrics)
-        #: Whether the group has assigned anything yet, be it nothing.
+        #: Whether the group has made an assignment yet, possibly an empty one.
         self.was_assigned = False
         self.stopped = False
 
     def assign(self, partitions: Iterable[int]) -> None:
-        """The group assigns exactly these partitions. Owners that stay keep their state: the fence proves ownership.
+        """Take the group's assignment: exactly these partitions.
 
-        Returns at once: take-overs run in the owners' threads.
+        Owners that stay keep their state: the fence proves ownership. Returns at once: take-overs run in the owners'
+        threads.
         """
         wanted = set(partitions)
         with self._lock:
@@ -259,18 +263,18 @@ class Worker:
             self.was_assigned = True
 
     def offer(self, partition: int, event: EndEvent) -> None:
-        """An END event of Faust's."""
+        """Pass an END event from Faust to the owner of its partition."""
         owner = self._owners.get(partition)
         if owner is not None:
             owner.inbox.offer(event)
 
     def applied(self, partition: int) -> int | None:
-        """END is applied up to this offset; None when this worker cannot tell."""
+        """The END offset up to which decisions are applied; None when this worker cannot tell."""
         owner = self._owners.get(partition)
         return None if owner is None else owner.applied
 
     def assignment(self) -> Assignment:
-        """What the group's coordinator says. Raises KafkaException, TimeoutError."""
+        """Ask the group's coordinator for the assignment. Raises KafkaException, TimeoutError."""
         answer = self._context.membership.ask([self._group])[self._group].result(_ANSWER_TIMEOUT_S)
         end = self._context.names.end
         members = [member for member in answer.members if member.client_id == self._client_id]
@@ -290,17 +294,17 @@ class Worker:
         return partition in self.assignment().partitions
 
     def owners(self) -> list[PartitionOwner]:
-        """By partition; none once it was told to stop."""
+        """Owners in the order of their partitions; empty once the worker was told to stop."""
         with self._lock:
             return [] if self.stopped else [owner for _, owner in sorted(self._owners.items())]
 
     @property
     def partitions_total(self) -> int:
-        """Half partitions of the namespace, whoever has them."""
+        """Half partitions of the namespace, on all workers."""
         return self._context.metrics.partitions_found
 
     def ask_groups(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
-        """Kafka's descriptions of consumer groups, in time; never waits. Raises KafkaException."""
+        """Ask Kafka to describe consumer groups, and return futures; never waits. Raises KafkaException."""
         return self._context.membership.ask(groups)
 
     @property
@@ -321,11 +325,11 @@ class Worker:
         return [owner.status for owner in self.owners()]
 
     def facts(self) -> list[PartitionFacts]:
-        """For the metrics."""
+        """Facts of all owners, for the metrics."""
         return [owner.facts() for owner in self.owners()]
 
     def stop(self) -> None:
-        """Stop all owners and wait for the Kafka transactions at hand. `applied` can still be asked."""
+        """Stop all owners and wait for their current Kafka transactions. `applied` still answers afterwards."""
         with self._lock:
             self.stopped = True
             owners = list(self._owners.values())

@@ -14,7 +14,7 @@ from txbridge.kafka.failures import LogGoneError, StoppedError, TakeOverRefusedE
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted
 
-#: Between two questions about an end that cannot be the true one.
+#: Pause between two questions about an end that cannot be the true one.
 _ASK_AGAIN_S = 0.25
 #: Log start and end, by the short name of the topic.
 Bounds = Mapping[str, tuple[int, int]]
@@ -28,7 +28,7 @@ def refuse_other_topics(
     ids: Mapping[str, str],
     bounds: Bounds,
 ) -> None:
-    """Topics that were recreated, or lost records that are still needed, look normal otherwise."""
+    """Refuse topics that were recreated, or that have lost needed records. Nothing else would reveal it."""
     topics = names.identified
     for short, topic in topics.items():
         if checkpoint.topics.get(short, ids[short]) != ids[short]:
@@ -50,7 +50,7 @@ def refuse_other_topics(
 def refuse_cut(
     reader: PartitionReader, topic: str, wanted: int, stopping: Callable[[], bool], outside: Outside
 ) -> None:
-    """A log that ends below what was reached, as everybody says who is asked, was cut."""
+    """Refuse a log that was cut: every answer says that it ends below `wanted`, which was reached before."""
     try:
         while reader.end_from(wanted, topic) is None:
             wait_to_ask_again(stopping, outside)
@@ -62,13 +62,16 @@ def refuse_cut(
 
 
 def refuse_lost(lost: Mapping[str, str]) -> None:
-    """What a worker wrote here would hide the loss: it stays refused until a person has acknowledged it."""
+    """Refuse a partition with a lost tail until a person has acknowledged the loss. A worker's writes would hide it."""
     if lost:
         raise TakeOverRefusedError("; ".join(lost.values()))
 
 
 def refuse_parked_beyond(names: Names, partition: int, offset_topic: OffsetTopic, half_read: int) -> None:
-    """What nobody has read cannot be open; and the next message to get that offset would be taken for it."""
+    """Refuse parked entries of half messages that nobody has read, which cannot be open.
+
+    Otherwise the next message at that offset would be taken for the parked one.
+    """
     last = max(offset_topic.parked, default=-1)
     if last >= half_read:
         raise TakeOverRefusedError(
@@ -86,7 +89,10 @@ def refuse_lost_ops(names: Names, partition: int, checkpoint: Checkpoint, count:
 
 
 def refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoReturn:
-    """What it says is not known: without it messages would be delivered twice, or checked although they are decided."""
+    """Refuse a record of a later release, because this one cannot read it.
+
+    Without its content messages would be delivered twice, or checked although they are decided.
+    """
     raise TakeOverRefusedError(
         f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
         f"that release serve this partition; this one does not guess",

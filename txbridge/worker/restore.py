@@ -1,19 +1,20 @@
-"""Take-over of a partition, from the topics alone: after it, memory holds what the previous owner had committed.
+"""Take-over of a partition, from the topics alone: afterwards memory holds the state that the previous owner committed.
 
-1. The fence: whoever owned the partition can write nothing any more.
-2. OFFSET to its end: the checkpoint and the parked entries; then OP from the checkpoint.
-3. A first Kafka transaction with nothing but the checkpoint: it proves that nobody came in between, and that OFFSET was
-   read to its true end.
-HALF is then read by the owner as decisions ask for it, from the low watermark, and from a little below it for the ids
-of the last messages; END from the checkpoint on, as any other END.
+1. The fence: no previous owner of the partition can write any more.
+2. OFFSET to its end: the checkpoint and the parked entries. Then OP from the checkpoint on.
+3. A first Kafka transaction with nothing but the checkpoint. It proves that no other worker came in between, and that
+   OFFSET was read to its true end.
 
-A broker that leads a partition no more may answer for a moment as if it did, with the end of long ago. So no end that
-somebody reports is believed: of OFFSET the first transaction proves it, of OP a majority of its brokers (and the
-checkpoint knows how many records there are), and of HALF the checkpoint how far it was read.
+The owner then reads END from the checkpoint on. It reads HALF as decisions need it, from the low watermark. It begins a
+little below that, for the ids of the last messages.
 
-Only workers write OP and OFFSET. What cannot be theirs is passed over and reported. What looks like theirs is
-believed, unless the logs contradict it: then the take-over is refused. It is refused, too, when a worker of a later
-release has written there what this one cannot read.
+A broker that no longer leads a partition may answer for a moment as if it did, with an old end. So no reported end is
+trusted. The first transaction proves the end of OFFSET. A majority of its brokers proves the end of OP, and the
+checkpoint has the number of its records. The checkpoint also says how far HALF was read.
+
+Only workers write OP and OFFSET. A record that cannot be a worker's is skipped and reported. A record that looks like a
+worker's is trusted, unless the logs contradict it: then the take-over is refused. It is also refused when a worker of a
+later release has written a record that this one cannot read.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from txbridge.worker.refusals import (
 )
 
 _REQUEST_TIMEOUT_S = 10.0
-#: A broker that stands still is taken to be alive for broker.session.timeout.ms (9 s by default), and costs each
-#: attempt its time to answer. The take-over that gives up is tried again.
+#: Kafka takes a broker that stands still for alive during broker.session.timeout.ms (9 s by default). Until then it
+#: delays each attempt by its time to answer. A take-over that gives up is tried again.
 _PROVE_S = 30.0
 
 _log = get_logger("txbridge.worker")
@@ -102,12 +103,13 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
         if checkpoint is None:
             half, end, op = bounds["half"][0], bounds["end"][0], bounds["op"][0]
             checkpoint, half_read = Checkpoint(half=half, end=end, op=op, topics=ids), half
-            # Nothing says how far predecessors read, if there were any: what names messages that HALF holds is theirs.
+            # Nothing says how far a previous owner read, if there was one. So a record counts as that owner's if HALF
+            # holds the messages that it names.
             half_known = bounds["half"][1]
         else:
             half_read = max(checkpoint.half, bounds["half"][1] if checkpoint.read is None else checkpoint.read)
             refuse_other_topics(names, partition, checkpoint, half_read, ids, bounds)
-            # A record of END that is applied in part is there.
+            # An END record that is applied in part must be there.
             end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
                 refuse_cut(half_reader, topic, wanted, stopping, outside)
@@ -144,14 +146,14 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
             offset_topic_end=offset_topic.position,
             stopping=stopping,
         )
-        # Below the watermark only for the ids: what retention has eaten there is missed by nobody.
+        # Below the watermark HALF is read for the ids only. Records that retention has deleted there are not needed.
         recent = checkpoint.half if checkpoint.recent is None else min(checkpoint.recent, checkpoint.half)
         half_reader.start(max(recent, bounds["half"][0]))
         fault_point("takeover.restored")
     except TakeOverRefusedError:
         _close(readers)
-        # Somebody else took the partition over while this one read: parts of two states do not fit together, and the
-        # topics are fine.
+        # Another worker may have taken the partition over meanwhile. Then parts of two states do not fit together, and
+        # the topics are fine.
         if (
             offset_topic is not None
             and read_offset_topic(context, partition, stopping).checkpoint != offset_topic.checkpoint
@@ -194,7 +196,7 @@ def read_offset_topic(
     stopping: Callable[[], bool],
     start: int = 0,
 ) -> OffsetTopic:
-    """The last checkpoint of OFFSET and the parked entries, reading from `start`."""
+    """Read OFFSET from `start` on: the last checkpoint, and the parked entries."""
     names = context.names
     offset_topic = OffsetTopic(names, partition, context.policy)
     strangers = _Strangers(names.offset, partition)
@@ -206,7 +208,7 @@ def read_offset_topic(
             f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
             f"namespace",
         )
-    # Not before: a consumer that was connected with nothing to read may find the leader a second later.
+    # Connect only now: a consumer that was connected with nothing to read may find the leader a second later.
     reader = PartitionReader(context.kafka, names.offset, partition, committed=True, outside=context.outside)
     try:
         reader.start(start)
@@ -218,7 +220,7 @@ def read_offset_topic(
 
 
 def _bounds(context: PartitionContext, topic: str, partition: int) -> tuple[int, int]:
-    """Log start and end; a reader of committed records would answer the last stable offset instead of the end."""
+    """Log start and end. A reader of committed records would return the last stable offset instead of the end."""
     reader = PartitionReader(context.kafka, topic, partition, committed=False, outside=context.outside)
     try:
         return reader.watermarks()
@@ -231,7 +233,7 @@ def has_later_op(
 ) -> bool:
     """Whether OP holds a committed record from `start` on.
 
-    An outcome is asked for when a broker has died. Then OFFSET may have a leader that lacks its last records.
+    This is asked after an unknown outcome, when a broker has died. Then the leader of OFFSET may lack its last records.
     """
     end = _proven_end(context, context.names.op, partition, stopping)
     if end <= start:
@@ -247,10 +249,11 @@ def has_later_op(
 
 
 def _proven_end(context: PartitionContext, topic: str, partition: int, stopping: Callable[[], bool]) -> int:
-    """The end of a log below which nothing may be overlooked: a record there tells that OFFSET has lost its tail.
+    """The proven end of a log. Every record below it counts: one of them may show that OFFSET has lost its tail.
 
-    While so many replicas are down that nothing can be proven, the end is what the leader says. That is so with two
-    replicas, one of them down; with three and min.insync.replicas 2 nothing can be written then.
+    While too many replicas are down for a proof, it is the end that the leader reports. With two replicas that is so
+    when one is down. With three and min.insync.replicas 2, nothing can be written then.
+
     Raises TimeoutError, StoppedError, KafkaException.
     """
     outside = context.outside
@@ -269,11 +272,11 @@ def _proven_end(context: PartitionContext, topic: str, partition: int, stopping:
 
 
 class Stored(NamedTuple):
-    """What OFFSET says."""
+    """The facts from OFFSET with which OP is compared."""
 
-    #: None when it holds none.
+    #: None when OFFSET holds none.
     checkpoint: Checkpoint | None
-    #: HALF was read up to here.
+    #: HALF offset up to which previous owners may have read.
     half_read: int
 
 
@@ -286,10 +289,10 @@ def _replay_op(
     stored: Stored,
     stopping: Callable[[], bool],
 ) -> int:
-    """Take in OP from `start` to its end; returns how many records of ours there were.
+    """Take in OP from `start` to its end, and return the number of workers' records.
 
-    Raises TakeOverRefusedError when there are fewer than the checkpoint knows of, or one that only a later checkpoint
-    can have known of; FencedError when OFFSET has a later one.
+    Raises TakeOverRefusedError when there are fewer than the checkpoint counts, or when one belongs to a later
+    checkpoint that OFFSET lacks. Raises FencedError when OFFSET has a later checkpoint.
     """
     outside = context.outside
     strangers = _Strangers(context.names.op, partition)
@@ -311,9 +314,9 @@ def _replay_op(
                     half_end = _proven_end(context, context.names.half, partition, stopping)
                 if last < half_end:
                     _refuse_older_checkpoint(context, partition, stored.checkpoint, f"{op_offset} {text}", stopping)
-                # A message that is to come must not be finished.
+                # A message that HALF does not hold yet must not count as finished.
                 strangers.note(op_offset, MalformedRecordError(text))
-            # What retention has eaten is not needed, and not counted.
+            # Records that retention has deleted are not needed, and not counted.
             if count >= checkpoint.ops or start > checkpoint.op:
                 break
             if too_few.note(outside.monotonic()):
@@ -328,9 +331,9 @@ def _replay_op(
 
 
 class _Strangers:
-    """Records of a stranger's in a topic that only workers write: they say nothing about our state.
+    """Records of strangers in a topic that only workers write. They say nothing about the partition's state.
 
-    One line in the log, however many there are: every take-over reads them again.
+    They share one log line, because every take-over reads them again.
     """
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -351,9 +354,10 @@ class _Strangers:
 def _refuse_older_checkpoint(
     context: PartitionContext, partition: int, checkpoint: Checkpoint | None, what: str, stopping: Callable[[], bool]
 ) -> NoReturn:
-    """OP tells of a Kafka transaction whose checkpoint OFFSET does not have, as everybody says who is asked.
+    """Refuse a checkpoint that is older than OP: OP has a record of a Kafka transaction that OFFSET lacks.
 
-    Whoever went on from the older one would deliver again what is finished. Raises TakeOverRefusedError, FencedError.
+    A worker that went on from the older checkpoint would deliver finished messages again. Raises TakeOverRefusedError
+    when all answers agree, FencedError when OFFSET has another checkpoint now.
     """
     names, outside = context.names, context.outside
     lost = cut_agreement()
@@ -372,7 +376,10 @@ def _refuse_older_checkpoint(
 
 
 def _refuse_lost_checkpoint(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> NoReturn:
-    """OFFSET holds no checkpoint, as everybody says who is asked. Raises TakeOverRefusedError, or FencedError."""
+    """Refuse an OFFSET without a checkpoint.
+
+    Raises TakeOverRefusedError when all answers agree, FencedError when OFFSET has a checkpoint now.
+    """
     names, outside = context.names, context.outside
     lost = cut_agreement()
     while read_offset_topic(context, partition, stopping).checkpoint is None:

@@ -1,7 +1,7 @@
-"""The start of a worker: the line of the log that says which one it is, and the rights that it needs.
+"""The start of a worker: a log line that identifies it, and a check of the rights that it needs.
 
-What it lacks is said at once and by name, not by a partition that stands still.
-Real topics are looked at when a message is to be delivered: only then it is known which they are.
+A missing right is reported by name at the start, instead of by a partition that makes no progress. Rights on real
+topics are checked at delivery, because the topics' names are not known before.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.denied import missing_right
 from txbridge.log import get_logger
 
-#: librdkafka must not give up a request to a coordinator by itself (membership.py says why): the longest it accepts.
+#: The longest time-out that librdkafka accepts: it must not give up a request to a coordinator by itself
+#: (group_membership.py says why).
 _LONGEST_REQUEST_S = 3_600.0
 
 _log = get_logger("txbridge.worker")
 
 
 def log_start(settings: WorkerSettings) -> None:
-    """Say which release runs, where, and what it was told that is not the default. Never a secret."""
+    """Log the release, the brokers, and the options that differ from their defaults. Never a secret."""
     _log.info(
         "worker_started",
         version=version("txbridge"),
@@ -40,14 +41,15 @@ def log_start(settings: WorkerSettings) -> None:
 
 
 def log_end(seconds: float) -> None:
-    """Say that it has ended because it was told to; `seconds` after its start."""
+    """Log that the worker has ended on request, `seconds` after its start."""
     _log.info("worker_ended", seconds=round(seconds, 3))
 
 
 def require_rights(admin: AdminClient, coordinator: AdminClient, names: Names, app_id: str) -> None:
-    """Raise EnvironmentProblemError with all rights on the internal topics and on the workers' group that are missing.
+    """Require the rights on the internal topics and on the workers' group.
 
-    `coordinator` is a client for one request, to be thrown away. What Kafka does not tell is no reason to refuse.
+    Raises EnvironmentProblemError, which names all missing rights. A right about which Kafka gives no answer does not
+    count as missing. `coordinator` is a client for one request, not to be used again.
     """
     internal = {names.half, names.end, names.op, names.offset, names.discard}
     wanted = [right for right in rights(Role.WORKER, names, app_id=app_id) if right.pattern is Pattern.LITERAL]

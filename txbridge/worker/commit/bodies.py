@@ -1,4 +1,4 @@
-"""The bodies of the messages that a draft copies, and what stands for one that is gone."""
+"""Bodies of the messages that a draft copies, and a substitute for a body that is gone."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.worker.gates.topic_health import TopicHealth
 
-#: Why a commit is held that has no body.
+#: Reasons to hold a commit without a body.
 _GONE = "its half message is gone from HALF: retention has eaten it"
 _ANOTHER = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
 
 
 def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int, HalfMessage] | None:
-    """Bodies of all messages that the draft copies; None when a delivery has to be held for want of one."""
+    """Bodies of all messages that the draft copies, by half offset. None when a delivery has to be held."""
     entries = [*draft.deliver, *draft.checks, *draft.discards, *(one.entry for one in draft.abandoned)]
     if not entries:
         return {}
@@ -47,13 +47,13 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
 
 
 def _is_of(entry: HalfEntry, half: HalfMessage) -> bool:
-    """Whether this is the message of that transaction."""
+    """Whether the half message belongs to the transaction of the entry."""
     expected = entry.transaction_id, entry.group, entry.real_topic
     return (half.transaction_id, half.group, half.real_topic) == expected
 
 
 def _without_body(entry: HalfEntry) -> HalfMessage:
-    """Stands for a half message that retention has eaten, so that its discard can still be told."""
+    """A substitute for a half message that is gone from HALF, so that its discard record can still be written."""
     headers = half_headers(
         (),
         transaction_id=entry.transaction_id,

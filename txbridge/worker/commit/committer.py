@@ -1,4 +1,4 @@
-"""Committing a draft: its bodies, the Kafka transaction, and what follows from the outcome, good or bad."""
+"""Commit of a draft: its bodies, the Kafka transaction, and the consequences of the outcome."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from txbridge.worker.restore import has_later_op, read_offset_topic
 #: Back-off after an aborted transaction.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-#: Kafka transactions that fail in a row for no reason that names a record, before the topics in them are suspected.
+#: Kafka transactions in a row that fail without naming a record, before the topics in them are suspected.
 _SUSPECT_AFTER = 3
 
 _log = get_logger("txbridge.worker")
 
 
 class Committer:
-    """Writes drafts of one partition, each in one Kafka transaction, and makes those that Kafka committed the state."""
+    """Writes drafts of one partition, each in one Kafka transaction. Applies a draft once Kafka has committed it."""
 
     def __init__(
         self,
@@ -68,23 +68,23 @@ class Committer:
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._paused_until = 0.0
         self._failures = 0
-        # Records that the discard topic takes without key and value only.
+        # Records that the discard topic takes only without key and value.
         self._bodiless: set[RecordName] = set()
         self._settled_op = 0
-        # Whether it has to be learnt anew where OFFSET ends, to know that nothing of it was missed.
+        # Whether the end of OFFSET has to be read again, to be sure that no record of it was missed.
         self._look_again = False
-        # Whether the fate of every record has to be known, after one was refused of which it was not.
+        # Whether each record needs a report of its own, after an unnamed one was refused.
         self._named = False
-        #: Whether the last Kafka transaction gave no cause to look at each message by itself.
+        #: False after a Kafka transaction that was not committed: each message is then looked at by itself.
         self.is_clear = True
 
     @property
     def pause(self) -> float:
-        """Seconds for which nothing should be written, after something went wrong."""
+        """Seconds for which nothing should be written, after a failure."""
         return max(0.0, self._paused_until - self._outside.monotonic())
 
     def settle(self, op_end: int) -> None:
-        """All of OP below `op_end` is known here; what a take-over needs of it is what the state still names."""
+        """Note that all of OP below `op_end` is known. A take-over needs only the records that the state names."""
         self._settled_op = op_end
 
     def commit(self, draft: Draft, malformed: Sequence[MalformedRecord]) -> bool:
@@ -125,7 +125,7 @@ class Committer:
         )
         started = self._outside.monotonic()
         receipt.appended = partial(self._clock.appended, began=started)
-        # Whatever becomes of it: should it be aborted, OFFSET ends further on.
+        # If the transaction is aborted, OFFSET ends at a later offset.
         self._look_again = state.offset_topic_end is not None
         try:
             state.writer.write(contents, receipt)
@@ -134,7 +134,7 @@ class Committer:
             self._refused(contents, error)
             return False
         except UnnamedRecordsError:
-            # The same again, at once: now that it is rare, each record may report for itself.
+            # Try again at once, with a report for each record. That is rare enough to be affordable.
             draft.abandon()
             self._named = True
             return False
@@ -161,7 +161,7 @@ class Committer:
 
     def _checkpoint(self, draft: Draft) -> Checkpoint:
         queue, last = self._state.queue, self._state.checkpoint
-        # From where OP must be replayed never moves back: what a higher watermark needs is less.
+        # The start of the OP replay never moves back: a higher watermark needs fewer records.
         op = max(queue.ops.start, last.op)
         if draft.watermark >= max(queue.read_position, last.read or 0):
             # Everything read, here or by a predecessor, is finished or parked: no OP record up to here names anything
@@ -172,7 +172,7 @@ class Committer:
             end=draft.next_end,
             op=op,
             topics=last.topics,
-            # What the predecessor has read stays so, though it is read anew.
+            # Messages that a predecessor has read count as read, although this owner reads them again.
             read=max(queue.read_position, last.read or 0),
             ops=queue.ops.count_from(op) + sum(len(encode_ops(offsets)) for _, offsets in draft.ops()),
             recent=self._recent(),
@@ -185,7 +185,7 @@ class Committer:
         state, last = self._state, self._state.checkpoint
         if state.half_reader.position >= state.queue.half_position:
             return state.queue.recent_start
-        # Since the take-over the ids of the last messages have not been read yet.
+        # The owner has not read the ids of all the last messages yet, since its take-over.
         return min(state.queue.recent_start, last.half if last.recent is None else last.recent)
 
     def _apply(self, contents: Contents, receipt: Receipt) -> None:
@@ -227,9 +227,10 @@ class Committer:
         fault_point("commit.applied")
 
     def _was_committed(self, receipt: Receipt) -> bool:
-        """Take the fence again and ask the topics.
+        """Take the fence again, and read from the topics whether the transaction was committed.
 
-        Raises FencedError when somebody else was here meanwhile, OutdatedError when OFFSET has lost what OP holds.
+        Raises FencedError when another worker has written meanwhile, OutdatedError when OP has a transaction that
+        OFFSET lacks.
         """
         state = self._state
         state.writer.fence()
@@ -243,7 +244,7 @@ class Committer:
         if nothing_yet or last == state.checkpoint:
             known = max(state.queue.ops.end, state.checkpoint.op)
             if has_later_op(self._context, state.partition, state.checkpoint, known, state.stopping):
-                # To write it again would deliver it twice.
+                # A second attempt would deliver its messages twice.
                 raise OutdatedError(
                     f"{self._context.names.op}[{state.partition}] holds a Kafka transaction of which "
                     f"{self._context.names.offset} holds nothing"
@@ -252,7 +253,7 @@ class Committer:
         raise FencedError("another worker has written the checkpoint meanwhile")
 
     def _find_offset_topic_end(self) -> None:
-        """Where the next record in OFFSET must land, after what was written there was aborted. Raises OutdatedError."""
+        """Find the end of OFFSET, where the next record must land, after an abort. Raises OutdatedError."""
         state = self._state
         assert state.offset_topic_end is not None
         offset_topic = read_offset_topic(self._context, state.partition, state.stopping, state.offset_topic_end)
@@ -260,21 +261,21 @@ class Committer:
             raise OutdatedError(f"{self._context.names.offset}[{state.partition}] has a checkpoint that was not read")
         state.offset_topic_end, self._look_again = offset_topic.position, False
 
-    # --- what went wrong --------------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------------------------
 
     def _refused(self, contents: Contents, error: RecordsRefusedError) -> None:
-        """Let everything pass but what Kafka refuses."""
+        """Act on the refused records in a way that lets all others pass."""
         draft = contents.draft
         ours = any(failure.kind is RecordKind.INTERNAL for failure in error.failures)
         late = [failure for failure in error.failures if failure.timed_out]
         if late and (ours or self._is_too_slow(late)):
-            # Not the topics' fault: they get less at a time.
+            # Not the topics' fault: the next transactions hold less.
             self._size.timed_out(*_load(contents), in_part=any(failure.in_part for failure in late))
             if not ours:
                 self._back_off("records_timed_out", error)
                 return
         if ours:
-            # Nothing can pass until our own topics take records again, and then the others may be fine too.
+            # Nothing can be committed until our own topics take records again. Then the other topics may be fine, too.
             self._topics.forget()
             self._back_off("internal_topic_refused", error)
             return
@@ -294,15 +295,15 @@ class Committer:
                 self._blame(draft, topic, failures)
 
     def _is_too_slow(self, late: Sequence[RecordFailure]) -> bool:
-        """Whether records were late because there were so many: the same topic took others, or several were late.
+        """Whether records were late because there were too many: their topic took others, or several topics were late.
 
-        With one message at a time it is the topic.
+        If a transaction holds one message only, the topic is at fault.
         """
         in_part = any(failure.in_part for failure in late)
         return not self._size.is_smallest and (in_part or len({failure.topic for failure in late}) > 1)
 
     def _blame(self, draft: Draft, topic: str, failures: Sequence[RecordFailure]) -> None:
-        """Have the next draft hold, or check later, the records that a topic refused."""
+        """Mark the messages whose records a topic refused. The next draft holds them, or checks them later."""
         guilty = self._topics.guilty(topic, failures)
         first = failures[0]
         reason = f"topic {topic}: {first.reason}"
@@ -334,7 +335,10 @@ class Committer:
         whole: RecordFailure | None,
         error: RecordsRefusedError,
     ) -> None:
-        """A record that is too large even for the discard topic is set aside without its body: it stays in HALF."""
+        """Note the records that the discard topic refused when they went alone. The next copy has no key and value.
+
+        Those stay in the original record.
+        """
         guilty = None if whole is not None else self._topics.guilty(topic, failures)
         new = {failure.which for failure in guilty or () if failure.alone} - self._bodiless
         self._bodiless |= new
@@ -342,11 +346,11 @@ class Committer:
             self._back_off("internal_topic_refused", error)
 
     def _aborted(self, draft: Draft, event: str, error: Exception) -> None:
-        """Nothing of it is visible, and no record is known to be at fault."""
+        """Back off after an aborted transaction in which no record is known to be at fault."""
         self._topics.forget()
         self._failures += 1
         if self._failures >= _SUSPECT_AFTER:
-            # Kafka does not name the topic that it forbids. Every other one must be able to go on without it.
+            # Kafka does not name the topic that it forbids. The other topics must be able to go on without it.
             names = self._context.names
             topics = draft.real_topics | {names.check(one.group) for one in draft.checks}
             for topic in topics:

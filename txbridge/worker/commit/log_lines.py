@@ -1,4 +1,4 @@
-"""Log lines about what a committed Kafka transaction did: one for each kind of event, however many it concerns."""
+"""Log lines about the effects of a committed Kafka transaction, one line for each kind of event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txbridge.core.names import short_id
 from txbridge.log import get_logger
 from txbridge.worker.commit.records import Contents
 
-#: Lines of one kind of event that one Kafka transaction logs, but for one more.
+#: Most lines of one event for one Kafka transaction. All further cases share one more line.
 _MOST_LINES = 10
 _OTHERS = object()
 
@@ -19,7 +19,7 @@ _log = get_logger("txbridge.worker")
 
 
 def log_effects(contents: Contents, partition: int) -> None:
-    """Quiet when all is well: what is logged is what somebody will want to know."""
+    """Log the effects that an operator needs to know. Nothing is logged when all is well."""
     draft = contents.draft
     for entry, count in _first_of_each(draft.held, lambda entry: (entry.real_topic, entry.error)):
         _log.warning("held", **log_fields(partition, entry), count=count, error=entry.error)
@@ -28,7 +28,7 @@ def log_effects(contents: Contents, partition: int) -> None:
     for entry, count in _first_of_each(draft.resumed, lambda entry: entry.group):
         _log.info("resumed", **log_fields(partition, entry), count=count)
     for abandoned in draft.abandoned:
-        # One by one, as they were given up.
+        # One line for each: the operator and the reason are its own.
         _log.warning(
             "abandoned",
             **log_fields(partition, abandoned.entry),
@@ -58,9 +58,9 @@ def log_effects(contents: Contents, partition: int) -> None:
 
 
 def _first_of_each(items: Iterable[_Item], kind: Callable[[_Item], object]) -> Iterator[tuple[_Item, int]]:
-    """The first item of each kind, and how many there are: one line in the log, however many it concerns.
+    """Yield the first item of each kind, and the number of its items.
 
-    After some kinds all others share a line: groups and topics can be invented by the thousand.
+    After _MOST_LINES kinds all others count as one kind: clients can invent thousands of groups and topics.
     """
     kinds: dict[object, list[_Item]] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""What Kafka did not take of a transaction's records: what its answers say of a record, its topic, or only of all."""
+"""Delivery reports of one Kafka transaction, and the failures that they show, of a record or of a whole topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txbridge.kafka.errors import (
 )
 from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
 
-#: What follows from another error of the same transaction, or concerns the producer and not the record.
+#: Errors that follow from another error of the same transaction, or that concern the producer and not the record.
 CONSEQUENCES = FENCED_CODES | {
     PURGE_QUEUE,
     PURGE_INFLIGHT,
@@ -31,7 +31,7 @@ CONSEQUENCES = FENCED_CODES | {
     KafkaError.UNKNOWN_PRODUCER_ID,
     KafkaError.CONCURRENT_TRANSACTIONS,
 }
-#: Says that the topic as a whole takes nothing now.
+#: Errors which say that the topic takes no records now.
 _WHOLE_TOPIC = frozenset(
     {
         MSG_TIMED_OUT,
@@ -40,14 +40,14 @@ _WHOLE_TOPIC = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     },
 )
-#: Says that it is this record, whatever else was in its batch.
+#: Errors which say that this record is at fault, whatever else was in its batch.
 _THIS_RECORD = frozenset({UNKNOWN_PARTITION})
 
 
 def _failure_of(
     kind: RecordKind, topic: str, which: RecordName, error: KafkaError, *, alone: bool, in_part: bool
 ) -> RecordFailure:
-    """`alone`: nothing else went out with it. `in_part`: the topic took another record."""
+    """The failure of one record. `alone`: it went out without others. `in_part`: the topic took another record."""
     code = error.code()
     return RecordFailure(
         kind=kind,
@@ -67,16 +67,15 @@ class Reports:
 
     def __init__(self) -> None:
         self._failed: list[tuple[RecordKind, str, RecordName, KafkaError, list[int]]] = []
-        # Topics that took a record which was reported by itself.
+        # Topics that took a record with a report of its own.
         self._taken: set[str] = set()
         self._incomplete = False
-        # By topic, one of each kind of error that a delivered record had, and under None one of those that were stored:
-        # a method of a dict takes these reports, as a function in Python would cost a third of what it is to deliver a
-        # record.
+        # By topic, one message for each kind of error, and under None one that was stored. A method of a dict takes
+        # these reports: a function in Python would cost a third as much as the whole delivery of a record.
         self._unnamed: dict[str, dict[KafkaError | None, Message]] = {}
 
     def of_topic(self, topic: str) -> Callable[[KafkaError | None, Message], None]:
-        """Takes the reports of a topic's records of which only will be known whether all of them were taken."""
+        """Return a callback for reports of a topic's records. It keeps the errors, but not which records had them."""
         reports = self._unnamed[topic] = {}
         return reports.__setitem__
 
@@ -89,29 +88,29 @@ class Reports:
         error: KafkaError | None,
         message: Message,
     ) -> None:
-        """Takes the report of one record. `together`: how many went out with it."""
+        """Take the report of one record. `together[0]` is the number of records that went out together."""
         if error is None:
             self._taken.add(message.topic() or "")
             if on_stored is not None:
                 on_stored(message)
         elif error.code() in CONSEQUENCES:
-            # Not stored: whatever librdkafka thinks of this transaction, it must not be committed.
+            # Not stored. So the transaction must not be committed, even if librdkafka would do it.
             self._incomplete = True
         else:
             self._failed.append((kind, message.topic() or "", which, error, together))
 
     def refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaError) -> None:
-        """A record was not even accepted by librdkafka."""
+        """Note a record that librdkafka did not accept."""
         self._failed.append((kind, topic, which, error, [1]))
 
     @property
     def are_good(self) -> bool:
-        """Whether all that was reported was stored."""
+        """Whether every reported record was stored."""
         return not (self._failed or self._incomplete or any(error is not None for error in self._errors()))
 
     @property
     def failures(self) -> list[RecordFailure]:
-        """What Kafka did not take."""
+        """The failures of records that Kafka did not take. Unnamed records that timed out share one for each topic."""
         named_ones = [
             _failure_of(kind, topic, which, error, alone=together[0] == 1, in_part=topic in self._taken)
             for kind, topic, which, error, together in self._failed
@@ -134,7 +133,7 @@ class Reports:
 
     @property
     def failed_unnamed(self) -> bool:
-        """Whether a record was not taken of which only that is known, and it matters which one it is."""
+        """Whether an unnamed record failed for a reason that makes it necessary to know which one it is."""
         harmless = CONSEQUENCES | {MSG_TIMED_OUT}
         return any(error is not None and error.code() not in harmless for error in self._errors())
 

@@ -1,4 +1,4 @@
-"""The contents of one Kafka transaction, the records that they become, and where those landed."""
+"""The contents of one Kafka transaction, the records that they become, and the offsets of those records."""
 
 from __future__ import annotations
 
@@ -41,36 +41,38 @@ class TransactionFailedError(Exception):
 
 @dataclass(slots=True)
 class Receipt:
-    """Where the records of a committed transaction landed."""
+    """Offsets of the records of a committed transaction."""
 
-    #: OP offset and the half offsets named there.
+    #: Offset of each OP record, and the half offsets that it names.
     ops: list[tuple[int, list[int]]] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     checkpoint_offset: int = -1
-    #: OFFSET offset of the next record of ours, when it was learnt by reading.
+    #: OFFSET offset of the owner's next record, if it was learnt by reading.
     offset_topic_end: int | None = None
-    #: Told the append time (ms) of the checkpoint, as soon as it is known, whatever becomes of the transaction.
+    #: Called with the append time (ms) of the checkpoint as soon as it is known, even if the transaction is aborted
+    #: later.
     appended: Callable[[int], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All that one Kafka transaction writes."""
+    """Everything that one Kafka transaction writes."""
 
     draft: Draft
-    #: Of the messages that are delivered, checked and discarded.
+    #: Bodies by half offset: of all messages that the draft copies, except those of its runs.
     bodies: Mapping[int, HalfMessage]
     malformed: Sequence[MalformedRecord]
     checkpoint: Checkpoint
-    #: Bytes of a topic's records that may go together; topics that never refused a batch are not in here.
+    #: By topic, the bytes of records that may go together. Topics that never refused a batch are not in here.
     limits: Mapping[str, int]
-    #: Records that the discard topic takes without key and value only.
+    #: Records that the discard topic takes only without key and value.
     bodiless: AbstractSet[RecordName]
-    #: Whether the fate of each delivered record is to be told, or only that of all of them together.
+    #: Whether each delivered record gets a report of its own, instead of one for all of a topic.
     named: bool = False
-    #: OFFSET offset at which the first record has to land, because it was read up to there.
+    #: OFFSET offset at which the first record must land, because OFFSET was read up to there.
     offset_topic_end: int | None = None
-    #: OFFSET and OP offsets below which none may land: records were committed there, by this owner or before.
+    #: OFFSET and OP offsets below which no record may land: committed records, of this owner or an earlier one, are
+    #: there.
     offset_topic_least: int = 0
     op_least: int = 0
 
@@ -84,18 +86,18 @@ class Transaction:
         self._partition = partition
         self._timeout_s = timeout_s
         self._receipt = receipt
-        #: What Kafka says of them.
+        #: Delivery reports of the records.
         self.reports = Reports()
         self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
         # By topic: how many of its records, and bytes, went out together since the last flush.
         self._together: dict[str, list[int]] = {}
-        # By topic, of OP and OFFSET: the lowest offset at which a record has landed.
+        # For OP and OFFSET: the lowest offset at which a record has landed.
         self._landed: dict[str, int] = {}
 
     def produce(self, contents: Contents) -> None:
         """Produce and flush everything.
 
-        Raises TransactionFailedError as soon as the transaction is beyond help, LogMovedError, KafkaException.
+        Raises TransactionFailedError as soon as the transaction can only be aborted, LogMovedError, KafkaException.
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
         done = 0
@@ -125,8 +127,8 @@ class Transaction:
         self._flush()
         landed = self._receipt.checkpoint_offset - before_checkpoint
         if contents.offset_topic_end is not None and landed != contents.offset_topic_end:
-            # A reader believes whoever takes himself for the leader. What is written with acks=all, the leader has
-            # stored, at the true end.
+            # A reader trusts any broker that takes itself for the leader. But a record with acks=all is stored by the
+            # true leader, at the true end.
             raise LogMovedError(
                 f"{names.offset}[{partition}] was read up to {contents.offset_topic_end}, the next record landed at "
                 f"{landed}",
@@ -135,9 +137,9 @@ class Transaction:
             raise LogMovedError(lost)
 
     def lost_tail(self, contents: Contents) -> str | None:
-        """That a record has landed where others were committed, in words: those are gone, whatever becomes of this one.
+        """Describe the loss if a record has landed at an offset that a committed record had; None if none has.
 
-        Who takes over would not know of them.
+        The committed records are lost, even if this transaction is aborted. The next owner would not know of them.
         """
         for topic, least in ((self._names.offset, contents.offset_topic_least), (self._names.op, contents.op_least)):
             if (first := self._landed.get(topic, least)) < least:
@@ -173,10 +175,10 @@ class Transaction:
             )
 
     def _deliver_all(self, contents: Contents, entry: HalfEntry, half: HalfMessage) -> None:
-        """Produce the messages of one transaction, in their order. What is refused of one is refused of all."""
+        """Produce the messages of one transaction, in their order. If one is refused, all count as refused."""
         limits = contents.limits
-        # One that failed before goes alone; but each of its messages only when nothing else is left to try: a thousand
-        # of them take seconds.
+        # A transaction that failed before goes alone. Its messages go one by one only as a last resort: a thousand of
+        # them take seconds.
         goes_alone = entry.attempts > 0 and not limits.keys().isdisjoint(entry.topics)
         if goes_alone:
             self._flush()
@@ -202,18 +204,18 @@ class Transaction:
         if goes_alone:
             self._flush()
 
-    # Any: confluent-kafka's types know no list whose values are bytes or None only.
+    # `Any`, because confluent-kafka's types do not know a list whose values are bytes or None only.
     def _deliver(
         self, offset: int, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any
     ) -> None:
-        """Produce a user's message; only whether all of them were taken will be known."""
+        """Produce a user's message without a report of its own."""
         report = self._report_of.get(topic)
         if report is None:
             report = self._report_of[topic] = self.reports.of_topic(topic)
         while True:
             try:
-                # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the
-                # rest. With None for `callback`, `on_delivery` would be ignored.
+                # Arguments by position: naming them takes half as long as the rest of the call. The report goes to
+                # `callback`, an older name of `on_delivery`. With None for `callback`, `on_delivery` would be ignored.
                 self._producer.produce(topic, value, key, partition, report, None, timestamp, headers)
             except BufferError:
                 self._wait_for_room()
@@ -224,19 +226,19 @@ class Transaction:
                 return
 
     def _wait_for_room(self) -> None:
-        # librdkafka's queue is full: let it send. A broker that is away ends this by message.timeout.ms.
+        # librdkafka's queue is full and needs time to send. If the broker is away, message.timeout.ms ends this wait.
         guarded(self._producer.poll, 0.1)
 
     def _refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
-        """A record was not even accepted by librdkafka."""
+        """Note a record that librdkafka did not accept. Raises TransactionFailedError after an earlier error."""
         if error.args[0].code() in CONSEQUENCES:
-            # Something before has failed this transaction.
+            # An earlier error has failed this transaction.
             raise TransactionFailedError from error
         self.reports.refused(kind, topic, which, error.args[0])
 
     @staticmethod
     def _limit_of(entry: HalfEntry, limit: int) -> int:
-        """One that failed before goes alone, so that it is known by itself the next time."""
+        """The limit for a message. One that failed before goes alone (0), so that a new failure is surely its own."""
         return 0 if entry.attempts else limit
 
     def _discard(self, contents: Contents) -> None:
@@ -253,7 +255,7 @@ class Transaction:
             half = contents.bodies[abandoned.entry.offset]
             self._set_aside(contents, half.offset, half, abandoned_headers(half, abandoned, partition, draft.next_end))
         if draft.discards:
-            # Their coordinates go into the parked entries of this same transaction.
+            # The parked entries of this same transaction contain their coordinates.
             self._flush()
 
     def _set_aside(
@@ -264,7 +266,7 @@ class Transaction:
         headers: Headers,
         on_stored: _OnStored | None = None,
     ) -> None:
-        """Copy one record to the discard topic, without its body if the topic does not take it with one."""
+        """Copy one record to the discard topic, without key and value if the topic does not take it with them."""
         topic, bare = self._names.discard, which in contents.bodiless
         self._produce(
             RecordKind.DISCARD,
@@ -273,13 +275,13 @@ class Transaction:
             None if bare else record.key,
             headers,
             which=which,
-            # Once it has refused a batch, every record goes alone: it has to be known which one it does not take.
+            # Once the topic has refused a batch, every record goes alone, to find the one that it does not take.
             limit=0 if topic in contents.limits else None,
             on_stored=on_stored,
         )
 
     def _write_op_and_offset(self, draft: Draft) -> int:
-        """Write OP and OFFSET, the checkpoint last; returns how many records stand before it in OFFSET."""
+        """Write OP and OFFSET, the checkpoint last. Return the number of records before the checkpoint in OFFSET."""
         names, partition, receipt = self._names, self._partition, self._receipt
         for outcome, offsets in draft.ops():
             headers = op_headers(outcome, draft.ends_of(outcome, offsets))
@@ -314,7 +316,7 @@ class Transaction:
 
     def _note_landed(self, topic: str, on_stored: _OnStored | None, message: Message) -> None:
         offset = message.offset()
-        # Negative when the producer was not told.
+        # Negative when Kafka did not tell the producer.
         if offset is not None and offset >= 0:
             self._landed[topic] = min(offset, self._landed.get(topic, offset))
         if on_stored is not None:

@@ -10,7 +10,7 @@ _NS_PER_MS = 1_000_000
 
 
 def delivered(contents: Contents, partition: int, started_ms: int, ended_ms: int) -> None:
-    """Kafka has committed these contents in this time (ms since 1970). Messages without a context cost nothing more."""
+    """Record a span for each delivered message that has a trace context. Times are in ms since 1970."""
     tracer = tracing.tracer()
     if tracer is None:
         return

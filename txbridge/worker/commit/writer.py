@@ -1,4 +1,4 @@
-"""Writing a draft: one Kafka transaction, from its begin to an outcome that is known or has to be asked for."""
+"""Writer of a partition's Kafka transactions, each from its begin to an outcome that is known or must be looked up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from txbridge.worker.commit import tracing
 from txbridge.worker.commit.records import Contents, LogMovedError, Receipt, Transaction, TransactionFailedError
 from txbridge.worker.failpoints import fault_point
 
-#: The call came while an earlier error of this transaction stood: aborting tells what it was.
+#: Errors of a call after an earlier error of the same transaction. Aborting reveals that error.
 _FAILED_BEFORE = frozenset({STATE, FATAL})
 
 
@@ -47,16 +47,19 @@ class TransactionalWriter:
         self._partition = partition
         self._commit_timeout_ms = commit_timeout_ms
         self._outside = outside
-        # Requests around the records of a transaction: within the transaction's own time-out or not at all.
+        # The requests around the records of a transaction have the transaction's own time-out.
         self._timeout_s = commit_timeout_ms / 1000
-        #: Who we are in checkpoints: no other take-over has this name.
+        #: Name of the owner in checkpoints. No other take-over has this name.
         self.owner = outside.owner_name()
         self._seq = 0
         self._watch = EndTxnWatch(librdkafka_logger(), forward_debug=bool(kafka.get("debug")))
         self._producer: Producer | None = None
 
     def fence(self) -> None:
-        """Take the fence (again): whoever held it is out. Raises FencedError, KafkaException."""
+        """Take the fence, for the first time or again. The previous holder can write no more.
+
+        Raises FencedError, TakeOverRefusedError, KafkaException.
+        """
         self._producer = None
         self._producer = open_fence(
             self._kafka,
@@ -73,7 +76,7 @@ class TransactionalWriter:
         return self._producer is None
 
     def registrations(self) -> Registrations:
-        """Requests to register partitions since this was asked last, as far as librdkafka has told of them."""
+        """Requests to register partitions since the last call, as far as librdkafka has logged them."""
         return self._watch.registrations()
 
     def write(self, contents: Contents, receipt: Receipt) -> None:
@@ -81,7 +84,7 @@ class TransactionalWriter:
 
         Raises:
             RecordsRefusedError: aborted, because Kafka did not take some records; they are named.
-            UnnamedRecordsError: the same, but `contents.named` was false, and it has to be true to know them.
+            UnnamedRecordsError: aborted for the same reason, but the records are not known without `contents.named`.
             AbortedError: aborted for another reason; nothing is visible.
             FencedError: another worker owns the partition.
             IndefiniteError: the outcome can only be learnt from the topics.
@@ -109,15 +112,15 @@ class TransactionalWriter:
             try:
                 self._abort(producer, transaction, None)
             except (AbortedError, IndefiniteError):
-                # Nobody has asked for its commit. To write it again would not do: behind these records the next one
-                # lands where it should.
+                # The commit was not requested, so nothing is visible. A second attempt would hide the loss: behind
+                # these records the next one lands where it should.
                 raise OutdatedError(str(error)) from error
         except TransactionFailedError as error:
             cause = error.__cause__
             try:
                 self._abort(producer, transaction, cause if isinstance(cause, KafkaException) else None)
             except (AbortedError, IndefiniteError, RecordsRefusedError) as outcome:
-                # As above: what was stored of it already would hide the loss.
+                # As above: records of this transaction that are stored already would hide the loss.
                 if (lost := transaction.lost_tail(contents)) is not None:
                     raise OutdatedError(lost) from outcome
                 raise
@@ -130,7 +133,7 @@ class TransactionalWriter:
         tracing.delivered(contents, self._partition, began, self._outside.now())
 
     def _abort(self, producer: Producer, transaction: Transaction, error: KafkaException | None) -> NoReturn:
-        """Abort, and raise what follows from it."""
+        """Abort the transaction, and raise the error that names the outcome."""
         kafka_error = None if error is None else error.args[0]
         if error is not None and kafka_error is not None:
             if kafka_error.code() in FENCED_CODES:
@@ -147,8 +150,9 @@ class TransactionalWriter:
             raise IndefiniteError(abort_error.args[0].str()) from abort_error
         failures: list[RecordFailure] = transaction.reports.failures
         if self._watch.trouble or failures or transaction.reports.failed_unnamed:
-            # After connection trouble a late copy of this abort could tear the next transaction in two. After a refused
-            # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither.
+            # After connection trouble a late copy of this abort could divide the next transaction. After a refused
+            # batch librdkafka goes on with sequence numbers that the broker has not seen. A new producer has neither
+            # problem.
             self._producer = None
         if transaction.reports.failed_unnamed:
             raise UnnamedRecordsError("Kafka did not take some of its records") from error

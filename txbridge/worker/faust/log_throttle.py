@@ -1,4 +1,4 @@
-"""Fewer lines in the log, and each by its author: the libraries below us repeat theirs eighty times a second."""
+"""Log filter that drops repeated lines of libraries, up to eighty a second, and marks Faust's lines as Faust's."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 #: A line of the same place in the code is logged again after this long.
 _EVERY_S = 30.0
 _TALKATIVE = ("aiokafka", "faust", "mode", "txbridge.librdkafka")
-#: Faust logs under the module of a class that is derived from its own. Ours log as `txbridge.worker` itself.
+#: Faust logs under the module of a class that is derived from its own. txbridge logs as `txbridge.worker` itself.
 _FAUST_IN_OUR_NAME = "txbridge.worker."
 
 
 class _Once(logging.Filter):
-    """Lets a line of a talkative library pass once in a while. What follows from it we log ourselves, as events."""
+    """Lets a line of a talkative library pass once in _EVERY_S. txbridge logs the consequences itself, as events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,6 +33,6 @@ class _Once(logging.Filter):
 
 
 def calm_down(handlers: Iterable[logging.Handler]) -> None:
-    """Make these handlers drop what the libraries repeat, and tell ours from theirs."""
+    """Make these handlers drop repeated lines of the libraries, and name Faust's lines after Faust."""
     for handler in handlers:
         handler.addFilter(_Once())

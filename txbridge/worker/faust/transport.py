@@ -1,4 +1,4 @@
-"""Faust's Kafka transport, but it survives a record that it cannot read, and pauses before it asks Kafka again."""
+"""Faust's Kafka transport, changed to survive unreadable records and to pause before it asks Kafka again."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from faust.types import TP
 
 from txbridge.log import get_logger
 
-#: After a failed fetch: whatever it was, it is not tried again in a tight loop.
+#: Pause after a failed fetch, whatever the error was: it is not tried again in a tight loop.
 _PAUSE_S = 1.0
-#: Between two questions of a consumer to Kafka about who leads: Kafka's own clients wait as long (retry.backoff.ms).
+#: Pause between two metadata requests of a consumer. Kafka's own clients wait as long (retry.backoff.ms).
 METADATA_PAUSE_S = 0.1
 
 _log = get_logger("txbridge.worker")
 
 
 def pace_metadata(client: Any) -> None:
-    """Let a client of aiokafka pause between two rounds of questions about who leads.
+    """Make a client of aiokafka pause between two metadata requests.
 
-    While a partition has no leader, its fetcher (0.14) asks anew as soon as it has an answer, or nobody answers: that
-    is a core for as long as it lasts, and with some brokers alive, thousands of requests a second to these.
+    While a partition has no leader, the client's fetcher (0.14) asks again after each answer or failure, without a
+    pause. That takes a whole processor core. With some brokers alive, they get thousands of requests a second.
     """
     ask, asked_at = client._metadata_update, float("-inf")  # noqa: SLF001 - there is no setting for it
 
@@ -42,18 +42,18 @@ def pace_metadata(client: Any) -> None:
 
 
 class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # Faust has no types for mypy here
-    """Skips what aiokafka cannot decode: a compression it lacks the library for, a header name that is not UTF-8.
+    """Skips records that aiokafka cannot decode: a compression without its library, a header name that is not UTF-8.
 
-    Without this every worker of the group dies of such a record, one after the other. Skipping loses nothing: what
-    Faust does not tell us of END we read ourselves.
+    Otherwise such a record ends every worker of the group, one after the other. Skipping loses nothing: the owner reads
+    END itself where Faust has skipped records.
     """
 
     _last_error = ""
 
     def _create_worker_consumer(self, transport: Any) -> Any:
-        """Faust reads committed records only when it writes in Kafka transactions itself, which it does not here.
+        """Create a consumer of committed records: a decision in an aborted transaction must not be applied.
 
-        A decision in a transaction that is aborted must not be applied.
+        Faust itself does so only when it writes in Kafka transactions, which it does not here.
         """
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - there is no setting of Faust's for it
@@ -85,27 +85,26 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
 
 
 class TolerantConsumer(Consumer):  # type: ignore[misc]
-    """Faust's consumer with our thread, which commits how far END is *applied*.
+    """Faust's consumer with our thread. It commits the offset up to which END is *applied*.
 
-    Faust would commit what it has handed over, and tools that show a group's lag would show none however far an owner
-    is behind. Where Faust begins to read does not matter: the owner knows by itself where it stands.
+    Faust would commit the offset up to which it has handed events over. Tools would then show no lag of the group,
+    however far an owner is behind. The offset at which Faust begins to read does not matter: the owner keeps its own.
     """
 
     def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
-        """All that are assigned: END may be applied without any event of Faust's, and a new group shall have a lag."""
+        """All assigned partitions: END may be applied without an event from Faust, and a new group must have a lag."""
         try:
             assigned = self.assignment()
         except ConsumerNotStarted:
-            # Faust stops before it has begun: it says why itself.
+            # Faust stops before it has begun, and logs the reason itself.
             assigned = ()
         return (tp for tp in assigned if topics is None or tp in topics or tp.topic in topics)
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Nothing: Faust would log errors about partitions on which nothing is wrong.
+        """Do nothing: Faust would log errors about healthy partitions.
 
-        It takes the time of the last record for that of the last fetch, so "has not sent fetch request since start" is
-        said of every partition of END to which nobody has written. How far END is applied we watch ourselves
-        (docs/metrics.md).
+        It takes the time of the last record for that of the last fetch. So it logs "has not sent fetch request since
+        start" for every partition of END without records. Metrics show how far END is applied (docs/metrics.md).
         """
 
     def _new_offset(self, tp: TP) -> int | None:

@@ -1,4 +1,4 @@
-"""Which producer groups have somebody alive: Kafka's own membership of the group that reads their checks."""
+"""Liveness of producer groups: Kafka's own membership of the consumer groups that read their checks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from txbridge.log import get_logger
 _ASK_EVERY_S = 1.0
 #: An answer is believed this long. A dead member stays one for its session time-out anyway.
 _FRESH_S = 2.0
-#: The same of one that nobody could look at earlier, because a Kafka transaction was under way, and how long it is
-#: believed then. Otherwise a partition whose Kafka transactions take more than two seconds would never check anything:
-#: each answer would be too old when it is looked at.
+#: The same for an answer that arrived during a Kafka transaction, which delays the first look at it. Up to
+#: _FIRST_LOOK_S after its arrival, it is believed for _LOOKED_AT_S from that look on. Otherwise a partition whose Kafka
+#: transactions take more than two seconds would never send a check.
 _FIRST_LOOK_S = 10.0
 _LOOKED_AT_S = 1.0
-#: Groups asked about at the same time: each costs two requests, and who writes to HALF can invent groups. So many
-#: of them are for groups that are not known to be alive.
+#: Most groups asked about at the same time: each costs two requests, and a client can invent groups. Some of these
+#: places are kept for groups that are not known to be alive.
 _MOST_ASKED = 50
 _FOR_OTHERS = 20
-#: Hidden groups that are told by name; somebody may have invented the others.
+#: Most hidden groups that are logged by name; a client may have invented the others.
 _MOST_TOLD = 100
-#: A group that was alive is asked about as soon as a check of it is due again, for so long: a message is checked every
-#: 30 s. And so many of them: each is looked at in every round.
+#: Time for which a group that was alive is remembered: it is asked about as soon as one of its checks is due again, and
+#: a message is checked every 30 s. Their number is limited, because each is looked at in every round.
 _REMEMBERED_S = 60.0
 _MOST_REMEMBERED = 1_000
 
@@ -43,12 +43,12 @@ class _Group:
     outside: Outside
     asked: float = float("-inf")
     answer: Future[Any] | None = None
-    #: When the answer came that is on its way or waits to be taken in.
+    #: Monotonic time (s) at which the last answer arrived.
     arrived: float = float("-inf")
-    #: Whether the last answer said that somebody is there, and until when that is believed.
+    #: Whether the last answer named a member, and the monotonic time (s) until which that is believed.
     alive: bool = False
     believed_until: float = float("-inf")
-    #: Why it is not known who is there; None when Kafka has said it.
+    #: Reason why the members are not known; None once Kafka has named them.
     unknown: str | None = "Kafka has not answered yet"
 
     def mark_arrived(self, _: Future[Any]) -> None:
@@ -58,7 +58,7 @@ class _Group:
         return self.answer is None and self.asked + _ASK_EVERY_S <= now
 
     def is_remembered(self, now: float) -> bool:
-        """Whether it was alive of late, or nothing is known although it was asked about."""
+        """Whether the group was alive recently, or is unknown although Kafka was asked about it."""
         return self.unknown is not None or (self.alive and self.believed_until + _REMEMBERED_S > now)
 
 
@@ -73,11 +73,11 @@ class GroupLiveness:
         self._told: set[str] = set()
 
     def attend(self, due: Callable[[int], list[str]], is_due: Callable[[str], bool]) -> list[str]:
-        """Ask about some groups that have a check due; returns those that are worth a look in this round.
+        """Ask about some groups that have a check due, and return the groups to look at in this round.
 
-        They are the groups that were alive of late, and a few of all others: `due` yields so many, other ones each
-        time. So a round takes no longer, however many groups nobody answers for. Answers that came meanwhile are taken
-        in. Raises KafkaException.
+        They are the groups that were alive recently, and a few others: `due` returns so many, different ones each time.
+        So a round takes no longer, however many groups are dead. Answers that arrived meanwhile are taken in. Raises
+        KafkaException.
         """
         now = self._outside.monotonic()
         self._membership.abandon_unanswered()
@@ -90,7 +90,7 @@ class GroupLiveness:
         old.sort(key=lambda name: self._groups[name].asked)
         asked = old[: max(0, room - _FOR_OTHERS)]
         for name in due(max(0, room - len(asked))):
-            # One that was asked about within the last second is among them already.
+            # A group that was asked about within the last second is among them already.
             if name not in self._groups:
                 self._groups[name] = _Group(self._outside)
                 asked.append(name)
@@ -99,7 +99,7 @@ class GroupLiveness:
         return attended
 
     def _forget(self, now: float) -> None:
-        """Keep what is being asked, what was asked within the last second, and what was alive of late."""
+        """Keep groups with an open question, groups asked about within the last second, and remembered ones."""
         self._groups = {
             name: group
             for name, group in self._groups.items()
@@ -118,18 +118,18 @@ class GroupLiveness:
         for name in names:
             group, answer = self._groups[name], answers[self._names.check(name)]
             group.asked, group.answer = now, answer
-            # It is as old as its arrival, which nobody may look at for long.
+            # The age of an answer counts from its arrival. The first look at it may come much later.
             answer.add_done_callback(group.mark_arrived)
 
     def is_alive(self, name: str) -> bool:
-        """Whether the group had a member when it last answered. No answer is no: then no check is burned."""
+        """Whether the group had a member when Kafka last answered. Without an answer it is False: no check is lost."""
         group = self._groups.get(name)
         if group is not None:
             self._take_in(name, group)
         return group is not None and group.alive and group.believed_until > self._outside.monotonic()
 
     def why_unknown(self, name: str) -> str | None:
-        """Why Kafka has not told who is alive in this group, which was asked about; None when it has."""
+        """Reason why Kafka has not named the members of this group, if it was asked; None when it has."""
         group = self._groups.get(name)
         return None if group is None else group.unknown
 
@@ -142,7 +142,7 @@ class GroupLiveness:
             group.alive = len(answer.result().members) > 0
         except KafkaException as failure:
             if not is_about_the_group(failure):
-                # It says nothing: what was known before stays known, and grows old.
+                # The error says nothing about the group. The last answer stays, and expires.
                 group.unknown = failure.args[0].str()
                 return
             group.alive = False
@@ -162,7 +162,7 @@ class GroupLiveness:
             group.unknown = None
             return
         group.unknown = right = missing_right("DESCRIBE", f"group {self._names.check(name)}")
-        # It would look like a dead group, and nobody would know why it is never asked.
+        # The group would look dead, and nothing would show why it is never checked.
         if name not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(name)
             _log.warning("group_hidden", group=name, error=right)

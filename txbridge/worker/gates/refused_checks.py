@@ -1,8 +1,8 @@
 """Check requests that a check topic refuses one by one: too large for it, or without the key that compaction wants.
 
-Each attempt aborts a Kafka transaction with the messages of others in it. So what was refused by itself is offered
-again seldom: per topic one message at a time, after a pause that doubles up to a minute. What was only in the same
-batch goes alone the next time, and soon.
+Each attempt aborts a Kafka transaction with the messages of others in it. So a check that was refused by itself is
+seldom offered again: per topic one message at a time, after a pause that doubles up to a minute. A check that was only
+in the same batch goes alone the next time, and soon.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from txbridge.core.effects import InTurn
 from txbridge.core.half_entry import HalfEntry
 from txbridge.kafka.environment import OUTSIDE, Outside
 
-#: From the first to the second attempt of a topic, and between later ones: an operator who has raised its limit sees
-#: the effect within a minute, and each attempt costs the others about 20 ms.
+#: Pause between the first two attempts at a topic, and the longest pause. An operator who has raised the topic's limit
+#: sees the effect within a minute. Each attempt costs the others about 20 ms.
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
-#: After one that went alone was refused, those that are to follow leave the others this time.
+#: After a refusal, the other checks that the topic has refused wait this long, to leave time for everything else.
 _REST_S = 0.5
 
 
@@ -41,20 +41,21 @@ class RefusedChecks:
     def __init__(self, outside: Outside = OUTSIDE) -> None:
         self._outside = outside
         self._topics: dict[str, _Refusing] = {}
-        #: Messages whose check was refused in a transaction that was aborted, until the next one says so.
+        #: Reasons by half offset, for checks that were refused in an aborted transaction and are not yet recorded in
+        #: OFFSET.
         self._refused: dict[int, str] = {}
-        #: Those that were refused when they went alone.
+        #: Half offsets of the messages whose check was refused when it went alone.
         self._proven: set[int] = set()
 
     def obstacle(self, entry: HalfEntry, topic: str) -> str | None:
-        """Why this message cannot be checked now."""
+        """Reason why this message cannot be checked now, or None."""
         if not self._topics:
             # Nearly always.
             return None
         why = self._refused.get(entry.offset)
         if why is not None:
             if entry.error is not None:
-                # Only memory keeps that it was refused again; else `noted` follows.
+                # OFFSET has a refusal already, and only memory keeps the repetition. Otherwise `noted` follows.
                 del self._refused[entry.offset]
             return why
         refusing = self._topics.get(topic)
@@ -69,7 +70,7 @@ class RefusedChecks:
         return None
 
     def refuse(self, entry: HalfEntry, topic: str, reason: str, *, too_large: bool | None) -> None:
-        """The topic has refused this check: for its size or another reason, or (None) perhaps for one of its batch."""
+        """Note that the topic has refused this check. `too_large` is None if another of its batch may be at fault."""
         self._refused[entry.offset] = reason
         known, now = self._topics.get(topic), self._outside.monotonic()
         if known is None:
@@ -83,24 +84,24 @@ class RefusedChecks:
             known.size = entry.size if known.size is None else min(known.size, entry.size)
 
     def noted(self, entries: Iterable[HalfEntry]) -> None:
-        """OFFSET tells of these that their check was refused."""
+        """Note that OFFSET now records the refused checks of these messages."""
         for entry in entries:
             self._refused.pop(entry.offset, None)
 
     def sent(self, entry: HalfEntry, topic: str) -> None:
-        """Its check was committed: the topic takes what it refused before, or it was none of that kind."""
+        """Note that a check was committed. If a refusal was expected, the topic takes such checks again."""
         refusing = self._topics.get(topic)
         if refusing is not None and self._is_hopeless(entry, refusing):
             del self._topics[topic]
         self._proven.discard(entry.offset)
 
     def finished(self, offsets: Iterable[int]) -> None:
-        """These are not checked any more."""
+        """Forget messages that are finished."""
         if self._refused or self._proven:
             for offset in offsets:
                 self._refused.pop(offset, None)
                 self._proven.discard(offset)
 
     def _is_hopeless(self, entry: HalfEntry, refusing: _Refusing) -> bool:
-        """Whether it would be refused again, as far as is known."""
+        """Whether the topic would refuse this check again, as far as is known."""
         return entry.offset in self._proven or (refusing.size is not None and entry.size >= refusing.size)

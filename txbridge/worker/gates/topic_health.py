@@ -1,4 +1,4 @@
-"""What is known about the topics that a worker writes to: there or not, allowed or not, and what they refused."""
+"""Health of the topics that a worker writes to: existence, rights, and refused records."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from txbridge.kafka.failures import RecordFailure
 from txbridge.log import get_logger
 from txbridge.text import counted
 
-#: A topic that was fine is believed for a minute: if it is deleted meanwhile, the write fails and it is asked again.
+#: A topic that was fine is believed for a minute. If it is deleted meanwhile, the write fails and Kafka is asked again.
 _GOOD_FOR_S = 60.0
-#: One that was not is asked again at every attempt of its held messages, which back off by themselves.
+#: Kafka is asked about any other topic at every attempt of its held messages, which have a back-off of their own.
 _BAD_FOR_S = 0.9
 _REQUEST_TIMEOUT_S = 5.0
 #: Back-off of a topic that takes nothing.
 _FIRST_BLOCK_S = 2.0
 _LONGEST_BLOCK_S = 60.0
-#: Messages that go together to a topic that was blocked: one, then as many times more after each that it took, and as
-#: many as there are from so many on. Were it many at once, a slow link would block it again and again.
+#: Messages that go together to a topic that was blocked: first one, then _PROBE_GROWS times as many after each success.
+#: From _PROBES_END on there is no limit. With many at once, a slow link would block the topic again and again.
 _PROBE_GROWS = 4
 _PROBES_END = 1_000
-#: Bytes that go together to a topic that has refused a batch: below librdkafka's batch.size at first, and then less
-#: until it is known which records are at fault, or that the topic's max.message.bytes is that small.
+#: Bytes that go together to a topic that has refused a batch, below librdkafka's batch.size at first. The limit shrinks
+#: until the records at fault are known, or until the topic's max.message.bytes turns out to be that small.
 _FIRST_LIMIT = 256 * 1024
 LEAST_LIMIT = 1024
-#: Refused batches of one topic in a row, after which all its messages at hand are held: the others must not wait.
+#: After more refused batches of one topic in a row, all its messages of the draft are held: the others must not wait.
 _MOST_REFUSALS = 10
-#: Flushes that such topics may cost one Kafka transaction: 500 take about a second.
+#: Most flushes that such topics may cost one Kafka transaction: 500 take about a second.
 _MOST_FLUSHES = 500.0
-#: After a held message was refused again, the held ones of its topic leave the others this time.
+#: After a held message was refused again, the held messages of its topic wait this long, to leave time for the others.
 _REST_S = 0.5
-#: How long a size that was refused keeps larger messages from being offered as soon as they are committed.
+#: Time after a refusal for size in which new commits of that size or more are held at once.
 _WALL_S = 60.0
 
 
-#: Why this user may not write; the right and the topic follow.
+#: Begin of the reason why this user may not write. The right and the topic follow.
 _DENIED = "no right to"
 
 _log = get_logger("txbridge.worker")
@@ -56,12 +56,12 @@ _log = get_logger("txbridge.worker")
 
 @dataclass(slots=True)
 class _Wall:
-    """A topic refused a record for its size."""
+    """The smallest size at which a topic refused a record."""
 
     size: int
     reason: str
     until: float
-    #: Of the held messages that are as large one is tried again then: the limit may have been raised.
+    #: Monotonic time (s) at which one held message of this size or more is tried again: the limit may have been raised.
     next_probe: float
     backoff: Backoff
 
@@ -72,21 +72,21 @@ class TopicHealth:
     def __init__(self, requests: ControllerRequests, outside: Outside = OUTSIDE) -> None:
         self._outside = outside
         self._requests = requests
-        #: Until when it is believed, and the problem.
+        #: By topic: the monotonic time (s) until which the answer is believed, and the problem.
         self._topics: dict[str, tuple[float, str | None]] = {}
         #: Last problem of a check topic that was logged.
         self._told = ""
         self._blocks: dict[str, Backoff] = {}
-        #: Messages that their topic refused, until they are held.
+        #: Reasons by half offset, for messages that their topic refused and that are not held yet.
         self._refused: dict[int, str] = {}
         self._refusals: Counter[str] = Counter()
         self._resting: dict[str, tuple[float, str]] = {}
         self._walls: dict[str, _Wall] = {}
-        #: Held messages that were refused when they went alone.
+        #: Half offsets of held messages that were refused when they went alone.
         self._proven: set[int] = set()
         self._limits: dict[str, int] = {}
         self._flushes_left = _MOST_FLUSHES
-        #: Of topics that were blocked: messages that may go together, and how many of them this draft has left.
+        #: By topic that was blocked: the number of messages that may go together, and the rest of it for this draft.
         self._probes: dict[str, int] = {}
         self._probes_left: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
@@ -94,7 +94,7 @@ class TopicHealth:
     # --- asking Kafka -----------------------------------------------------------------------------------------------
 
     def look_up(self, topics: Iterable[str]) -> None:
-        """Ask Kafka about the topics whose answer is old. Never creates one. Raises KafkaException, TimeoutError."""
+        """Ask Kafka about topics whose answer is old. Never creates a topic. Raises KafkaException, TimeoutError."""
         now = self._outside.monotonic()
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic][0] <= now}
         if not unknown:
@@ -116,22 +116,22 @@ class TopicHealth:
             self._topics[topic] = (now + (_GOOD_FOR_S if problem is None else _BAD_FOR_S), problem)
 
     def _tell(self, topic: str, problem: str | None) -> None:
-        """A held message says why it is held; that a group cannot be asked would show nowhere."""
+        """Log a missing right on a check topic. A held message shows its reason; a group without checks does not."""
         if CHECK_TOPIC in topic and problem is not None and problem.startswith(_DENIED) and problem != self._told:
             self._told = problem
             _log.warning("check_refused", topic=topic, error=problem)
 
     def problem_of(self, topic: str) -> str | None:
-        """Why nothing can be written to this topic, as of the last look-up."""
+        """Reason why nothing can be written to this topic as of the last look-up, or None."""
         known = self._topics.get(topic)
         return None if known is None else known[1]
 
     def problem_of_partition(self, topic: str, partition: int) -> str | None:
-        """Why nothing can be written to this partition of an existing topic, as of the last look-up."""
+        """Reason why nothing can be written to this partition of an existing topic as of the last look-up, or None."""
         partitions = self._partitions.get(topic)
         if partitions is None or partition < partitions:
             return None
-        # Somebody may add it: to be looked up again.
+        # A person may add the partition, so the topic is looked up again.
         self._topics.pop(topic, None)
         return f"topic {topic} has {counted(partitions, 'partition')}, so no partition {partition}"
 
@@ -139,7 +139,7 @@ class TopicHealth:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """Bytes that may go together, of topics that have refused a batch."""
+        """Bytes that may go together, by topic, for topics that have refused a batch."""
         return self._limits
 
     def begin_draft(self) -> None:
@@ -148,11 +148,11 @@ class TopicHealth:
 
     @property
     def room(self) -> Room | None:
-        """To ask of each message before it is drafted; None when there is room for all."""
+        """Function to call for each message before it is drafted; None when there is room for all."""
         return self._room if self._limits or self._probes else None
 
     def _room(self, entry: HalfEntry) -> bool | None:
-        """Whether this draft may hold one more message of its topic. Uses up the room."""
+        """Whether this draft may hold one more message of its topics; None if one takes nothing. Uses up the room."""
         topics, now = entry.topics, self._outside.monotonic()
         for topic in topics:
             until, problem = self._topics.get(topic, (0.0, None))
@@ -165,16 +165,16 @@ class TopicHealth:
         for topic, left in probes.items():
             self._probes_left[topic] = left - 1
         if limits:
-            # Of several messages nobody knows which topic gets how much of them: so much at most.
+            # The share of each topic in several messages is not known, so this is an upper bound.
             self._flushes_left -= entry.messages if entry.attempts else min(entry.messages, entry.size / min(limits))
         return True
 
     def is_clear(self, topic: str) -> bool:
-        """Whether any message whose commit has just come can be delivered there now, as far as is known."""
+        """Whether every newly committed message can be delivered to this topic now, as far as is known."""
         return not (self._refused or self._walls or self._limits) and self.problem_of(topic) is None
 
     def obstacle(self, entry: HalfEntry) -> str | None:
-        """Why a message whose commit has just come cannot be delivered now."""
+        """Reason why a newly committed message cannot be delivered now, or None."""
         if not (self._refused or self._walls):
             # Nearly always.
             return self._problem_of_any(entry)
@@ -185,7 +185,7 @@ class TopicHealth:
         return why
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
-        """Why a held message cannot be delivered now."""
+        """Reason why a held message cannot be delivered now, or None."""
         now = self._outside.monotonic()
         why = self._refused.pop(entry.offset, None) or self._problem_of_any(entry)
         for topic in entry.topics:
@@ -204,21 +204,21 @@ class TopicHealth:
         return why
 
     def _problem_of_any(self, entry: HalfEntry) -> str | None:
-        """Why it cannot be delivered: one message that has to wait holds all of its transaction."""
+        """Problem of any topic of the entry: one message that has to wait holds its whole transaction."""
         if entry.messages == 1:
             return self.problem_of(entry.real_topic)
         return next(filter(None, map(self.problem_of, entry.topics)), None)
 
     def _wall_of(self, entry: HalfEntry) -> _Wall | None:
-        """What is known of the largest record that its topic takes. The size of several says nothing of each."""
+        """The known size limit of the entry's topic. None for several messages: their sum says nothing about each."""
         return self._walls.get(entry.real_topic) if entry.messages == 1 else None
 
-    # --- what became of it ------------------------------------------------------------------------------------------
+    # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def guilty(self, topic: str, failures: Sequence[RecordFailure]) -> Sequence[RecordFailure] | None:
-        """Which of the refused records of a topic are to be held. None: all that are at hand for this topic.
+        """The refused records of a topic that are to be held. None stands for all of its messages in the draft.
 
-        A batch is refused as a whole for one bad record: smaller ones are tried until it is found.
+        Kafka refuses a whole batch for one bad record. Smaller batches are tried until the record is found.
         """
         self._refusals[topic] += 1
         limit = self._limits.get(topic)
@@ -233,7 +233,7 @@ class TopicHealth:
         return ()
 
     def refuse(self, entry: HalfEntry, reason: str, *, topic: str, too_large: bool = False) -> None:
-        """Let the others pass: this one will be held, because of this topic."""
+        """Note that a topic refused this message. It will be held, so that the others can pass."""
         now = self._outside.monotonic()
         self._refused[entry.offset] = reason
         if entry.state is TransactionState.HELD:
@@ -247,11 +247,11 @@ class TopicHealth:
                 self._walls[topic] = _Wall(entry.size, reason, now + _WALL_S, now + backoff.pause, backoff)
 
     def held(self, entry: HalfEntry) -> None:
-        """It is held now, in Kafka too."""
+        """Note that the message is held now, in OFFSET too."""
         self._refused.pop(entry.offset, None)
 
     def delivered(self, entries: Collection[HalfEntry]) -> None:
-        """These were committed."""
+        """Note that these messages were delivered."""
         self.worked({topic for entry in entries for topic in entry.topics})
         if self._walls or self._proven:
             for entry in entries:
@@ -261,23 +261,24 @@ class TopicHealth:
                     del self._walls[entry.real_topic]
 
     def abandoned(self, entries: Iterable[HalfEntry]) -> None:
-        """These will never be offered again."""
+        """Forget messages that will never be offered again."""
         for entry in entries:
             self._refused.pop(entry.offset, None)
             self._proven.discard(entry.offset)
 
     def block_topic(self, topic: str, reason: str) -> None:
-        """Nothing is offered to this topic for a while.
+        """Offer nothing to this topic for a while.
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
-        # Not all at the same time again, if several were blocked because one of them is at fault.
+        # A random factor: if several topics were blocked because one of them is at fault, they must not return
+        # together.
         pause = self._blocks.setdefault(topic, _backoff()).next() * self._outside.uniform(0.5, 1.5)
         self._probes[topic] = 1
         self._topics[topic] = (self._outside.monotonic() + pause, reason)
 
     def worked(self, topics: Iterable[str]) -> None:
-        """Records for these topics were committed."""
+        """Note that records for these topics were committed."""
         for topic in topics:
             self._blocks.pop(topic, None)
             self._refusals.pop(topic, None)
@@ -287,7 +288,7 @@ class TopicHealth:
                     del self._probes[topic]
 
     def forget(self) -> None:
-        """A write was refused for a reason that names no record: believe nothing."""
+        """Forget all answers, after a write failed for a reason that names no record."""
         self._topics.clear()
 
 
@@ -303,5 +304,5 @@ def _problem(topic: str, error: KafkaError) -> str | None:
         return f"{_DENIED} DESCRIBE topic {topic}"
     if error.code() == KafkaError.TOPIC_EXCEPTION:
         return f"topic {topic} is not a legal name"
-    # librdkafka's own errors are negative; a broker's tell about this topic only and must not stop the others.
+    # librdkafka's own errors are negative. A broker's error is about this topic only, and must not stop the others.
     return f"topic {topic}: {error.str()}" if error.code() > 0 else None

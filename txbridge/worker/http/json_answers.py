@@ -1,4 +1,4 @@
-"""What the pages of the worker have in common: answers in JSON, and the token that acting needs."""
+"""Common parts of the worker's pages: answers in JSON, and the token that actions need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = get_logger("txbridge.worker")
 
 
 class RefusedRequestError(TxBridgeError):
-    """A request that gets no other answer than this one."""
+    """A request that is refused, with the answer to it."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ def explain(error: TxBridgeError) -> Answered:
 
 
 def require_token(settings: WorkerSettings, asked: Asked) -> None:
-    """Acting needs the token, before anything else is looked at. Raises RefusedRequestError."""
+    """Require the token for an action, before anything else is looked at. Raises RefusedRequestError."""
     expected = settings.status_token.get_secret_value()
     if not hmac.compare_digest(asked.token.encode(), expected.encode()):
         _log.warning("status_page_token_refused")
@@ -50,14 +50,14 @@ def require_token(settings: WorkerSettings, asked: Asked) -> None:
 
 
 def require_method(asked: Asked, method: str) -> None:
-    """Raises RefusedRequestError."""
+    """Require an HTTP method. Raises RefusedRequestError."""
     if asked.method != method:
         raise RefusedRequestError(HTTPStatus.METHOD_NOT_ALLOWED, f"{method} only")
 
 
 @contextmanager
 def one_of(busy: BoundedSemaphore, otherwise: str) -> Iterator[None]:
-    """Do this while fewer than so many do. Raises RefusedRequestError."""
+    """Take one of the places that `busy` has while the block runs. Raises RefusedRequestError if none is free."""
     if not busy.acquire(blocking=False):
         raise RefusedRequestError(HTTPStatus.SERVICE_UNAVAILABLE, otherwise)
     try:
@@ -67,7 +67,7 @@ def one_of(busy: BoundedSemaphore, otherwise: str) -> Iterator[None]:
 
 
 def texts_of(body: bytes, *names: str) -> dict[str, str]:
-    """These texts of a body in JSON. Raises UsageError."""
+    """The texts with these names in a JSON body. Raises UsageError."""
     try:
         given = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a worker process shows of itself: its metrics, its health, and the port where both can be asked for."""
+"""Monitor of a worker process: its metrics, its health, and the port that serves both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = get_logger("txbridge.worker")
 
 
 class Monitor:
-    """One for a process, whatever becomes of Faust in it."""
+    """The only one of a process: it stays the same when Faust is started again."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -41,7 +41,7 @@ class Monitor:
             {"/livez": self.health.not_live, "/readyz": self.health.not_ready},
             pages,
         )
-        # When each counter began is a second series for every one of them, and of use to nobody here.
+        # The start time of each counter would be a second series, and of use to nobody here.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.metrics.watch(self._facts, lambda: not self.health.not_ready())
         self.health.start()

@@ -1,6 +1,6 @@
 """The open messages of the whole namespace, as the status page lists them: read from the topics, and kept for a while.
 
-Nothing is read unless somebody looks, and then by a thread of its own: no owner of a partition is asked or waited for.
+They are read only when a person looks at them, in a thread of its own. No owner of a partition is asked or waited for.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from txbridge.operations.causes import next_step_of, trouble_of
 from txbridge.operations.overview import Overview, read_overview
 from txbridge.text import plain
 
-#: Messages of a cause that are shown, and of all causes together.
+#: Most messages that are shown, of one cause and of all causes together.
 MOST_SHOWN = 100
-#: Causes that are shown; the others are counted.
+#: Most causes that are shown; the others are counted.
 _MOST_CAUSES = 50
-#: Least time between two readings, and the same in times of what the last one took: reading is at most a tenth of the
-#: time, however many look.
+#: Least pause between two readings: in seconds, and as a multiple of the last one's duration. So reading takes at most
+#: a tenth of the time, however many people look.
 _PAUSE_S, _PAUSE_TIMES = 10.0, 9.0
-#: Characters of a cause, and of an error.
+#: Most characters of a cause, and of an error.
 _LONGEST = 500
 
 _log = get_logger("txbridge.worker")
@@ -56,12 +56,12 @@ class OpenBoard:
         return cls(lambda progress: read_overview(Connection.open(settings), MOST_SHOWN, progress=progress))
 
     def forget(self) -> None:
-        """Something was changed: the next look reads anew."""
+        """Make the next look read again, because something was changed."""
         with self._lock:
             self._ended = None
 
     def snapshot(self, cause: str) -> dict[str, Any]:
-        """What was read last, as JSON takes it, with the oldest messages of a cause, or of all; begins to read anew."""
+        """The last reading as JSON values, with the oldest messages of one cause or of all. Starts a new one if due."""
         with self._lock:
             if self._is_due():
                 self._reading, self._progress = True, (0, 0)

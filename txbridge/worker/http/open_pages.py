@@ -1,4 +1,4 @@
-"""The list of open messages of the status page, and acting on many of them by their cause: a dry run, then the same."""
+"""The status page's list of open messages, and actions on many of them by cause: a dry run, then the action itself."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from txbridge.worker.http.json_answers import as_json, explain, one_of, require_
 from txbridge.worker.http.open_board import OpenBoard
 from txbridge.worker.http.server import Answered, Asked
 
-#: Messages of one plan: two END records of one group, some seconds for a worker and a page. More are another plan.
+#: Most messages of one plan: as many as one END record holds, some seconds for a worker and a page. The rest needs
+#: another plan.
 MOST_AT_ONCE = 1_000
-#: A plan is carried out by whoever has just looked at it.
+#: A plan expires after this: only a person who has just looked at it may carry it out.
 _PLAN_S = 600.0
 _MOST_PLANS = 8
-#: How long to wait until workers have done it; what comes later is done all the same.
+#: Time to wait until workers have applied the decisions. Later ones are applied all the same.
 _WAIT_S = 30.0
-#: Messages and refusals that an answer names.
+#: Most messages and refusals that an answer names.
 _MOST_NAMED = 20
 _LONGEST = 500
 
@@ -43,7 +44,7 @@ _log = get_logger("txbridge.worker")
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a dry run has found: it is carried out for these messages and for no others."""
+    """The result of a dry run: the action is carried out for these messages and for no others."""
 
     action: Action
     cause: str
@@ -52,7 +53,7 @@ class _Plan:
 
 
 class OpenPages:
-    """The pages about open messages. `busy` bounds what asks Kafka at the same time."""
+    """The pages about open messages. `busy` bounds the requests that ask Kafka at the same time."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class OpenPages:
         self._plans: dict[str, _Plan] = {}
 
     def listed(self, asked: Asked) -> Answered:
-        """`?cause=<name>`: the oldest messages of a cause, or of all."""
+        """Answer `?cause=<name>` with the oldest messages of a cause, or of all."""
         try:
             require_method(asked, "GET")
         except TxBridgeError as error:
@@ -77,7 +78,7 @@ class OpenPages:
         return as_json(HTTPStatus.OK, self._board.snapshot(asked.query.get("cause", "")))
 
     def plan(self, asked: Asked) -> Answered:
-        """The dry run: cause and action; the answer names the plan. Nothing is written."""
+        """Make a dry run for a cause and an action; the answer names the plan. Nothing is written."""
         try:
             require_token(self._settings, asked)
             require_method(asked, "POST")
@@ -89,7 +90,7 @@ class OpenPages:
             return explain(error)
 
     def carry_out(self, asked: Asked) -> Answered:
-        """What a plan says, with reason and operator, once."""
+        """Carry out a plan, once, with a reason and an operator."""
         try:
             require_token(self._settings, asked)
             require_method(asked, "POST")
@@ -159,7 +160,7 @@ class OpenPages:
 
 
 def _named(answers: Sequence[Answer]) -> list[dict[str, str]]:
-    """The first of those of which it is not done."""
+    """The first of the messages for which the action is not done."""
     others = [answer for answer in answers if answer.result not in _DONE]
     return [
         {"of": one.message.coordinates, "result": one.result.value, "detail": plain(one.detail, _LONGEST)}

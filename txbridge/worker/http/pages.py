@@ -1,4 +1,4 @@
-"""The status page and what it asks for, behind one port. Acting needs the token, before anything else."""
+"""The status page and the requests that it sends, behind one port. Actions need the token."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from txbridge.worker.http.open_pages import OpenPages
 from txbridge.worker.http.server import Answered, Asked, Page
 from txbridge.worker.http.status import StatusBoard
 
-#: A worker applies an END in milliseconds; whoever waits in a browser sees "stored" after this.
+#: A worker applies an END record in milliseconds. After this, a person at a browser sees "stored".
 _WAIT_S = 10.0
-#: Histories and decisions at the same time: each has connections of its own, and nobody shall open hundreds.
+#: Most histories and decisions at the same time: each has connections of its own, and nobody must open hundreds.
 _AT_ONCE = 2
 
 _DECISIONS = {"commit": Decision.COMMIT, "rollback": Decision.ROLLBACK}
@@ -32,7 +32,7 @@ _log = get_logger("txbridge.worker")
 
 
 def status_pages(settings: WorkerSettings, board: StatusBoard) -> dict[str, Page]:
-    """By path. All addresses in the page are relative, so that it works behind any path prefix."""
+    """The pages by path. All addresses in the page are relative, so that it works behind any path prefix."""
     busy = threading.BoundedSemaphore(_AT_ONCE)
     opened = OpenPages(settings, busy, OpenBoard.of(settings))
     pages: dict[str, Page] = {
@@ -62,7 +62,7 @@ def _status(board: StatusBoard, asked: Asked) -> Answered:
 
 
 def _transaction(settings: WorkerSettings, busy: threading.BoundedSemaphore, asked: Asked) -> Answered:
-    """`?of=<partition>:<half offset>` or a whole transaction id; the answer never holds the whole id."""
+    """Answer `?of=<partition>:<half offset>` or a whole transaction id; the answer never holds the whole id."""
     try:
         require_method(asked, "GET")
         with one_of(busy, "others are being looked up: try again in a moment"):
@@ -74,7 +74,7 @@ def _transaction(settings: WorkerSettings, busy: threading.BoundedSemaphore, ask
 
 
 def _act(settings: WorkerSettings, busy: threading.BoundedSemaphore, asked: Asked) -> Answered:
-    """A decision by hand, as `txbridge resolve` and `resume` make it, with the same record of who and why."""
+    """Make a decision by hand, as `txbridge resolve` and `resume` do, with the same record of operator and reason."""
     try:
         require_token(settings, asked)
         require_method(asked, "POST")

@@ -1,6 +1,6 @@
-"""The worker's pages for machines: /metrics, /livez and /readyz, in threads of their own.
+"""The worker's web server, in threads of its own: /metrics, /livez, /readyz, and the pages that it is given.
 
-Not Faust's web server: that one lives in the event loop and answers for nobody when the loop stands still.
+Faust's web server is not used: it lives in the event loop, and does not answer when the loop stands still.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from prometheus_client.exposition import choose_encoder
 
 from txbridge.errors import LocalProblemError
 
-#: A client that says nothing is cut off: each has a thread here.
+#: A client that is silent for this long is cut off: each has a thread here.
 _CLIENT_TIMEOUT_S = 10.0
 
-#: A body that a page takes: a decision with its reason.
+#: Most bytes of a request's body: a decision with its reason.
 _LONGEST_BODY = 16 * 1024
 #: A page may load nothing from elsewhere, be shown in no frame, and run no script but its own.
 _PAGE_HEADERS = {
@@ -37,7 +37,7 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-#: Reasons why not; none is yes.
+#: A question, answered with the reasons for a no; no reasons are a yes.
 Question = Callable[[], list[str]]
 
 
@@ -47,26 +47,26 @@ class Asked:
 
     method: str
     query: Mapping[str, str]
-    #: What stands behind "Bearer" in the header Authorization, or nothing.
+    #: The text behind "Bearer" in the header Authorization, or nothing.
     token: str
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a page answers."""
+    """The answer of a page."""
 
     status: HTTPStatus
     content_type: str
     body: bytes
 
 
-#: Answers in the thread of the request.
+#: A page answers in the thread of the request.
 Page = Callable[[Asked], Answered]
 
 
 class Web:
-    """Listens as soon as it is made; answers after `start`."""
+    """The web server. It listens as soon as it is made, and answers after `start`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Web:
         questions: Mapping[str, Question],
         pages: Mapping[str, Page] = MappingProxyType({}),
     ) -> None:
-        """`questions` and `pages` by path. Raises LocalProblemError when it cannot listen there."""
+        """Listen. `questions` and `pages` are by path. Raises LocalProblemError when it cannot listen there."""
         parts = {"registry": registry, "questions": dict(questions), "pages": dict(pages)}
         handler = type("Handler", (_Handler,), parts)
         try:
@@ -107,7 +107,7 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_port = False
 
     def server_bind(self) -> None:
-        """As http.server does it, but without asking a name server who we are: that can take long."""
+        """Bind like http.server, but without asking a name server for this host's name, which can take long."""
         TCPServer.server_bind(self)
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
@@ -168,4 +168,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """A probe every few seconds is no news."""
+        """Log nothing: a probe every few seconds is no news."""

@@ -1,6 +1,6 @@
-"""What the status page shows: read from what the owners keep anyway, sampled in a thread of its own.
+"""Contents of the status page, from facts that the owners keep anyway, sampled in a thread of its own.
 
-No owner is ever asked or waited for: `facts` are copies, counters are read, and Kafka is asked by this thread alone.
+No owner is ever asked or waited for: `facts` are copies, and counters are only read. This thread alone asks Kafka.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from txbridge.worker.observe.health import Health
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics, brokers_now
 from txbridge.worker.partitions import Worker
 
-#: Distance of the points of a plot, and how many: ten minutes, which show what has just changed.
+#: Seconds between the points of a plot, and their number: ten minutes, which show what has just changed.
 _SAMPLE_S = 5.0
 _SAMPLES = 120
 #: The list of producer groups is one request for the names of all topics.
 _LIST_EVERY_S = 30.0
-#: Groups asked about: each costs a request, and whoever can write to HALF can invent groups.
+#: Most groups asked about: each costs a request, and any client that can write to HALF can invent groups.
 _MOST_GROUPS = 50
-#: Until when checks are counted in the preview, seconds.
+#: Seconds from now for which the preview counts checks.
 _SOON = (10, 60, 600)
 
 
 class StatusBoard:
-    """Thread-safe. `snapshot` is what the page shows."""
+    """The data of the status page; `snapshot` returns it. Thread-safe."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class StatusBoard:
         self._health = health
         self._clock = clock
         self._started = clock()
-        #: When, the counters then, and how many were pending, if that was known.
+        #: Time, counters, and number of pending messages if that was known.
         self._samples: deque[tuple[float, dict[str, float], int | None]] = deque(maxlen=_SAMPLES)
         self._listed: list[str] = []
         self._listed_at = float("-inf")
-        #: By consumer group: what was asked, and the last answer.
+        #: By consumer group: the open question, and the last answer.
         self._asked: dict[str, Future[Any]] = {}
         self._members: dict[str, list[Any] | str] = {}
 
@@ -67,7 +67,7 @@ class StatusBoard:
 
     def _run(self) -> None:
         while True:
-            # What cannot be had is missing from the page; this thread must go on.
+            # Data that Kafka does not return is missing from the page. This thread must go on.
             with suppress(KafkaException):
                 self.sample()
             time.sleep(_SAMPLE_S)
@@ -111,10 +111,10 @@ class StatusBoard:
                     found[group] += number
         return [group for group, _ in found.most_common(_MOST_GROUPS + 1) if group != OTHER]
 
-    # --- what is shown ----------------------------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything, as JSON takes it. Times in seconds since 1970 UTC, ages in seconds. Asks nobody."""
+        """The page's data as JSON values. Times in seconds since 1970 UTC, ages in seconds. Asks nobody."""
         worker, settings = self._health.worker, self._settings
         answer = self._health.facts()
         facts = answer or []
@@ -133,7 +133,7 @@ class StatusBoard:
                 "started": self._started,
             },
             "ready": self._health.not_ready(),
-            # Otherwise what is counted of several partitions is less than there is.
+            # If this is False, sums over several partitions are too small.
             "complete": _are_known(answer),
             "partitions": {
                 "total": self._metrics.partitions_found,
@@ -148,7 +148,7 @@ class StatusBoard:
         }
 
     def _elsewhere(self, worker: Worker | None, here: set[int]) -> list[dict[str, Any]]:
-        """Who has the others: another worker's page shows them."""
+        """Workers that have the other partitions: their own pages show these."""
         members = self._members.get(self._settings.app_id)
         if worker is None or not isinstance(members, list):
             return []
@@ -162,7 +162,7 @@ class StatusBoard:
         return found
 
     def _groups(self, worker: Worker | None, facts: Iterable[PartitionFacts], now: int) -> list[dict[str, Any]]:
-        """By group; `now` (ms) is the brokers' time."""
+        """Rows by producer group; `now` (ms) is the brokers' time."""
         rows: dict[str, dict[str, Any]] = {}
 
         def row(group: str) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class StatusBoard:
         return ranked[:_MOST_GROUPS]
 
     def _rates(self) -> dict[str, Any]:
-        """A point for each distance of two samples: how many a second; and how many were pending."""
+        """The rate per second between each two samples, and the number of pending messages at each sample."""
         samples = list(self._samples)
         series: dict[str, list[float]] = {name: [] for name in self._metrics.totals()}
         for (before, old, _), (after, new, _) in pairwise(samples):
@@ -200,12 +200,12 @@ class StatusBoard:
 
 
 def _are_known(facts: list[PartitionFacts] | None) -> bool:
-    """Whether it is known what is open, in every partition of this worker."""
+    """Whether the open messages of every partition of this worker are known."""
     return facts is not None and all(one.open is not None for one in facts)
 
 
 def _partition(one: PartitionFacts, error: str | None) -> dict[str, Any]:
-    # None: it is not known. A take-over has to read it first, and Kafka may be away.
+    # None means unknown: a take-over has to read it first, and Kafka may be away.
     states = {} if one.open is None else one.open.by_state()
     return {
         "partition": one.partition,
@@ -220,10 +220,10 @@ def _partition(one: PartitionFacts, error: str | None) -> dict[str, Any]:
 
 
 def _schedule(policy: CheckPolicy, facts: Iterable[PartitionFacts], now: int) -> dict[str, Any]:
-    """When checks are expected, from the ages at `now` (ms) alone.
+    """A preview of the checks, from the ages at `now` (ms) alone.
 
-    Nobody looks into the owners' schedules, which they are changing.
-    So immunity times, what waits for a dead group, and the limit of the rate are not in it.
+    The owners' schedules are not read, because owners change them meanwhile. So messages' own immunity times, dead
+    groups and the limit of the rate play no part.
     """
     soon = dict.fromkeys(_SOON, 0)
     last = policy.transaction_timeout + (policy.transaction_check_max - 1) * policy.transaction_check_interval

@@ -1,7 +1,8 @@
-"""END of one partition, in order and without gaps: from Faust's events while they are level, else read by ourselves.
+"""END of one partition, in order and without gaps, from Faust's events or from a reader of the owner.
 
-Faust may skip events, repeat them, and start wherever its own commit points: so an event is taken only when it is
-exactly the next one. Any event above tells that something was missed; then the owner reads END until it is level.
+Faust may skip events, repeat them, and start at the offset that it has committed. So an event is taken only when it is
+exactly the next one. An event with a higher offset shows that one was missed. The owner then reads END itself until
+Faust's events are *level* with it (see EndInbox).
 """
 
 from __future__ import annotations
@@ -21,28 +22,29 @@ from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
 from txbridge.worker.partition_state import PartitionState
 
-#: Events, and bytes of their values, that may wait. With more, the owner reads them itself when it has time: that is
-#: the back-pressure.
+#: Most events, and bytes of their values, that may wait. Beyond that the owner reads END itself when it has time: that
+#: is the back-pressure.
 CAPACITY = 2_000
 CAPACITY_BYTES = 8 * 1024 * 1024
-#: Records of END, and bytes of their values, that may wait for their transaction: enough for several batches, little
-#: enough to hold in memory.
+#: Most records of END, and bytes of their values, that may wait for their transaction: enough for several batches,
+#: little enough to hold in memory.
 _WAITING = 2_000
 _WAITING_BYTES = 16 * 1024 * 1024
-#: How often the end of END is compared with what the events told: Faust may have skipped the last one, after which
-#: nothing would wake us.
+#: How often the end of END is compared with the last event. Faust may have skipped the last record, and then no event
+#: would wake the owner.
 _COMPARE_EVERY_S = 1.0
-#: The same while we read END ourselves: only to notice that Kafka is away, or that END was cut, when all else is idle.
+#: The same while the owner reads END itself. It only shows, when all else is idle, that Kafka is away or that END was
+#: cut.
 _LOOK_EVERY_S = 5.0
 
 _log = get_logger("txbridge.worker")
 
 
 class EndInbox:
-    """One writer thread (Faust's event loop), one reader thread (the owner).
+    """Events from one writer thread (Faust's event loop) for one reader thread (the owner).
 
-    It is *level* when the next event that Faust offers will be the next one wanted. It starts not level, and whatever
-    Faust offers is then only noted; once level, events are kept, until one does not fit.
+    The inbox is *level* when the next event that Faust offers will be the next one wanted. While it is not level, as at
+    the start, it only notes the offset of each event. While it is level it keeps the events, until one does not fit.
     """
 
     def __init__(self, outside: Outside = OUTSIDE, capacity: int = CAPACITY) -> None:
@@ -73,7 +75,10 @@ class EndInbox:
             self._changed.notify()
 
     def try_level(self, expected: int) -> bool:
-        """Listen again, if the last event offered was the one before `expected`: then nothing can be missed."""
+        """Become level if the last event offered was the one before `expected`: then none is missed.
+
+        Returns whether the inbox is level.
+        """
         with self._changed:
             if self._last_offered == expected - 1:
                 self._expected = expected
@@ -82,16 +87,16 @@ class EndInbox:
 
     @property
     def offered(self) -> int:
-        """END is known to reach this offset, because Faust has offered the one before it."""
+        """The offset behind the last event that Faust has offered: END reaches at least this far."""
         return 0 if self._last_offered is None else self._last_offered + 1
 
     def unlevel(self) -> None:
-        """There is something in END that no event told about, or nobody listens any more."""
+        """Stop keeping events: END holds a record without an event."""
         with self._changed:
             self._level = False
 
     def clear(self) -> None:
-        """Forget what was kept."""
+        """Drop the kept events, and keep no more."""
         with self._changed:
             self._events.clear()
             self._bytes = 0
@@ -99,7 +104,7 @@ class EndInbox:
 
     @property
     def must_read(self) -> bool:
-        """Whether the owner must read END itself: not level, and nothing kept that comes first."""
+        """Whether the owner must read END itself: not level, and no kept event comes first."""
         with self._changed:
             return not self._level and not self._events
 
@@ -121,11 +126,11 @@ class EndInbox:
 
 
 class EndLog:
-    """What of END is read and waits to be applied. Used by the owner's thread, but for `known_end`."""
+    """Records of END that were read and wait to be applied. For the owner's thread; `known_end` is for any thread."""
 
     def __init__(self, names: Names, state: PartitionState, inbox: EndInbox, outside: Outside = OUTSIDE) -> None:
         self._waiting: deque[EndRecord | MalformedRecord] = deque()
-        #: END offset behind the last that was read, and behind markers that follow it.
+        #: END offset behind the last record that was read, and behind markers that follow it.
         self.position = state.queue.next_end
         self._sizes: deque[int] = deque()
         self._bytes = 0
@@ -133,35 +138,35 @@ class EndLog:
         self._partition = state.partition
         self._state = state
         self._bounds, self._reader = state.end_reader, state.decision_reader
-        # Since when END has more than can be read.
+        # Monotonic time (s) since which END has records that cannot be read.
         self._blocked_since: float | None = None
         self._inbox = inbox
         self._outside = outside
         self._reading = False
         self._compared = 0.0
         self._seen_end = self.position
-        # What was decided while nobody owned the partition came with no event.
+        # Decisions that were stored while nobody owned the partition came with no event.
         inbox.clear()
 
     @property
     def known_end(self) -> int:
-        """END reaches at least this offset; for any thread, and without asking Kafka."""
+        """END reaches at least this offset. For any thread; does not ask Kafka."""
         return max(self.position, self._seen_end, self._inbox.offered)
 
     @property
     def waiting(self) -> Waiting:
-        """What waits, to look at: `drop_applied` alone takes from it."""
+        """The waiting records, to look at: only `drop_applied` removes them."""
         return self._waiting
 
     def drop_applied(self) -> None:
-        """What Kafka has committed waits no more."""
+        """Remove the records that are applied."""
         waiting, next_end = self._waiting, self._state.queue.next_end
         while waiting and waiting[0].offset < next_end:
             waiting.popleft()
             self._bytes -= self._sizes.popleft()
 
     def fill(self, timeout: float) -> None:
-        """Take what is there; waits at most `timeout` seconds when nothing waits already.
+        """Take in what has arrived. Waits at most `timeout` seconds, and only if no record waits already.
 
         Raises LogGoneError, KafkaException.
         """
@@ -190,7 +195,7 @@ class EndLog:
             self._note_blocked(end > self.position)
 
     def _note_blocked(self, is_blocked: bool) -> None:
-        """Told once: a Kafka transaction that nobody ends hides what stands behind it, decisions of others included."""
+        """Log once that an open Kafka transaction hides the records behind it, other clients' decisions included."""
         now = self._outside.monotonic()
         if not is_blocked:
             self._blocked_since = None
@@ -207,7 +212,7 @@ class EndLog:
             )
 
     def _read(self, room: int, timeout: float) -> None:
-        """Read END ourselves until Faust's events are level with us; without them this is how END is read."""
+        """Read END without Faust, until Faust's events are level with it. Without events this is the only way."""
         if not self._reading:
             self._reader.start(self.position)
             self._reading = True

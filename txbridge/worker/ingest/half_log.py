@@ -1,4 +1,4 @@
-"""HALF: half messages and malformed records as they are read, and the judgement that what an END names is not there."""
+"""HALF of one partition: half messages, malformed records, and the proof that a message which END names is absent."""
 
 from __future__ import annotations
 
@@ -22,66 +22,71 @@ from txbridge.worker.partition_state import PartitionState
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
 HALF_BATCH = 10_000
-#: Reading HALF up to an offset that an END names: a fetch takes milliseconds. After so long, Kafka is asked whether it
-#: goes there at all.
+#: Time for reading HALF up to an offset that END names: a fetch takes milliseconds. After it, Kafka is asked whether
+#: HALF reaches that offset at all.
 _HALF_SOON_S = 0.05
-#: Reading HALF up to an offset that Kafka says is there: without a record for this long, something is wrong.
+#: Longest time without a record and without a proof of absence, while HALF is read up to an offset that END names. Then
+#: something is wrong.
 _HALF_TIMEOUT_S = 10.0
-#: Between two questions to Kafka about one END that waits. Each opens connections to some brokers, and the partition
-#: waits for their answers, mostly 0.1 s.
+#: Pause between two questions to Kafka about an END record that waits. Each opens connections to some brokers, and the
+#: partition waits for their answers, usually 0.1 s.
 _ASK_EVERY_S = 0.25
-#: When more time than this lies between two questions, this process stood still: it counts as so much.
+#: If more time than this lies between two questions, this process stood still, and only this much of it counts.
 _MOST_APART_S = 3.0
-#: How often HALF is compared with how far it was read: a reader at its end learns nothing of a log that was cut and
-#: grows again.
+#: How often the end of HALF is compared with the position that was read. A reader at the end does not notice that the
+#: log was cut and grows again.
 _LOOK_EVERY_S = 5.0
 
-#: Bytes of malformed records of HALF that are kept until they are set aside; beyond them they are read again then.
+#: Bytes of malformed records of HALF that are kept until they are copied to the discard topic. Records beyond that are
+#: read again.
 _MALFORMED_BYTES = 16 * 1024 * 1024
-#: Malformed records set aside in one Kafka transaction when they have to be read again: their sizes are not known.
+#: Most malformed records that one Kafka transaction copies if they have to be read again: their sizes are not known.
 _UNREAD_LIMIT = 10
 
 Batch = Sequence[EndRecord | MalformedRecord]
 
 
 class _Proof(NamedTuple):
-    """Where HALF ends for sure."""
+    """A proven end of HALF."""
 
     end: int
-    #: END had been read below this offset when it was asked for: what those name was stored before.
+    #: END offset up to which records had been read before the question. The half messages that they name were stored
+    #: earlier.
     known: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """Why a record of HALF is set aside whose body is not kept until then."""
+    """The reason why a record of HALF is malformed, if its body is not kept."""
 
     error: str
-    #: Half offset of the first, when it is a copy.
+    #: Half offset of the first one, if it is a copy.
     copy_of: int | None
 
 
 class HalfLog:
-    """Reads HALF of one partition: ahead, and as far as its decisions name it."""
+    """Reads HALF of one partition: as far as decisions name it, and ahead of them."""
 
     def __init__(self, state: PartitionState, outside: Outside, each_broker: AskEachBroker) -> None:
         self._state = state
         self._outside = outside
         self._each_broker = each_broker
-        #: The END that waits for something of HALF, and for how long nothing of it came and nobody said that it is not
-        #: there (s). Time in which this process stood still does not count.
+        #: END offset of the record that waits for a half message. Then the seconds for which neither a record of HALF
+        #: nor a proof of absence has come. Time in which this process stood still does not count.
         self._waits: int | None = None
         self._vain = 0.0
         self._counted_at = 0.0
         self._asked_at = float("-inf")
         self._proof = _Proof(0, 0)
-        #: END offset below which all is judged: a record may be applied in several Kafka transactions.
+        #: END offset below which all records are judged. A record may be applied in several Kafka transactions.
         self._judged_to = 0
         self._looked_at = outside.monotonic()
-        #: Records of HALF that were read and not yet set aside; an unread one has to be read again.
+        #: Malformed records, by half offset, until they are copied to the discard topic. An unread one has to be read
+        #: again.
         self._malformed: dict[int, MalformedRecord | _Unread] = {}
         self._malformed_bytes = 0
-        # The last record of HALF that was read, and its mark once it was asked for; the mark of the last one of END.
+        # The last record of HALF that was read, its transaction id, and its mark once that was needed. The mark of the
+        # last record of END.
         self._last_half: Message | None = None
         self._last_id = ""
         self._half_mark: Mark | None = None
@@ -90,7 +95,7 @@ class HalfLog:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def take_in(self, limit: int, timeout: float) -> int:
-        """Read what HALF has, up to `limit` records; returns how many came."""
+        """Read up to `limit` records of HALF, and return how many came."""
         state = self._state
         reader, queue = state.half_reader, state.queue
         before = reader.position
@@ -109,7 +114,7 @@ class HalfLog:
         return len(messages)
 
     def _take_in_fresh(self, messages: Sequence[Message], headers: Sequence[Headers | MalformedRecordError]) -> bool:
-        """Take them in together; False when not all of them are plain, or one may be known already."""
+        """Take in all of them as fresh. False when one is not plain or may be known, or without memory for bodies."""
         state, queue, first = self._state, self._state.queue, offset_of(messages[0])
         if offset_of(messages[-1]) - first + 1 != len(messages) or MalformedRecordError in map(type, headers):
             return False
@@ -124,7 +129,7 @@ class HalfLog:
         if halves is None or not state.bodies.reserve(queue.fresh.bytes + halves.bytes):
             return False
         if first > queue.read_position:
-            # What is missing are markers of strangers.
+            # The missing offsets are markers of strangers.
             self.enter_fresh(queue.read_position)
             queue.advance_reader(first)
         is_taken = queue.take_fresh(halves)
@@ -134,14 +139,14 @@ class HalfLog:
         return is_taken
 
     def enter_fresh(self, until: int) -> None:
-        """What is fresh below this HALF offset is of concern."""
+        """Make entries of the fresh half messages below this HALF offset."""
         entered = self._state.queue.enter_fresh(until)
         self.settle()
         for half in entered:
             self._state.bodies.put(half)
 
     def settle(self) -> None:
-        """The budget for bodies is the cache's, but for what is fresh."""
+        """Leave the cache the part of the budget for bodies that fresh messages do not need."""
         self._state.bodies.reserve(self._state.queue.fresh.bytes)
 
     def _take_in_each(self, messages: Sequence[Message], headers: Sequence[Headers | MalformedRecordError]) -> None:
@@ -165,7 +170,7 @@ class HalfLog:
                 state.bodies.put(half)
 
     def marks(self) -> dict[str, Mark]:
-        """The last records that were read, by this owner or the one before it."""
+        """Marks of the last records that were read, by this owner or the one before it."""
         marks = dict(self._state.checkpoint.marks)
         if self._last_half is not None and self._half_mark is None:
             self._half_mark = mark_of(self._last_half, self._state.names, self._last_id)
@@ -201,7 +206,7 @@ class HalfLog:
         )
 
     def malformed_limit(self, limit: int) -> int:
-        """How many malformed records of HALF, at most `limit`, to set aside in one Kafka transaction."""
+        """The number of malformed records of HALF, at most `limit`, that one Kafka transaction may copy."""
         unread = any(isinstance(record, _Unread) for record in self._malformed.values())
         return min(limit, _UNREAD_LIMIT) if unread else limit
 
@@ -217,13 +222,13 @@ class HalfLog:
         return [found.get(offset) or self._gone(offset) for offset in sorted(wanted)]
 
     def _gone(self, offset: int) -> MalformedRecord:
-        """Stands for a malformed record that retention has eaten meanwhile."""
+        """A substitute for a malformed record that retention has deleted meanwhile."""
         return MalformedRecord(
             self._state.half_reader.topic, self._state.partition, offset, None, None, (), "gone from the log"
         )
 
     def drop_malformed(self, offsets: Iterable[int]) -> None:
-        """They were set aside."""
+        """Forget malformed records that were copied to the discard topic."""
         for offset in offsets:
             record = self._malformed.pop(offset)
             if isinstance(record, MalformedRecord):
@@ -232,21 +237,21 @@ class HalfLog:
     # --- for decisions ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See from time to time that HALF still reaches what was read of it. Raises LogGoneError, KafkaException."""
+        """Check from time to time that HALF still reaches what was read of it. Raises LogGoneError, KafkaException."""
         now = self._outside.monotonic()
         if now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
             reader = self._state.half_reader
-            # The reader that waits for records would answer after its fetch: a decision that comes meanwhile, and what
-            # falls due, would wait as long.
+            # This reader would answer only after its fetch, and decisions and due work would wait as long. So another
+            # reader asks for the end.
             reader.ask_who_leads()
             reached = max(reader.position, self._state.checkpoint.read or 0)
             self._state.end_reader.end_from(reached, reader.topic)
 
     def ready(self, batch: Batch, end_position: int) -> int:
-        """Read HALF for these ENDs; how many of them, from the first on, can be applied now.
+        """Read HALF for these END records, and return how many of them, from the first on, can be applied now.
 
-        What one names is then read, or counts as absent. END is read up to `end_position`.
+        A half message that such a record names is then read, or proven to be absent. END is read up to `end_position`.
 
         Raises TimeoutError, LogGoneError, KafkaException.
         """
@@ -258,7 +263,7 @@ class HalfLog:
         while reader.position < target and not self._state.queue.must_park:
             if self.take_in(HALF_BATCH, _HALF_SOON_S):
                 self._vain = 0.0
-            # Also while messages come without an end: an END that names what is not there is judged meanwhile.
+            # This limit also holds while messages keep coming: a record that names an absent message must be judged.
             if self._outside.monotonic() >= until:
                 break
         waits = next((number for number, record in enumerate(batch) if self._lowest_unread(record) is not None), None)
@@ -269,13 +274,13 @@ class HalfLog:
         return self._judge(batch, end_position)
 
     def _lowest_unread(self, record: EndRecord | MalformedRecord) -> int | None:
-        """The lowest half offset that it names and of which only reading HALF can tell what it is."""
+        """The lowest half offset in the record that only reading HALF can explain; None if there is none."""
         if not isinstance(record, EndRecord):
             return None
         position, queue = self._state.half_reader.position, self._state.queue
         if record.offset < self._judged_to:
             return None
-        # Below the watermark: one that is open is known, another may be a copy.
+        # Below the watermark an open message is known. Another offset may be that of a copy.
         unread = (
             offset
             for offset in record.half_offsets
@@ -284,7 +289,10 @@ class HalfLog:
         return min(unread, default=None)
 
     def _judge(self, batch: Batch, end_position: int) -> int:
-        """The first END waits: what it names is on its way, or not there."""
+        """Judge records of END, of which the first waits for a half message. Return how many can be applied.
+
+        That message is still on its way, or absent.
+        """
         now, first = self._outside.monotonic(), batch[0]
         if self._waits != first.offset:
             self._waits, self._vain, self._counted_at = first.offset, 0.0, now
@@ -304,8 +312,8 @@ class HalfLog:
     def _ask(self, lowest: int, end_position: int) -> None:
         """Ask where HALF ends. Raises TimeoutError when `lowest` neither comes nor is proven to be absent.
 
-        Whoever refuses a decision for what it names must know that it is not there. So when the broker that clients
-        take for the leader says so, it has to be proven.
+        A decision is refused for an absent message only if the absence is certain. So the end that the supposed leader
+        reports has to be proven.
         """
         reader = self._state.half_reader
         end = reader.end_from(reader.position)
@@ -326,7 +334,7 @@ class HalfLog:
             )
 
     def _is_absent(self, offset: int, half_offset: int) -> bool:
-        """Whether it is proven that what the END at `offset` names is not there."""
+        """Whether `half_offset`, which the END record at `offset` names, is proven to be absent."""
         return offset < self._proof.known and self._proof.end <= half_offset
 
 

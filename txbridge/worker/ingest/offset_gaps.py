@@ -1,4 +1,4 @@
-"""Gaps in the offsets of HALF or END: what shows that somebody writes there in Kafka transactions."""
+"""Gaps in the offsets of HALF or END, which show that an application writes there in Kafka transactions."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _log = get_logger("txbridge.worker")
 
 @dataclass(slots=True)
 class Gaps:
-    """Of one partition. Only a Kafka transaction leaves gaps, by its marker and by what it aborts.
+    """The gaps of one partition. Only a Kafka transaction leaves gaps, by its marker and its aborted records.
 
-    Each is counted; the log tells of the first one after a take-over.
+    Each gap is counted. The first one after a take-over is logged.
     """
 
     topic: str
     partition: int
     metrics: WorkerMetrics
-    #: What it means.
+    #: Explanation for the log.
     text: str
-    #: Of END decisions may be missing; of HALF nothing is.
+    #: In END, decisions may be missing. In HALF nothing is missing.
     is_end: bool = False
     _has_told: bool = False
 
     def note(self, offset: int) -> None:
-        """No record stands below this offset, down to the last one that was read."""
+        """Note a gap: between the last record that was read and this offset there is none."""
         self.metrics.failed("transactional_decisions" if self.is_end else "transactional_half_messages")
         if self._has_told:
             return
@@ -40,7 +40,7 @@ class Gaps:
 
 
 def gaps_of_end(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
-    """In what is read committed: decisions may be missing."""
+    """Gaps of END, of which only committed records are read: decisions may be missing."""
     text = (
         "somebody writes END in Kafka transactions: what such a transaction aborts is never applied, and while it is "
         "open the decisions behind it wait. Let that application send its decisions with a producer without "
@@ -50,7 +50,7 @@ def gaps_of_end(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
 
 
 def gaps_of_half(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
-    """In what is read uncommitted: nothing is missing, but somebody may believe that it is."""
+    """Gaps of HALF, of which all records are read: nothing is missing, but the writer may believe that something is."""
     text = (
         "somebody writes HALF in Kafka transactions: a half message in one that is aborted stays a half message, is "
         "checked, and can be committed. Let that application send half messages with a producer without "

@@ -1,4 +1,4 @@
-"""CheckWatch: for how long checks have been due that nothing explains the absence of."""
+"""Watch for overdue checks: checks that have been due for long, without a dead group as the reason."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from collections.abc import Iterable, Mapping
 from txbridge.kafka.environment import Outside
 from txbridge.log import get_logger
 
-#: An election of a coordinator, a broker that restarts, a topic that is blocked for a first back-off: all of it is over
-#: by then, and a check that comes half a minute late is what RocketMQ's interval makes of every check.
+#: By then a coordinator's election, a broker's restart and the first back-off of a blocked topic are over. RocketMQ's
+#: interval makes every check up to half a minute late anyway.
 _TELL_AFTER_S = 30.0
 
 _log = get_logger("txbridge.worker")
 
 
 class CheckWatch:
-    """Keeps, by producer group, since when its checks wait without an answer of Kafka's that nobody is alive there.
+    """Keeps, by producer group, the time since which its checks wait although Kafka has not called the group dead.
 
-    One thread tells it what happens; any may ask for `overdue`.
+    One thread reports what happens; any thread may read `overdue`.
     """
 
     def __init__(self, partition: int, outside: Outside) -> None:
         self._partition = partition
         self._outside = outside
-        #: Since when, by group.
+        #: Monotonic time (s) since which checks wait, by group.
         self._waiting: dict[str, float] = {}
-        #: Since when a round waits for END to be applied.
+        #: Monotonic time (s) since which a round waits for END to be applied.
         self._round_since: float | None = None
         self._oldest: float | None = None
         self._told = False
 
     @property
     def overdue(self) -> float:
-        """Seconds for which the longest of them has waited; 0 when none does."""
+        """Seconds for which the oldest check or round has waited; 0 when none waits."""
         oldest = self._oldest
         return 0.0 if oldest is None else max(0.0, self._outside.monotonic() - oldest)
 
     def round_waits(self, why: str) -> None:
-        """Something is due, and a round has to wait for END."""
+        """Note that something is due and that its round has to wait for END."""
         if self._round_since is None:
             self._round_since = self._outside.monotonic()
         self._look({"": why})
 
     def round_done(self, waiting: Mapping[str, str]) -> None:
-        """A round was drafted. `waiting`: groups whose checks are due and may be possible, and what they wait for."""
+        """Note that a round was drafted. `waiting`: groups with due checks that may be possible, each with a reason."""
         now = self._outside.monotonic()
         self._round_since = None
         self._waiting = {group: self._waiting.get(group, now) for group in waiting}
         self._look(waiting)
 
     def sent(self, groups: Iterable[str]) -> None:
-        """Kafka has checks for these groups."""
+        """Note that checks for these groups were committed."""
         for group in groups:
             self._waiting.pop(group, None)
         self._look({})

@@ -1,8 +1,8 @@
-"""Whether this worker lives, and whether it is ready; neither is ever said from memory alone.
+"""Liveness and readiness of this worker, never from memory alone.
 
-Ready means: the group's coordinator says, now and not some time ago, that this process is a member, and every
-partition that it has is restored and served. So a worker that was paused, cut off or overtaken is not ready, whatever
-it believes.
+Ready means two things. A recent answer of the group's coordinator says that this process is a member. And every
+partition that the process has is restored and served. So a worker that was paused, cut off or overtaken is not ready,
+whatever its own state says.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from txbridge.log import get_logger
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partitions import Assignment, Worker
 
-#: How often the coordinator is asked: one small request. An answer may be this old without anybody noticing.
+#: How often the coordinator is asked: one small request. So an answer may be this old.
 _ASK_EVERY_S = 2.0
-#: An answer counts for the session time-out, after which the group may have given the partitions to others; at least
-#: this long, because a coordinator's election takes seconds, and at most this long, however patient the group is.
+#: An answer counts for the session time-out, after which the group may have given the partitions to others. It counts
+#: for at least _LEAST_FRESH_S, because a coordinator's election takes seconds, and for at most _LONGEST_FRESH_S.
 _LEAST_FRESH_S = 6.0
 _LONGEST_FRESH_S = 30.0
-#: Faust's event loop answers within milliseconds. One that has not for a minute has missed every heartbeat and is out
-#: of its group; only a restart helps.
+#: Faust's event loop answers within milliseconds. A loop that has been silent for a minute has missed every heartbeat,
+#: and its worker is out of the group. Only a restart helps.
 _LOOP_HANGS_AFTER_S = 60.0
-#: An owner is seen whenever it waits for Kafka in a loop. What it may do between two such moments, all of it at worst:
-#: open the fence (2 * 5 s + 30 s), ask for topics (2 * 5 s) and log ends (3 * 5 s), read HALF without a record (10 s),
-#: or rest after a refused take-over (30 s), and write, flush, commit and abort one Kafka transaction (below).
+#: An owner shows progress whenever it waits for Kafka in a loop. Between two such moments it may, at worst, do all of
+#: the following. It opens the fence (2 * 5 s + 30 s), asks for topics (2 * 5 s) and log ends (3 * 5 s), and reads HALF
+#: without a record (10 s). It rests after a refused take-over (30 s). It writes, flushes, commits and aborts one Kafka
+#: transaction (below).
 _OWNER_HANGS_AFTER_S = 105.0
 #: The steps of a Kafka transaction, each bounded by the commit time-out.
 _STEPS = 4
@@ -49,23 +50,23 @@ class Health:
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_answered = 0.0
-        #: When it came, and what it said.
+        #: Monotonic time (s) of the question, and the last answer.
         self._answer: tuple[float, Assignment] | None = None
         self._error = ""
 
-    # --- what there is to look after --------------------------------------------------------------------------------
+    # --- worker and event loop --------------------------------------------------------------------------------------
 
     @property
     def worker(self) -> Worker | None:
         return self._worker
 
     def look_after(self, worker: Worker) -> None:
-        """Kafka was reached and the topics are right; from here on this worker counts."""
+        """Take the worker to look after. It has reached Kafka, and its topics are right."""
         self._answer = None
         self._worker = worker
 
     def look_after_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Faust's event loop runs; None: it has ended."""
+        """Take Faust's running event loop, or None when it has ended."""
         self._loop_answered = self._clock()
         self._loop = loop
 
@@ -79,7 +80,7 @@ class Health:
             time.sleep(_ASK_EVERY_S)
 
     def look_at_topics(self) -> None:
-        """Whether partitions were added, now and then."""
+        """Check from time to time whether partitions were added."""
         worker = self._worker
         if worker is None or worker.stopped:
             return
@@ -89,19 +90,19 @@ class Health:
             _log.debug("partitions_not_compared", error=repr(error))
 
     def ask(self) -> None:
-        """Ask the coordinator and the event loop; may wait for the former."""
+        """Ask the coordinator and the event loop; may wait for the coordinator."""
         loop, worker = self._loop, self._worker
         if loop is not None:
             try:
                 loop.call_soon_threadsafe(self._note_loop)
             except RuntimeError:
-                # Closed just now: Faust has ended, and says so by itself.
+                # The loop was closed just now: Faust has ended, and logs that itself.
                 self._loop = None
         if worker is None or worker.stopped:
             return
         asked = self._clock()
         try:
-            # As old as its question: what happened while it was under way it may not know.
+            # The age of an answer counts from its question: it may not know of later events.
             self._answer = (asked, worker.assignment())
         except KafkaException as error:
             self._error = error.args[0].str()
@@ -114,14 +115,14 @@ class Health:
         self._loop_answered = self._clock()
 
     def facts(self) -> list[PartitionFacts] | None:
-        """What the owners know; None while it is not known which partitions there are."""
+        """Facts of the owners; None while the partitions are not known."""
         worker = self._worker
         return None if worker is None or worker.stopped or not worker.was_assigned else worker.facts()
 
     # --- the answers ------------------------------------------------------------------------------------------------
 
     def not_live(self) -> list[str]:
-        """What only a restart of the process can mend; empty when it lives."""
+        """Problems that only a restart of the process can solve; empty when it lives."""
         reasons = []
         silent = self._clock() - self._loop_answered
         if self._loop is not None and silent > _LOOP_HANGS_AFTER_S:
@@ -135,7 +136,7 @@ class Health:
         return reasons
 
     def not_ready(self) -> list[str]:
-        """Why this worker is not ready; empty when it is."""
+        """Reasons why this worker is not ready; empty when it is."""
         worker = self._worker
         if worker is None:
             return ["starting: Kafka was not reached yet, or its topics are not as they must be"]

@@ -1,4 +1,4 @@
-"""Label values that cannot grow without end."""
+"""A limited number of label values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from txbridge.core.open_counts import OTHER
 
 
 class KnownNames:
-    """The first `limit` names keep their own, all later ones share one. Thread-safe.
+    """Label values: the first `limit` names keep their own, all later ones share one. Thread-safe.
 
-    Whoever may write to HALF can invent producer groups, and every value of a label costs the worker and Prometheus
+    Any client that may write to HALF can invent producer groups. Every value of a label costs the worker and Prometheus
     memory for good.
     """
 

@@ -1,7 +1,7 @@
-"""The worker's metrics: all names, labels and buckets, and what counts as what. docs/metrics.md lists them.
+"""The worker's metrics: all names, labels and buckets, and the events that they count. docs/metrics.md lists them.
 
-Counted once for each Kafka transaction, and only after Kafka has committed it. What is a state (open messages, lag,
-ownership) is not counted at all: it is read when somebody asks.
+Events are counted once for each Kafka transaction, and only after Kafka has committed it. States (open messages, lag,
+ownership) are not counted: they are read at every scrape.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _COMMIT_MESSAGES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 _VISIBLE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0, 3_600.0)
 #: A local transaction of milliseconds, checks after seconds, and then RocketMQ's buckets: 5 s to 24 h.
 _FINISH_SECONDS = (0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)
-#: An idle partition takes less than a second, a million pending messages take some ten.
+#: An idle partition takes less than a second, a million pending messages about ten seconds.
 _TAKEOVER_SECONDS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-#: Ages of pending messages, oldest first, and the least age (s) of each: the first check and its answers, the reaction
-#: of a person, a night, the rest.
+#: Ages of pending messages, oldest first, with the least age (s) of each. They part the first check and its answers,
+#: the reaction of a person, a night, and the rest.
 _AGES = {"over_24h": 86_400, "6h_to_24h": 21_600, "1h_to_6h": 3_600, "10m_to_1h": 600, "1m_to_10m": 60, "under_1m": 0}
 
 
-#: Everything that can go wrong: names of log events, which docs/operations.md explains.
+#: Everything that can go wrong, as names of log events, which docs/operations.md explains.
 CAUSES = (
     "check_refused",
     "end_not_readable_by_faust",
@@ -71,22 +71,22 @@ CAUSES = (
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What an owner knows of its partition at the moment."""
+    """Facts that an owner knows of its partition at the moment."""
 
     partition: int
     serving: bool
-    #: None until it is restored.
+    #: Open messages; None until the partition is restored.
     open: OpenCounts | None = None
     #: Records of END that are known and not applied.
     end_lag: int | None = None
-    #: Seconds for which checks are overdue that may be possible (CheckWatch).
+    #: Seconds for which checks have been due without a dead group as the reason (CheckWatch).
     checks_overdue: float | None = None
     #: Seconds by which this machine's clock is ahead of the brokers'.
     clock_ahead: float | None = None
 
 
 class WorkerMetrics:
-    """Of one process, in a registry of its own: whoever embeds a worker keeps the global one for itself.
+    """Metrics of one process, in a registry of its own: a program that embeds a worker keeps the global one for itself.
 
     Thread-safe. `max_groups` bounds the values of the label group.
     """
@@ -157,7 +157,7 @@ class WorkerMetrics:
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
-        """Prometheus sees an increase only of what was there before: the first discard must not go unnoticed."""
+        """Create each series at 0. Otherwise Prometheus would not see its first increase, such as the first discard."""
         for source in (Source.CLIENT, Source.CHECK, Source.OPERATOR):
             for outcome in ("commit", "rollback", "unknown"):
                 self._decisions.labels(outcome, source.value)
@@ -171,10 +171,10 @@ class WorkerMetrics:
         for cause in CAUSES:
             self._errors.labels(cause)
 
-    # --- facts, told after Kafka has committed them -----------------------------------------------------------------
+    # --- events, counted after Kafka has committed them -------------------------------------------------------------
 
     def committed(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
-        """Kafka has committed this draft, in so many seconds, and now it is so late (ms)."""
+        """Count a committed draft. Its Kafka transaction took `seconds`, and `now` is the time (ms) after it."""
         for source, decisions in draft.decisions.items():
             for outcome, number in (
                 ("commit", decisions.commits),
@@ -216,24 +216,24 @@ class WorkerMetrics:
         )
 
     def registered(self, registrations: Registrations) -> None:
-        """So many requests to register partitions were sent, and came too soon."""
+        """Count requests to register partitions: those sent, and those that came too soon."""
         self._registrations.inc(registrations.sent)
         self._concurrent.inc(registrations.concurrent)
 
     def found_partitions(self, number: int) -> None:
-        """So many half partitions there are, whoever has them."""
+        """Note the number of half partitions of the namespace, on all workers."""
         self.partitions_found = number
 
     def taken_over(self, seconds: float) -> None:
-        """A partition is served, so many seconds after its take-over began."""
+        """Note that a partition is served, `seconds` after its take-over began."""
         self._takeover.observe(seconds)
 
     def failed(self, cause: str) -> None:
-        """Something went wrong; `cause` is the name of the log event."""
+        """Count a failure; `cause` is the name of the log event."""
         self._errors.labels(cause).inc()
 
     def totals(self) -> dict[str, float]:
-        """What was counted since the start of the process, by what it is; for the status page."""
+        """Totals since the start of the process, by name, for the status page."""
         decided: Counter[str] = Counter()
         for sample in _samples(self._decisions):
             decided[sample.labels["outcome"]] += int(sample.value)
@@ -247,10 +247,10 @@ class WorkerMetrics:
             "errors": _sum(self._errors),
         }
 
-    # --- states, asked for at every scrape --------------------------------------------------------------------------
+    # --- states, read at every scrape -------------------------------------------------------------------------------
 
     def watch(self, partitions: Callable[[], list[PartitionFacts] | None], is_ready: Callable[[], bool]) -> None:
-        """Where to ask; to be called once. `partitions` yields None while it is not known which ones there are."""
+        """Set the sources of the states; to be called once. `partitions` returns None while they are not known."""
         self._ready.set_function(lambda: float(is_ready()))
         self.registry.register(_States(partitions, self.groups, lambda: self.partitions_found))
 
@@ -264,13 +264,13 @@ def _sum(counter: CounterMetric) -> float:
 
 
 def brokers_now(facts: Iterable[PartitionFacts], own: int) -> int:
-    """The brokers' time (ms), as far as it is known, when it is `own` here: births are by their clock."""
+    """The brokers' time (ms), as far as it is known, when this machine's is `own`: births are by the brokers' clock."""
     ahead = next((one.clock_ahead for one in facts if one.clock_ahead is not None), 0.0)
     return own - int(ahead * 1000)
 
 
 class _States(Collector):
-    """Gauges of what the owners know, computed when asked."""
+    """Gauges of the owners' facts, computed at every scrape."""
 
     def __init__(
         self, partitions: Callable[[], list[PartitionFacts] | None], groups: KnownNames, found: Callable[[], int]
@@ -280,7 +280,7 @@ class _States(Collector):
         self._groups = groups
 
     def describe(self) -> Iterable[Metric]:
-        """Nobody is asked at the registration."""
+        """Nothing, so that no owner is asked at the registration."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -312,14 +312,14 @@ class _States(Collector):
             if one.checks_overdue is not None:
                 overdue.add_metric(label, one.checks_overdue)
         yield from (owned, serving, lag, overdue, clock, self._of_partitions(facts))
-        # What is not known is no zero: with one partition unknown, no sum is true.
+        # Unknown is not zero: with one partition unknown, no sum is true.
         counts = [one.open for one in facts if one.open is not None]
         is_known = answer is not None and len(counts) == len(facts)
         yield from self._open(counts if is_known else None, brokers_now(facts, time.time_ns() // 1_000_000))
 
     @staticmethod
     def _of_partitions(facts: list[PartitionFacts]) -> Metric:
-        """Open messages of each partition of which they are known."""
+        """Open messages of each partition, as far as they are known."""
         family = GaugeMetricFamily(
             "txbridge_partition_half_messages", "Open half messages of a partition", labels=["partition", "state"]
         )
@@ -334,14 +334,15 @@ class _States(Collector):
         states = {state: Counter[str]() for state in TransactionState if state.is_open}
         ages = {name: Counter[str]() for name in _AGES}
         names = list(_AGES)
-        # A slot is as old as its end, so that no age is exaggerated. By number, up to which each age reaches.
+        # The age of a slot is that of its end, so that no age is exaggerated. `edges` has the last slot number of each
+        # age.
         edges = [(now - least * 1000) // SLOT_MS - 1 for least in list(_AGES.values())[:-1]]
         oldest: dict[str, float] = {}
         for count in counts or ():
             for group, slots in count.pending.items():
                 label = self._groups.label(group)
                 by_age = [0] * len(names)
-                # With a message in each slot of 72 h and group this runs 26,000 times: nothing more in it.
+                # With a message in each slot of 72 h this runs 26,000 times for a group: nothing more belongs in here.
                 for slot, number in slots.items():
                     by_age[bisect_left(edges, slot)] += number
                 for name, number in zip(names, by_age, strict=True):
@@ -351,7 +352,7 @@ class _States(Collector):
                 oldest[label] = max(oldest.get(label, 0.0), age)
             for (group, state), number in count.others.items():
                 states[state][self._groups.label(group)] += number
-        # A group that has nothing any more is 0, instead of vanishing from the graphs.
+        # A group without open messages is 0, instead of vanishing from the graphs.
         groups = self._groups.seen if counts is not None else []
         half = GaugeMetricFamily("txbridge_half_messages", "Open half messages", labels=["group", "state"])
         pending = GaugeMetricFamily(

@@ -10,11 +10,11 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import TransactionState
 from txbridge.log import get_logger
 
-#: A topic of which none was delivered for so long is told. A round of retries takes milliseconds.
+#: A topic is logged once this long has passed without a delivery. A round of retries takes milliseconds.
 _QUIET_S = 5.0
-#: Told after this at the latest. All that is held is retried within a minute: this spans it.
+#: A topic is logged after this at the latest. Every held message is retried within a minute, which this spans.
 _LONGEST_S = 70.0
-#: Topics with a line of their own; all others share one. Real topics can be invented by the thousand.
+#: Topics with a line of their own; all others share one. Clients can invent thousands of real topics.
 _MOST_TOPICS = 50
 _OTHERS = "(other)"
 
@@ -37,7 +37,7 @@ class NoLongerHeld:
         self._topics: dict[str, _Delivered] = {}
 
     def note(self, partition: int, delivered: Iterable[HalfEntry], now: float) -> None:
-        """These were delivered; those of them that were held are counted."""
+        """Count those of the delivered messages that were held."""
         held = [entry.real_topic for entry in delivered if entry.state is TransactionState.HELD]
         if not held:
             return
@@ -49,8 +49,8 @@ class NoLongerHeld:
                 found.partitions.add(partition)
 
     def tell(self, now: float | None) -> None:
-        """Log what is due; everything when there is no time any more."""
-        # Asked in every turn of every owner, and nearly always there is nothing.
+        """Log the topics that are due, or all topics if `now` is None."""
+        # Called in every turn of every owner, and nearly always there is nothing to log.
         if not self._topics:
             return
         with self._lock:
