@@ -11,7 +11,7 @@ from txbridge.errors import UsageError
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """What stands in the file. Raises UsageError, which repeats nothing of it."""
+    """The content of the file. Raises UsageError, which repeats nothing of it."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -21,7 +21,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def flat(table: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names with their values: unquoted ones make nested tables in TOML."""
+    """Dotted names and their values: in TOML, unquoted dotted names make nested tables."""
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")

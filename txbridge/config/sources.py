@@ -1,7 +1,7 @@
-"""Where the worker's options come from.
+"""Sources of the worker's options.
 
 Flags win over the environment, that over the configuration file, that over the defaults. An option that does not exist
-is refused wherever it was given: a misspelt time-out that silently keeps its default costs more than a failed start.
+is refused in every source. A misspelt time-out that silently keeps its default costs more than a failed start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OTHER_VARIABLES = frozenset(
 #: Variables of the front door for RocketMQ clients (`txbridge rocketmq`), which has options of its own.
 DOOR_PREFIX = "TXBRIDGE_ROCKETMQ_"
 
-#: What Kubernetes sets in every pod for a Service, after the Service's name and "_".
+#: Variables that Kubernetes sets in every pod for a Service, without the Service's name and "_" in front.
 _SERVICE_LINK = re.compile(
     r"SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?", re.ASCII
 )
@@ -57,7 +57,7 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where options can be given: how they are spelled there, and what to add in a message."""
+    """A source of options: the spelling of names there, and a note for messages."""
 
     spell: Callable[[str], str]
     where: str = ""
@@ -68,7 +68,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """What one source gave, by option name."""
+    """Values from one source, by option name."""
 
     source: _Source
     values: dict[str, Any]
@@ -87,7 +87,7 @@ def load_settings(
 
     `flags["kafka"]` is a mapping or a sequence of `name=value`. Without `config_file` the variable TXBRIDGE_CONFIG
     names the file, or there is none. Raises UsageError with one line per problem: unknown options (with the nearest
-    name), values that cannot be, a file that cannot be read.
+    name), wrong values, a file that cannot be read.
     """
     problems: list[str] = []
     if config_file is None and environ.get(CONFIG_FILE_VARIABLE):
@@ -111,21 +111,21 @@ def load_settings(
     try:
         loaded = _Loaded()
     except ValidationError as error:
-        # An app id that waits for a namespace which is wrong itself is no problem of its own, and a property of no
-        # possible type is one problem, not one for each type.
+        # The default of app_id fails with a wrong namespace, which is no problem of its own. A property of a wrong type
+        # is one problem, not one for each possible type.
         details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
         raise UsageError("\n".join(dict.fromkeys(_explain(detail, layers) for detail in details))) from None
     return WorkerSettings(**loaded.model_dump())
 
 
 def without_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which no option is given: for a worker that is told all of them by flags."""
+    """The environment without the worker's options, for a worker that gets all of them as flags."""
     options = {CONFIG_FILE_VARIABLE, *(option.variable for option in OPTIONS)}
     return {name: value for name, value in environ.items() if name not in options}
 
 
 def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
-    """An empty variable counts as absent: that is what an unset one becomes in a compose file."""
+    """Options from the environment. An empty variable counts as absent: a compose file makes an unset one empty."""
     links = _service_links(environ)
     values: dict[str, Any] = {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
@@ -148,7 +148,8 @@ def _environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, A
 def _service_links(environ: Mapping[str, str]) -> set[str]:
     """Variables that Kubernetes sets for Services named txbridge or txbridge-..., except where an option has the name.
 
-    A Service always comes with its host and its port: without these two it is none.
+    A Service always has variables for its host and its port. Without these two, other variables are not from
+    Kubernetes.
     """
     own = ENVIRONMENT_PREFIX.rstrip("_")
     services = [
@@ -164,7 +165,7 @@ def _service_links(environ: Mapping[str, str]) -> set[str]:
         for name in environ
         if name.startswith(f"{service}_")
         and _SERVICE_LINK.fullmatch(name.removeprefix(f"{service}_"))
-        # A number here was meant for us, whatever it was meant to be.
+        # Kubernetes sets an address here. A number comes from a person who means an option.
         and (name != f"{service}_PORT" or _LINKED_ADDRESS.fullmatch(environ[name]))
     }
     return links - {option.variable for option in OPTIONS}
@@ -176,7 +177,7 @@ def _layer(
     problems: list[str],
     aliases: Mapping[str, str] | None = None,
 ) -> _Layer:
-    """Bring the values of one source to our names; what cannot be is added to the problems."""
+    """Convert the names of one source to ours. Names that are unknown or given twice are added to the problems."""
     aliases = aliases or {}
     values: dict[str, Any] = {}
     for spelling, value in given.items():
@@ -195,7 +196,7 @@ def _layer(
 
 
 def _kafka(label: str, values: dict[str, Any], problems: list[str]) -> None:
-    """Name the properties canonically, so that sources overrule each other, and lift bootstrap.servers out."""
+    """Give properties their canonical names, so that sources overrule each other, and move bootstrap.servers out."""
     kafka: dict[str, Any] = {}
     for name, value in _pairs(label, values.pop("kafka"), problems):
         canonical = kafka_config.canonical_name(name)
@@ -225,7 +226,7 @@ def _pairs(label: str, given: Any, problems: list[str]) -> Iterator[tuple[str, A
 
 
 def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
-    """One line for one of pydantic's errors: where the value was given, and what it must be."""
+    """One line for one of pydantic's errors: the place of the value, and the rule that it breaks."""
     context = detail.get("ctx", {})
     if not detail["loc"]:
         return str(context["error"])
@@ -255,6 +256,6 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
             must = f"must be a whole number{unit and ' of'}{unit}"
             if _LINKED_ADDRESS.fullmatch(str(detail["input"])):
                 must += " (if Kubernetes set it for a Service of that name, give the pod enableServiceLinks: false)"
-    # A secret is not to be repeated, however wrong it is.
+    # A message must not repeat a secret, not even a wrong one.
     given = "" if name == "status_token" else f", not {detail['input']!r}"
     return f"{label}: {must}{given}"

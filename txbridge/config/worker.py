@@ -21,7 +21,7 @@ ENVIRONMENT_PREFIX = "TXBRIDGE_"
 
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
-#: Too long to be tried out over a network: 16 random letters and digits are 95 bits.
+#: Too long to be guessed over a network: 16 random letters and digits are 95 bits.
 _SHORTEST_TOKEN = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]*\Z")
 #: Leaves room in Kafka's 249 characters of a topic name for RMQ_SYS_TRANS_CHECK. and a group of usual length.
@@ -46,7 +46,7 @@ def _lower(value: object) -> object:
 
 
 def check_namespace(value: str) -> str:
-    """A namespace becomes the beginning of topic names; raises ValueError for one that cannot."""
+    """Return a namespace, which becomes a prefix of topic names. Raises ValueError if it cannot."""
     if _NAME.match(value) is None or len(value) > _LONGEST_NAMESPACE:
         raise ValueError(f"must be at most {_LONGEST_NAMESPACE} characters of A-Z a-z 0-9 . _ -")
     return value
@@ -64,7 +64,7 @@ _Count = Annotated[int, BeforeValidator(_no_bool), Unit("")]
 
 
 class WorkerSettings(BaseSettings):
-    """Everything a worker can be told. Constructed directly it takes its arguments only; see `load_settings`."""
+    """All options of a worker. The constructor takes its arguments only; `load_settings` reads the other sources."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -186,12 +186,12 @@ class WorkerSettings(BaseSettings):
 
     @property
     def longest_wait(self) -> int:
-        """So long after its birth the body of a half message may be needed (ms)."""
+        """Longest time (ms) after its birth for which the body of a half message may be needed."""
         return max(self.transaction_max_age, self.timer_max_delay)
 
     @property
     def check_policy(self) -> CheckPolicy:
-        """When messages are checked, discarded and parked."""
+        """The check policy that these options describe."""
         return CheckPolicy(
             transaction_timeout=self.transaction_timeout,
             transaction_check_interval=self.transaction_check_interval,

@@ -1,4 +1,4 @@
-"""Batch: which entries of END go into one Kafka transaction. The cut falls between two of them, in the order of END."""
+"""Batch: the entries of END for one Kafka transaction, in the order of END. It may end inside a record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.transaction_size import Limits
 
-#: Whether one more message of its topic has room, or None when it cannot be delivered now and needs none.
+#: Function that tells whether its topic has room for one more message. None: it cannot be delivered now, and needs no
+#: room.
 Room = Callable[[HalfEntry], bool | None]
 
 
@@ -23,7 +24,7 @@ Waiting = Sequence[EndRecord | MalformedRecord]
 
 
 class Part(NamedTuple):
-    """Entries of one END record: those from `start` on, below `stop`."""
+    """Entries of one END record, from index `start` to before `stop`."""
 
     record: EndRecord
     start: int
@@ -31,12 +32,12 @@ class Part(NamedTuple):
 
 
 class Batch:
-    """Entries in the order of END, until one has no room; nothing behind it comes in.
+    """Entries in the order of END, up to the first one without room.
 
-    The entry of a transaction that has several messages counts as so many.
+    The entry of a transaction with several messages counts as that many.
 
-    What is counted here is what would be delivered if every topic took it. HALF was read up to all that is named.
-    `due`: the time (ms) by which the draft will tell whether a commit is early.
+    The counts assume that every topic takes its messages. HALF must be read beyond all offsets that the entries name.
+    `due`: the time (ms) by which the draft decides whether a commit is early.
     """
 
     def __init__(self, queue: HalfQueue, limits: Limits, room: Room | None = None, *, due: int) -> None:
@@ -48,31 +49,31 @@ class Batch:
         self.bytes = 0
         self._decided: set[int] = set()
         self._has_any = False
-        #: Real topics of what it delivers.
+        #: Real topics of the messages that it delivers.
         self.topics: set[str] = set()
 
     def take(self, record: EndRecord) -> Part:
-        """As many of its entries as have room; of the record that was begun before, of the others."""
+        """Take as many entries as have room. Entries that are applied already are left out."""
         queue, room, limits = self._queue, self._room, self._limits
         find, first_of, topics = queue.entry, queue.first_of, self.topics
         start = queue.next_entry if record.offset == queue.next_end else 0
-        # One transaction with more messages than there was room for may have gone alone.
+        # max(): a transaction with more messages than there was room for may have gone alone.
         most_entries = max(0, limits.entries - self.entries)
         entries = record.entries[start : start + most_entries]
         stop, size, most, has_any = start, self.bytes, limits.bytes, self._has_any
-        # Messages beyond one for each entry. Those of one transaction are never divided.
+        # Messages beyond one for each entry. The messages of one transaction are never divided.
         more = 0
         for command in entries:
             if more and stop - start + more >= most_entries:
                 break
             if command.decision is Decision.COMMIT:
                 entry = find(first_of(command.half_offset))
-                # A discarded one may be resumed by an entry before this.
+                # A discarded message counts as well, because an earlier entry may resume it.
                 is_early = entry is not None and entry.deliver_at is not None and entry.deliver_at > self._due
                 if entry is not None and not entry.state.is_committed and not is_early:
                     has_room = True if room is None else room(entry)
                     if has_room is not None:
-                        # One that is too large by itself goes alone.
+                        # A message that is too large by itself goes alone.
                         if not has_room or (has_any and size + entry.size > most):
                             break
                         if entry.messages > 1:
@@ -83,7 +84,7 @@ class Batch:
                         has_any = True
                     topics.update(entry.topics)
             elif record.source is Source.ABANDON:
-                # What is left of it goes to the discard topic.
+                # A copy of the message goes to the discard topic.
                 entry = find(first_of(command.half_offset))
                 if entry is not None and entry.state.is_committed:
                     if has_any and size + entry.size > most:
@@ -96,7 +97,7 @@ class Batch:
         return Part(record, start, stop)
 
     def run_of(self, record: EndRecord) -> Run | None:
-        """What the record decides of fresh half messages, if it can be taken as a run."""
+        """The decisions of the record about fresh half messages, if they can be taken as a run."""
         queue = self._queue
         if self._room is not None or (record.offset == queue.next_end and queue.next_entry):
             return None
@@ -104,7 +105,7 @@ class Batch:
         return None if run is None or not self._decided.isdisjoint(run.commits + run.rollbacks) else run
 
     def take_run(self, run: Run) -> bool:
-        """Take all of it; False when it has no room."""
+        """Take the whole run; False if it has no room."""
         entries = len(run.record.entries)
         if self.entries + entries > self._limits.entries or self.bytes + run.size > self._limits.bytes:
             return False
@@ -120,7 +121,7 @@ class Batch:
         return not self.entries
 
     def take_whole(self, size: int) -> bool:
-        """A record without entries, to be set aside; False when it has no room."""
+        """Take a malformed record, which goes to the discard topic; False if it has no room."""
         if self.entries >= self._limits.entries or (self._has_any and self.bytes + size > self._limits.bytes):
             return False
         self.entries += 1
@@ -131,11 +132,11 @@ class Batch:
 
 @dataclass(slots=True)
 class Turn:
-    """What of END goes into the next Kafka transaction."""
+    """The part of END for the next Kafka transaction."""
 
-    #: END offset below which all is applied then.
+    #: END offset below which all is applied by that transaction.
     end: int
-    #: What falls due until then is due (ms).
+    #: Time (ms) up to which timers count as due.
     due: int
     parts: list[Part | Run | MalformedRecord] = field(default_factory=list)
     #: Real topics of the commits.
@@ -143,9 +144,9 @@ class Turn:
 
 
 def first_entries(queue: HalfQueue, waiting: Waiting, limit: int) -> Sequence[EndRecord | MalformedRecord]:
-    """The records of all entries that the next Kafka transaction may hold: so many."""
+    """The next records of END, until they have `limit` entries to apply."""
     first: list[EndRecord | MalformedRecord] = []
-    # Those that are applied already are not among them.
+    # Entries that are applied already do not count.
     entries = -queue.next_entry
     for record in waiting:
         if entries >= limit:
@@ -156,7 +157,7 @@ def first_entries(queue: HalfQueue, waiting: Waiting, limit: int) -> Sequence[En
 
 
 def lacks_the_rest(queue: HalfQueue, waiting: Waiting) -> bool:
-    """Whether the END record that is applied in part is not the one that it was."""
+    """Whether END holds another record at the offset of the one that is applied in part."""
     if not (queue.next_entry and waiting):
         return False
     first = waiting[0]

@@ -1,7 +1,7 @@
-"""CheckGroups: checks by producer group, so that those of a dead group do not stand in front of others.
+"""CheckGroups: the checks of each producer group, so that those of a group that is not live do not delay others.
 
-Whoever may write to HALF can invent groups, and nobody ever answers for them. So nothing here goes through all groups:
-those with a check due stand in a line, are looked at a few at a time, and go to its end.
+Anyone who may write to HALF can invent groups, and no client ever answers for them. So no method goes through all
+groups. Groups with a check due stand in a line. They are looked at a few at a time, and go to its end.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Callable, Iterable
 
 from txbridge.core.timer_queue import TimerQueue
 
-#: Groups that are looked at for each that is new, whether they have anything left: then those that have nothing are
-#: never more than those that have.
+#: Groups that are looked at, and removed if they have no check left, for each new group. With two, groups without a
+#: check are never more than those with one.
 _LOOKS = 2
 
 
 class CheckGroups:
-    """A schedule for each group, and which groups have something due. `is_current` is that of the schedules."""
+    """One schedule per group, and the groups with a check due. `is_current` is passed to the schedules (TimerQueue)."""
 
     def __init__(self, is_current: Callable[[int, int], bool]) -> None:
         self._is_current = is_current
-        #: By group; some may have nothing left that is current.
+        #: By group. Some may have no current check left.
         self.schedules: OrderedDict[str, TimerQueue] = OrderedDict()
-        #: Of each group that does not stand in line: a time not after its first check. As a heap, where only the
-        #: earliest entry of a group counts.
+        #: Heap of the groups that do not stand in line, each with a time not after its first check. Only the earliest
+        #: entry of a group counts.
         self._heads: list[tuple[int, str]] = []
         self._head: dict[str, int] = {}
-        #: The line, in two parts: groups that came since they were looked at last, and those that were.
+        #: The line, in two parts: groups that `due` has not returned since they came, and groups that it has.
         self._new: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
-        #: Up to when something counts as due.
+        #: Time (ms) up to which a check counts as due.
         self._now = 0
-        #: By group: when it was served last, as a number that grows.
+        #: By group: number of the turn in which it was served last.
         self._served: dict[str, int] = {}
         self._turn = 0
 
@@ -48,12 +48,15 @@ class CheckGroups:
         self._note(group, due)
 
     def load(self, group: str, due: int, offset: int) -> None:
-        """`push` at a take-over, before anything was asked."""
+        """Schedule a check at a take-over, before any check is asked for."""
         self._schedule(group).load(due, offset)
         self._note(group, due)
 
     def next_due(self, until: int | None = None) -> int | None:
-        """When the first check is due; of those that are due, the time of any. With `until`, as TimerQueue's."""
+        """Time (ms) of the first check; if checks are due, the time of any of these.
+
+        With `until`, a result after that time may be too early.
+        """
         for line in (self._new, self._seen):
             while line:
                 group = next(iter(line))
@@ -72,7 +75,7 @@ class CheckGroups:
         return None
 
     def due(self, now: int, limit: int | None = None) -> list[str]:
-        """Groups of which a check is due, at most so many: those that waited longest, half of them new ones."""
+        """Up to `limit` groups with a check due: those that waited longest, half of them new ones."""
         self._fill_line(now)
         most = len(self._new) + len(self._seen)
         limit = most if limit is None else min(limit, most)
@@ -90,7 +93,7 @@ class CheckGroups:
         return due is not None and due <= now
 
     def take(self, group: str, now: int, limit: int) -> list[int]:
-        """Remove up to `limit` checks that are due; their half offsets."""
+        """Remove up to `limit` checks that are due. Returns their half offsets."""
         schedule = self.schedules.get(group)
         if schedule is None:
             return []
@@ -101,7 +104,7 @@ class CheckGroups:
         return taken
 
     def in_turn(self, groups: Iterable[str]) -> list[str]:
-        """The group that was served last comes last."""
+        """Sort groups by their last turn: the group that was served last comes last."""
         return sorted(groups, key=lambda group: self._served.get(group, 0))
 
     # --- the line ---------------------------------------------------------------------------------------------------
@@ -113,7 +116,10 @@ class CheckGroups:
         return found
 
     def _sweep(self) -> None:
-        """What was decided is not missed here until its check would be due, which may be days."""
+        """Remove some groups without a current check.
+
+        The check of a decided message stays here until it is due, which may take days.
+        """
         for _ in range(min(_LOOKS, len(self.schedules))):
             group = next(iter(self.schedules))
             self.schedules.move_to_end(group)
@@ -130,7 +136,7 @@ class CheckGroups:
             heapq.heappush(self._heads, (due, group))
 
     def _first(self, group: str) -> int | None:
-        """When its first check is due; a group without one is forgotten."""
+        """Time (ms) of the group's first check. A group without one is removed."""
         due = self.schedules[group].next_due()
         if due is None:
             del self.schedules[group]
@@ -139,14 +145,14 @@ class CheckGroups:
         return due
 
     def _drop_head(self, due: int, group: str, first: int | None) -> None:
-        """The topmost entry of the heap does not count, or is too early."""
+        """Remove the first entry of the heap, which does not count or is too early. `first` is the right time."""
         heapq.heappop(self._heads)
         if first is not None and self._head.get(group) == due:
             self._head[group] = first
             heapq.heappush(self._heads, (first, group))
 
     def _fill_line(self, now: int) -> None:
-        """Groups whose first check has fallen due stand in line."""
+        """Move groups whose first check is due into the line."""
         self._now = now
         while self._heads and self._heads[0][0] <= now:
             due, group = self._heads[0]
@@ -159,7 +165,10 @@ class CheckGroups:
                 self._drop_head(due, group, first)
 
     def _due(self, group: str) -> int | None:
-        """When the first check of a group in line is due; None when it need not stand there, and is known elsewhere."""
+        """Time (ms) of the first check of a group in line; None if the group has to leave the line.
+
+        It leaves when it has no check, or none that is due. In the second case it is in the heap again.
+        """
         due = self._first(group)
         if due is None or due <= self._now:
             return due
@@ -168,7 +177,7 @@ class CheckGroups:
         return None
 
     def _look(self, line: OrderedDict[str, None], count: int, limit: int, found: list[str]) -> None:
-        """Look at the first `count` of a part of the line, until `limit` are found; what is found goes to the end."""
+        """Look at the first `count` groups of a part of the line, until `limit` are found. These go to its end."""
         for _ in range(count):
             if len(found) >= limit:
                 return

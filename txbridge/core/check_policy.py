@@ -1,4 +1,4 @@
-"""When a half message is checked, discarded, parked, and retried: arithmetic on times, with no clock of its own."""
+"""Times at which a half message is checked, discarded, parked and retried: arithmetic without a clock of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from txbridge.core.dedup import AT_LEAST
 
-#: A time of delivery may be so much later than is allowed: the client reckons by its own clock. Clocks that differ by
-#: more are wrong (`broker_clock`).
+#: Tolerance for a time of delivery beyond `timer_max_delay`, because the client computes it by its own clock. Clocks
+#: that differ by more are wrong (`broker_clock`).
 _LEEWAY_MS = 60_000
-#: Back-off of a record that its topic does not take, a delivery or a check: from one second, doubled up to a minute. A
-#: topic that was just created is found within a second; one that stays away costs one attempt a minute.
+#: Back-off of a record (a delivery or a check) that its topic refuses: from one second, doubled up to a minute. A topic
+#: that was just created is found within a second. One that stays missing costs one attempt a minute.
 _FIRST_RETRY_MS = 1_000
 _LONGEST_RETRY_MS = 60_000
 
@@ -27,39 +27,39 @@ class CheckPolicy:
     transaction_check_max: int = 15
     #: RocketMQ's fileReservedTime: a message still undecided at this age is discarded as EXPIRED.
     transaction_max_age: int = 72 * 3_600_000
-    #: An open message is parked before the low watermark lags by this many records, bytes or milliseconds: the bound
-    #: of what a take-over has to read again.
+    #: An open message is parked before the low watermark lags by this many records, bytes or milliseconds. This bounds
+    #: the part of HALF that a take-over has to read again.
     park_after_records: int = 100_000
     park_after_bytes: int = 64 * 1024 * 1024
     park_after: int = 30_000
-    #: Retention of the discard topic: so long can a discarded message be resumed.
+    #: Retention of the discard topic: the time for which a discarded message can be resumed.
     discard_retention: int = 30 * 24 * 3_600_000
-    #: timerMaxDelaySec: a message may name a time of delivery so long after its birth.
+    #: timerMaxDelaySec: longest time from the birth of a message to its time of delivery.
     timer_max_delay: int = 72 * 3_600_000
-    #: Half messages of which a copy is recognised, whatever their age (core/dedup.py).
+    #: Copies of at least this many half messages are recognised, whatever their age (core/dedup.py).
     recognise_at_least: int = AT_LEAST
 
     @property
     def effective_park_after(self) -> int:
-        """Parked early enough to be known by age before the greatest age is reached."""
+        """`park_after`, or less: a message must be parked before its greatest age, to be discarded by age."""
         return min(self.park_after, self.transaction_max_age // 2)
 
     def first_check(self, born: int, immunity: str | None) -> int:
-        """When the first check is due.
+        """Time (ms) of the first check.
 
-        RocketMQ's getImmunityTime: a whole number of seconds >= 0 replaces transaction_timeout, anything else (absent,
-        -1, 5.5, garbage) does not. Never later than transaction_max_age, where the message is discarded anyway. Unlike
-        RocketMQ (#615, #8311) waiting costs no check.
+        As in RocketMQ's getImmunityTime, a whole number of seconds >= 0 replaces transaction_timeout. Anything else
+        (absent, -1, 5.5, garbage) does not. The time is never later than transaction_max_age, where the message is
+        discarded anyway. Unlike in RocketMQ (#615, #8311) waiting costs no check.
         """
         wait = self.transaction_timeout
         if immunity is not None and immunity.isascii() and immunity.isdigit():
             digits = immunity.lstrip("0")
-            # Twelve digits of seconds are 30,000 years; with thousands of them int() would refuse to work.
+            # Twelve digits of seconds are 30,000 years. int() refuses thousands of digits.
             wait = int(digits or "0") * 1_000 if len(digits) <= 12 else self.transaction_max_age
         return born + min(wait, self.transaction_max_age)
 
     def next_check(self, sent: int) -> int:
-        """When the check after this one is due; after the last check: when the message is discarded."""
+        """Time (ms) of the check after one sent at `sent`. After the last check: time of the discard."""
         return sent + self.transaction_check_interval
 
     def is_exhausted(self, checks: int) -> bool:
@@ -67,7 +67,7 @@ class CheckPolicy:
         return checks >= self.transaction_check_max
 
     def problem_of_delay(self, born: int, deliver_at: int) -> str | None:
-        """Why a message must not wait for this time (ms), or None."""
+        """The reason for which a message must not wait for its time of delivery (ms), or None."""
         if deliver_at - born <= self.timer_max_delay + _LEEWAY_MS:
             return None
         return (
@@ -79,5 +79,5 @@ class CheckPolicy:
         return born + self.transaction_max_age
 
     def retry_refused(self, now: int, attempts: int) -> int:
-        """When to offer a topic again what it refused, after this many attempts (1 or more)."""
+        """Time (ms) of the next attempt for a record that its topic refused, after this many attempts (1 or more)."""
         return now + min(_FIRST_RETRY_MS << min(attempts - 1, 10), _LONGEST_RETRY_MS)

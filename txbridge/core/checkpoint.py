@@ -1,4 +1,4 @@
-"""What the worker writes down for whoever takes the partition over: OP records and the checkpoint."""
+"""OP records and the checkpoint: the notes of a worker for the next owner of a partition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ Position = tuple[int, int]
 
 
 def op_headers(outcome: Outcome, ends: tuple[Position, Position] | None = None) -> list[tuple[str, bytes | None]]:
-    """`ends`: where the decisions of all that is named stand in END, the first entry and the one behind the last."""
+    """Headers of an OP record.
+
+    `ends`: the range of END with the decisions about all named messages: first entry, and the one behind the last.
+    """
     applied = () if ends is None else ((names.ENDS_APPLIED, _ends(*ends)),)
     return [
         (names.VERSION, names.PROTOCOL_VERSION),
@@ -75,13 +78,13 @@ def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, lis
 
 
 class Cut(NamedTuple):
-    """HALF has lost all from an offset on, END perhaps something, and a person has acknowledged it."""
+    """A loss that a person has acknowledged: the tail of HALF, or of END, or of both."""
 
-    #: HALF offset from which on messages were lost; the log may have grown again.
+    #: HALF offset from which on messages were lost. The log may have grown again.
     half: int
-    #: OP records below this offset that name such an offset mean what was lost.
+    #: OP offset. OP records below it that name HALF offsets from `half` on mean lost messages.
     op: int
-    #: When (ms), who, and why.
+    #: Time (ms), person and reason of the acknowledgement.
     at: int
     by: str
     reason: str
@@ -89,7 +92,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a partition is worked off. `owner` and `seq` name the Kafka transaction that wrote it."""
+    """Progress of a partition. `owner` and `seq` name the Kafka transaction that wrote it."""
 
     #: Low watermark: every half message below it is finished or parked.
     half: int
@@ -101,21 +104,22 @@ class Checkpoint:
     topics: Mapping[str, str]
     owner: str = ""
     seq: int = 0
-    #: HALF was read up to here: no OP record names more, and no parked entry is of more. None: not known.
+    #: HALF offset up to which HALF was read. No OP record and no parked entry names it or a later one. None: not known.
     read: int | None = None
-    #: OP records from `op` on, those of this Kafka transaction included: a reader that sees fewer has not seen all.
+    #: Number of OP records from `op` on, those of this Kafka transaction included. A reader that sees fewer has not
+    #: seen all.
     ops: int = 0
-    #: HALF offset from which a take-over reads, to know the ids of the last messages (`copies`); None: from `half`.
+    #: HALF offset from which a take-over reads, to know the ids of the last messages (`dedup`). None: from `half`.
     recent: int | None = None
     #: Index of the next entry to apply within the END record at `end`; those before it are applied.
     entry: int = 0
     #: By short name of the topic (half, end): the last record that was read there.
     marks: Mapping[str, Mark] = field(default_factory=dict)
-    #: What a person has acknowledged as lost.
+    #: The last loss that a person has acknowledged.
     cut: Cut | None = None
 
     def meant(self, op_offset: int, half_offsets: list[int]) -> list[int]:
-        """Of the half offsets that an OP record names, those that mean messages which were not lost."""
+        """The half offsets that an OP record names, without those that mean lost messages."""
         if self.cut is None or op_offset >= self.cut.op:
             return half_offsets
         return [offset for offset in half_offsets if offset < self.cut.half]

@@ -1,13 +1,14 @@
 """Copies: the same half message twice in HALF, because its producer has sent it twice.
 
-Kafka's idempotence does not outlive everything. When a broker comes back and refuses one batch that is in flight but
-takes the next, librdkafka (as the Java client since KIP-360) begins a new epoch and sends all that is not acknowledged
-again: what the old epoch had stored by then stands there twice, within a moment. The client knows only one of the two,
-the worker would check the other, and the application, which looks transactions up by their id, would commit both.
-So the transaction id decides: the first record is the half message, the later one is a copy of it and set aside.
+Kafka's idempotence does not cover every failure. A broker that comes back may refuse one batch in flight and take the
+next. Then librdkafka (as the Java client since KIP-360) begins a new epoch, and sends all messages again that are not
+acknowledged. Those that the old epoch had stored by then are in the log twice, within a moment. The client knows only
+one of the two. The worker would check the other. The application looks transactions up by their id, so it would commit
+both. So the transaction id decides: the first record is the half message. The later one is a copy of it, and goes to
+the discard topic.
 
-An END may name the copy, and may come long after both: after a long local transaction, or when much END waits to be
-applied. So a copy is known as long as its first is open, however old both are.
+An END may name the copy. It may come long after both: after a long local transaction, or when much of END waits to be
+applied. So a copy is known as long as its first record is open, however old both are.
 """
 
 from __future__ import annotations
@@ -17,25 +18,26 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 
-#: Longest `message.timeout.ms` of a client: so long it may go on sending a half message. Long enough for a broker's
-#: restart (10 to 20 s). Every second of it costs the worker memory.
+#: Longest `message.timeout.ms` of a client: for this time it may go on sending a half message. It is enough for a
+#: broker's restart (10 to 20 s). Every second of it costs the worker memory.
 LONGEST_MESSAGE_TIMEOUT_MS = 30_000
-#: A request that was sent in the last moment may still lie before a broker that stands still, and append times may go
-#: back a little when another broker leads.
+#: A request that was sent at the last moment may still wait at a broker that stands still. And append times may go back
+#: a little when another broker becomes the leader.
 _MARGIN_MS = 30_000
-#: Of messages with append times that lie within this a copy is recognised.
+#: A copy is recognised if the append times of both records lie within this many ms.
 WINDOW_MS = LONGEST_MESSAGE_TIMEOUT_MS + _MARGIN_MS
-#: And of so many whatever their age, should the clock of a broker jump.
+#: At least this many messages are kept, whatever their age, in case the clock of a broker jumps.
 AT_LEAST = 10_000
-#: A take-over reads so many half messages again, at most, to know the copies of those that are still open: some
-#: seconds of a process. What is copied and open for longer is decided by a check, should its END name the copy.
+#: Most half messages that a take-over reads again, to know the copies of those that are still open. It takes a process
+#: some seconds. An open message with an older copy is decided by a check if its END names the copy.
 _READ_AGAIN = 500_000
-#: A table is forgotten as a whole, so that the window is at most this part longer than it must be.
+#: A table spans this part of the window. It is dropped as a whole, so the window is at most that part longer than it
+#: must be.
 _SLICES = 4
-#: Messages of one table, at least and at most.
+#: Least and greatest capacity of one table, in messages.
 _FEW, _MANY = 4_096, 2**19
 _ID_BYTES = 16
-#: An index entry: a row number, and above it bits of the hash, so that few ids need to be compared.
+#: An index entry is a row number and, above it, bits of the hash, so that few ids need to be compared.
 _ROW_BITS = 20
 _ROW_MASK = 2**_ROW_BITS - 1
 _TAG_BITS = 32 - _ROW_BITS
@@ -50,12 +52,12 @@ class _Table:
         self.capacity = capacity
         self.ids = bytearray()
         self.offsets: array[int] = array("q")
-        #: Open addressing, at most a quarter full; 0 is nothing.
+        #: Open addressing, at most a quarter full; 0 is an empty slot.
         self.index: array[int] = array("I", bytes(16 * capacity))
         self.mask = 4 * capacity - 1
         #: Offset of the first message, the greatest append time, and the time at which the next table begins.
         self.start, self.until, self.ends = start, born, ends
-        #: Offsets of copies that came meanwhile, in their order, and of the first of each.
+        #: Offsets of the copies that came meanwhile, in their order, and of the first record of each.
         self.copies, self.firsts = array("q"), array("q")
 
     def find(self, key: bytes, hashed: int) -> int | None:
@@ -71,7 +73,7 @@ class _Table:
         return None
 
     def add(self, keys: Sequence[bytes], hashes: Sequence[int], start: int) -> None:
-        """Add some that are not there, with offsets from `start` on."""
+        """Add ids that are not in the table, with offsets from `start` on."""
         index, mask, row = self.index, self.mask, len(self.offsets)
         self.ids += b"".join(keys)
         self.offsets.extend(range(start, start + len(keys)))
@@ -92,14 +94,14 @@ class DeduplicationWindow:
         """`is_open` tells whether the half message at an offset may still be decided."""
         self._window, self._at_least, self._is_open = window, at_least, is_open
         self._tables: deque[_Table] = deque()
-        # Of each table what is asked first: for nearly every message nothing stands there, and no call is needed.
+        # The index of each table, which is looked at before any call. For nearly every message the slot is empty.
         self._probes: list[tuple[_Table, array[int], int]] = []
         self._has_copies = False
-        # Copies whose first is older than the tables, and open; by offset, that of the first.
+        # Copies whose first record is open and older than the tables: offset of the copy -> offset of the first record.
         self._outlived: dict[int, int] = {}
 
     def note(self, offset: int, transaction_id: str, born: int) -> int | None:
-        """Take in the next valid record of HALF. The offset of the first one with its id, when it is a copy."""
+        """Take in the next valid record of HALF. Returns the offset of the first record with its id if it is a copy."""
         table = self._table_for(offset, born)
         key = bytes.fromhex(transaction_id)
         hashed = hash(key)
@@ -115,9 +117,9 @@ class DeduplicationWindow:
         return None
 
     def note_all(self, start: int, ids: Sequence[bytes], births: Sequence[int]) -> bool:
-        """The same for valid records with consecutive offsets and different ids, as the headers have them.
+        """Take in valid records with consecutive offsets and different ids. Ids are as in the headers.
 
-        False when a copy is among them: then none was taken in.
+        False if a copy is among them; then none was taken in.
         """
         joined = bytes.fromhex(b"".join(ids).decode())
         keys = [joined[place : place + _ID_BYTES] for place in range(0, len(joined), _ID_BYTES)]
@@ -146,11 +148,11 @@ class DeduplicationWindow:
         return table
 
     def _next_table(self, offset: int, born: int) -> _Table:
-        """The table that begins with this message, once what is too old is forgotten."""
+        """Drop the tables that are too old, and append a table that begins with this message."""
         tables, capacity = self._tables, _FEW
         if tables:
             last = tables[-1]
-            # As many as the last slice had, so that there are few tables and none is rather empty.
+            # Room for as many messages as the last table has, so that there are few tables and none is nearly empty.
             wanted = len(last.offsets)
             if wanted == last.capacity:
                 wanted *= 2
@@ -172,13 +174,14 @@ class DeduplicationWindow:
             self._outlived.update(zip(gone.copies, gone.firsts, strict=True))
         oldest = tables[0].start
         for table in tables:
-            # A take-over that read from the oldest table on would take these for messages.
+            # A take-over that reads from the oldest table on does not see the first records. It would take these copies
+            # for half messages.
             self._outlived.update(pair for pair in zip(table.copies, table.firsts, strict=True) if pair[1] < oldest)
         self._outlived = {copy: first for copy, first in self._outlived.items() if self._is_open(first)}
         self._has_copies = bool(self._outlived) or any(table.copies for table in tables)
 
     def first_of(self, offset: int) -> int:
-        """The half message that is meant by this offset: that of a copy is the first one's."""
+        """Offset of the half message that this offset means: for a copy, that of the first record."""
         if self._has_copies:
             for table in self._tables:
                 place = bisect_left(table.copies, offset)
@@ -189,7 +192,7 @@ class DeduplicationWindow:
 
     @property
     def start(self) -> int | None:
-        """Offset of the oldest one; who reads from there knows the same copies."""
+        """Offset from which a take-over has to read to know the same copies; None if there are no messages."""
         if not self._tables:
             return None
         newest = self._tables[-1]
@@ -198,7 +201,7 @@ class DeduplicationWindow:
 
     @property
     def bytes(self) -> int:
-        """What the tables hold in memory."""
+        """Memory of the tables in bytes."""
         return sum(
             len(table.ids) + sum(len(column) * column.itemsize for column in (table.offsets, table.index, table.copies))
             for table in self._tables

@@ -25,11 +25,11 @@ class MalformedRecord:
     value: bytes | None
     headers: Headers
     error: str
-    #: Of a copy (core/dedup.py): half offset of the first.
+    #: If it is a copy (core/dedup.py): half offset of the first record.
     copy_of: int | None = None
 
     def discard_headers(self) -> list[tuple[str, bytes | None]]:
-        """Ours, which go behind those that it had: the last of a name is ours."""
+        """Our headers, which follow those of the record. So the last header of a name is ours."""
         headers: list[tuple[str, bytes | None]] = [
             (names.VERSION, names.PROTOCOL_VERSION),
             (names.REASON, b"MALFORMED" if self.copy_of is None else b"COPY"),
@@ -58,5 +58,5 @@ def abandoned_headers(half: HalfMessage, abandoned: Abandoned, partition: int, e
 
 
 def _said(name: str, text: str | None) -> Headers:
-    """A header for people, if there is something to say."""
+    """A header for people; none if there is no text."""
     return [] if text is None else [(name, text[:_MAX_ERROR].encode(errors="replace"))]

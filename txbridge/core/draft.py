@@ -1,7 +1,7 @@
-"""Draft: what one Kafka transaction of a partition will do, decided against the state plus what it already holds.
+"""Draft: the effects of one Kafka transaction of a partition, decided on the state plus the effects it already holds.
 
-A draft changes nothing in the HalfQueue until `apply`, which the shell calls only after Kafka has committed; `abandon`
-puts back what was taken from the schedules.
+A draft changes nothing in the HalfQueue until `apply`, which the shell calls only after Kafka has committed. `abandon`
+puts entries back that were taken from the schedules.
 """
 
 from __future__ import annotations
@@ -21,42 +21,44 @@ from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, Tra
 
 
 class Draft:
-    """Effects of one Kafka transaction. The lists are what the shell writes; offsets are half offsets."""
+    """Effects of one Kafka transaction. The shell writes the lists. Offsets are half offsets."""
 
     def __init__(self, queue: HalfQueue, now: int, due: int | None = None) -> None:
-        #: The state that it is decided against. It changes in `apply`, and what is due is taken from its timers.
+        #: The state on which it is decided. `apply` changes it. Before that, only due entries are taken from its
+        #: timers.
         self.queue = queue
-        #: When it is drafted (ms).
+        #: Time of the draft (ms).
         self.now = now
-        #: What falls due until then is due; not later than `now`.
+        #: Time (ms) up to which timers count as due; not later than `now`.
         self.due = now if due is None else due
         self._final: dict[int, TransactionState] = {}
         self._changed: dict[int, HalfEntry] = {}
         self._taken: dict[int, HalfEntry] = {}
         self._taken_for_age: list[HalfEntry] = []
         self._copies_named: set[int] = set()
-        #: Where in END the next transaction goes on: offset, and index of the entry there.
+        #: END position of the next transaction: offset, and index of the entry there.
         self.next_end, self.next_entry = queue.next_end, queue.next_entry
         self.watermark = queue.watermark
-        #: Of the messages that it delivers, checks and discards.
+        #: Bytes of the messages that it delivers, checks and discards.
         self.bytes = 0
         #: Messages that it delivers beyond one for each transaction.
         self.more = 0
         #: Whether a held or scheduled message that is due had no room.
         self.left_out = False
-        #: Whether as many of them were due as were looked at: there may be more.
+        #: Whether the limit of due messages was reached, so that there may be more.
         self.more_due = False
         self.deliver: list[HalfEntry] = []
-        #: Decisions of fresh half messages, each with how many of `deliver` were decided before it.
+        #: Runs of decisions about fresh half messages, each with the number of entries in `deliver` that were decided
+        #: before.
         self.runs: list[tuple[int, Run]] = []
-        #: When those were born that runs deliver (ms).
+        #: Births (ms) of the messages that runs deliver.
         self.births: list[int] = []
         self.rolled_back: list[HalfEntry] = []
         self.held: list[HalfEntry] = []
         #: Committed before their time.
         self.scheduled: list[HalfEntry] = []
         self.checks: list[HalfEntry] = []
-        #: Those whose check the topic has refused for the first time: why is written down.
+        #: Messages whose check the topic has refused for the first time. The reason is written to OFFSET.
         self.unchecked: list[HalfEntry] = []
         self.discards: list[HalfEntry] = []
         self.resumed: list[HalfEntry] = []
@@ -66,15 +68,15 @@ class Draft:
         self.malformed: list[int] = []
         self.refused: list[Refusal] = []
         self.entries = 0
-        #: END entries with effect, by who decided; with UNKNOWN the effect is none, but nothing was wrong with it.
+        #: Counts of the END entries that were not refused, by source. UNKNOWN is among them, although it has no effect.
         self.decisions: dict[Source, Decisions] = {}
-        #: By when ENDs were appended (ms): how many messages they deliver.
+        #: Number of messages delivered, by the append time (ms) of their END.
         self.delivered_since: dict[int, int] = {}
 
     # --- END --------------------------------------------------------------------------------------------------------
 
     def apply_end(self, part: Part, obstacle: Obstacle) -> None:
-        """Apply entries of one END record, in the order of END: those that are next."""
+        """Apply the next entries of END, all of one END record."""
         record, start, stop = part
         is_whole = stop >= len(record.entries)
         entries = record.entries if is_whole and not start else record.entries[start:stop]
@@ -102,7 +104,7 @@ class Draft:
             self.delivered_since[record.appended] = self.delivered_since.get(record.appended, 0) + count
 
     def apply_run(self, run: Run) -> None:
-        """The same for a record that decides fresh half messages only: nothing can stand in the way of any."""
+        """Apply a record that decides fresh half messages only. None of its decisions can be refused or held."""
         record, commits, rollbacks = run.record, run.commits, run.rollbacks
         self._final.update(dict.fromkeys(commits, TransactionState.COMMITTED))
         self._final.update(dict.fromkeys(rollbacks, TransactionState.ROLLED_BACK))
@@ -118,7 +120,7 @@ class Draft:
         self._note_delivered(record, len(commits))
 
     def skip_end(self, next_end: int) -> None:
-        """END has nothing for us below this offset: a malformed record (set aside), or a stranger's marker."""
+        """Pass over END up to this offset: a malformed record, which is discarded, or another producer's marker."""
         if next_end > self.next_end:
             self.next_end, self.next_entry = next_end, 0
 
@@ -152,7 +154,7 @@ class Draft:
         if isinstance(state, RefusalReason):
             return state
         if state is TransactionState.DISCARDED:
-            # Malformed, or discarded so long ago that it is not kept any more: there is no way back.
+            # Malformed, or discarded and forgotten since. It cannot be resumed.
             return RefusalReason.LATE
         return TRANSITIONS[state, event].refused
 
@@ -178,7 +180,7 @@ class Draft:
             self.resumed.append(self.change(entry, state, self.now, attempts=0, **anew))
 
     def hold(self, entry: HalfEntry, why: str | None, decided: int | None) -> None:
-        """It is committed (END offset `decided`) and cannot be delivered now."""
+        """Hold a message that is committed (END offset `decided`) and cannot be delivered now."""
         due = self.queue.policy.retry_refused(self.now, 1)
         self.held.append(self.change(entry, TransactionState.HELD, due, decided=decided, error=why, attempts=1))
 
@@ -193,16 +195,16 @@ class Draft:
     def set_aside_malformed(self, limit: int | None = None) -> None:
         """Copy malformed records of HALF, the first `limit` of them, to the discard topic.
 
-        Copies that END named in this draft are among them: with the decision there is always the record that explains
-        whom it decided.
+        Copies that END named in this draft are always among them. So beside a decision there is always the record that
+        explains which message it decided.
         """
         waiting = self.queue.malformed
         self.malformed = sorted({*sorted(waiting)[:limit], *(waiting & self._copies_named)})
 
     def park(self, limit: int, *, grown_old: bool = True) -> None:
-        """Park what holds the low watermark back too far, and work out where the watermark will stand.
+        """Park messages that hold the low watermark back too far, and compute the new watermark.
 
-        `grown_old`: for its age as well, which is not to be done while END may still say what became of it.
+        `grown_old`: also park messages for their age. False while END may still hold their decisions.
         """
         queue, policy = self.queue, self.queue.policy
         passed_bytes, parked = 0, 0
@@ -231,24 +233,24 @@ class Draft:
     # --- the overlay ------------------------------------------------------------------------------------------------
 
     def take(self, entries: list[HalfEntry]) -> list[HalfEntry]:
-        """Of what a schedule yielded, what this draft has not touched yet."""
+        """Note entries that were taken from a schedule. Returns those that this draft has not touched yet."""
         for entry in entries:
             self._taken[entry.offset] = entry
         return [entry for entry in entries if not self._is_touched(entry.offset)]
 
     def take_for_age(self, entry: HalfEntry) -> bool:
-        """The same for one that the schedule of ages yielded; False when it was touched, and is not taken."""
+        """Note an entry that was taken from the schedule of ages. False, and not noted, if it was touched already."""
         if self._is_touched(entry.offset):
             return False
         self._taken_for_age.append(entry)
         return True
 
     def let_go(self, entry: HalfEntry) -> None:
-        """It was taken, and this draft does not touch it after all."""
+        """Note that this draft does not touch an entry that was taken for it."""
         del self._taken[entry.offset]
 
     def forget(self, entry: HalfEntry) -> None:
-        """There is no way back for a discarded one any more."""
+        """Forget a discarded message, which cannot be resumed any more."""
         self._final[entry.offset] = TransactionState.DISCARDED
         self.forgotten.append(entry)
 
@@ -272,28 +274,28 @@ class Draft:
         return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE
 
     def change(self, entry: HalfEntry, state: TransactionState, next_due: int, **other: Any) -> HalfEntry:
-        """Note what it will be; this transaction parks it."""
+        """Note the new version of an entry. This transaction parks it."""
         changed = entry._replace(state=state, next_due=next_due, parked=True, **other)
         self._changed[entry.offset] = changed
         return changed
 
     def note_discarded(self, offset: int, partition: int, discard_offset: int) -> None:
-        """Where the discard record of a message landed: its parked record, which comes after, tells it."""
+        """Note where the discard record of a message landed. Its parked entry, written later, has that position."""
         self._changed[offset] = self._changed[offset]._replace(discarded_at=(partition, discard_offset))
 
     # --- for the shell ----------------------------------------------------------------------------------------------
 
     @property
     def changed(self) -> Collection[HalfEntry]:
-        """Open entries whose parked record must be written, as they will be."""
+        """Open entries whose parked entry must be written, in their new version."""
         return [entry for offset, entry in self._changed.items() if offset not in self._final]
 
     @property
     def tombstones(self) -> list[int]:
-        """Half offsets whose parked record must be removed."""
+        """Half offsets whose parked entry must be removed."""
         abandoned = [one.entry for one in self.abandoned]
         finished = (*self.deliver, *self.rolled_back, *self.forgotten, *abandoned)
-        # Not what this very transaction would have parked.
+        # Without entries that only this transaction would have parked.
         return [entry.offset for entry in finished if entry.parked and self._is_parked(entry.offset)]
 
     def _is_parked(self, offset: int) -> bool:
@@ -304,17 +306,17 @@ class Draft:
 
     @property
     def delivered(self) -> int:
-        """How many messages it delivers."""
+        """Number of messages that it delivers."""
         return len(self.deliver) + len(self.births)
 
     @property
     def real_topics(self) -> set[str]:
-        """Of what it decides."""
+        """Real topics of the messages that it delivers, and of those in its runs."""
         return set(_topics_of(self.deliver)).union(*(run.topics for _, run in self.runs))
 
     @property
     def size(self) -> int:
-        """How much there is to do: messages that it changes, and decisions that it refuses."""
+        """Amount of work: changed messages, malformed records and refused decisions."""
         return len(self._final) + len(self._changed) + len(self.malformed) + len(self.refused)
 
     @property
@@ -324,7 +326,7 @@ class Draft:
         return not (self._final or self._changed or self.malformed or has_moved_on)
 
     def ends_of(self, outcome: Outcome, offsets: Collection[int]) -> tuple[Position, Position] | None:
-        """Of commits that END decides in this transaction (see `ops`): the entries of END that it applies."""
+        """The entries of END that this transaction applies, if they decide these commits (see `ops`), or None."""
         if outcome is not Outcome.COMMIT or not self._late.keys().isdisjoint(offsets):
             return None
         queue = self.queue
@@ -332,13 +334,13 @@ class Draft:
 
     @property
     def _late(self) -> dict[int, HalfEntry]:
-        """What it delivers that was decided in an earlier transaction, and had to wait; by half offset."""
+        """Delivered messages that were decided in an earlier transaction and had to wait, by half offset."""
         return {entry.offset: entry for entry in self.deliver if entry.state is not TransactionState.PENDING}
 
     def ops(self) -> list[tuple[Outcome, list[int]]]:
-        """Outcome and half offsets, as OP will name them. A forgotten discard was named when it was discarded.
+        """Outcome and half offsets, as OP will name them. A forgotten message was named when it was discarded.
 
-        What was decided earlier, and had to wait, is named apart: it comes out of turn.
+        Messages that were decided earlier and had to wait are named apart, because they are out of order.
         """
         late = list(self._late)
         commits = [entry.offset for entry in self.deliver if entry.state is TransactionState.PENDING]
@@ -356,10 +358,10 @@ class Draft:
         return [(outcome, offsets) for outcome, offsets in named if offsets]
 
     def apply(self, now: int) -> None:
-        """Kafka has committed this draft, as is known at `now` (ms): make it the state.
+        """Apply the draft to the state. Kafka has committed it, as is known at `now` (ms).
 
         An application sees a check when it is committed, and has a full interval from then on to answer. So the next
-        one is due later than this Kafka transaction has written, by the time that the transaction took.
+        check is due later than this Kafka transaction has written, by the time that the transaction took.
         """
         queue = self.queue
         for check in self.checks:
@@ -378,7 +380,7 @@ class Draft:
         queue.advance()
 
     def abandon(self) -> None:
-        """Kafka has not committed this draft: the state is as it was."""
+        """Drop the draft, which Kafka has not committed. Entries that were taken go back into the schedules."""
         self.queue.timers.put_back(self._taken.values())
         self.queue.timers.put_back_expired(self._taken_for_age)
 

@@ -1,7 +1,7 @@
-"""What falls due, as drafted: deliveries of what is held or scheduled, checks, the end of what is exhausted or too old.
+"""Drafts of due work: delivery of held and scheduled messages, checks, discards of exhausted or too old messages.
 
-A draft takes what is due out of the timers. What it does not change goes back at once; the rest is scheduled anew when
-Kafka has committed it, or goes back when the draft is abandoned.
+A draft takes due entries out of the timers. Entries that it does not change go back at once. The others are scheduled
+anew when Kafka has committed the draft, or go back when it is abandoned.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ def deliver_due(
     max_bytes: int,
     room: Room | None = None,
 ) -> None:
-    """Deliver scheduled messages whose time has come and held ones whose back-off has passed; forget discarded ones
-    that can no longer be resumed.
+    """Deliver scheduled and held messages that are due, and forget discarded ones that cannot be resumed any more.
 
-    `max_bytes` bounds the draft as a whole, `limit` the messages that are retried; only a transaction that would be
-    alone in it may be larger. What has no room goes back as it came: nothing is written about it.
+    `max_bytes` bounds the draft as a whole, `limit` the messages that are retried. Only a transaction that would be
+    alone in the draft may be larger. A message without room goes back unchanged, and nothing is written about it.
     """
     timers = draft.queue.timers
     most = len(draft.deliver) + draft.more + limit
@@ -37,12 +36,12 @@ def deliver_due(
         if entry.state is TransactionState.DISCARDED:
             draft.forget(entry)
             continue
-        # From the first on that does not fit, for all: a small one must not be preferred for ever.
+        # After the first message that does not fit, none does. Otherwise small messages would always pass a large one.
         is_much = draft.bytes + entry.size > max_bytes or len(draft.deliver) + draft.more + entry.messages > most
         fits = not draft.left_out and not (draft.deliver and is_much)
         draft.left_out = not fits
         if not fits or (room is not None and room(entry) is False):
-            # Back into the schedule at once, whatever becomes of this transaction.
+            # Back into the schedule at once, whatever happens to this transaction.
             draft.let_go(entry)
             timers.put_back((entry,))
             continue
@@ -52,7 +51,7 @@ def deliver_due(
             draft.add_delivery(entry)
         elif is_held:
             draft.let_go(entry)
-            # The back-off of one that waits for others begins anew.
+            # The back-off of a message that waits for others begins anew.
             timers.postpone(entry, draft.now, why, 1 if isinstance(why, InTurn) else entry.attempts + 1)
         else:
             draft.hold(entry, why, entry.decided)
@@ -66,13 +65,13 @@ def send_checks(
     obstacle: Obstacle = lambda _: None,
     groups: Iterable[str] | None = None,
 ) -> int:
-    """Check what was due at `as_of`; END must have been applied up to the high watermark read after that time.
+    """Draft the checks that were due at `as_of`. END must be applied up to the high watermark read after that time.
 
-    Returns how many were looked at. `obstacle` tells why a check topic does not take this one. `groups` are those to
-    look at; without them, all that have a check due.
+    Returns the number of messages that were looked at. `obstacle` tells why a check topic does not take a message.
+    `groups` are those to look at; without them, all groups with a check due.
 
-    A group with nobody alive keeps its checks: none is sent, none is counted. The others share the limit equally, and
-    what one leaves the next may use: the backlog of one group does not hold up the others.
+    A group that is not live keeps its checks: none is sent, none is counted. The others share the limit equally. The
+    next group may use the rest of a share, so the backlog of one group does not delay the others.
     """
     looked_at, due = 0, draft.queue.timers
     known = due.groups_with_checks_due(as_of) if groups is None else groups
@@ -84,7 +83,7 @@ def send_checks(
         for entry in draft.take(taken):
             limit -= 1
             if draft.queue.policy.expires(entry.since) <= as_of:
-                # Its discard is due as well, and needs no check: only its age is in a schedule from now on.
+                # Its discard is due as well, and needs no check. From now on it is scheduled only by its age.
                 draft.let_go(entry)
                 continue
             why = obstacle(entry)
@@ -98,27 +97,28 @@ def send_checks(
 def _check(draft: Draft, entry: HalfEntry) -> None:
     due, checks = draft.queue.policy.next_check(draft.now), entry.checks + 1
     changed = draft.change(entry, TransactionState.PENDING, due, checks=checks, error=None, attempts=0)
-    # Once it has been refused, the shell writes it apart from others.
+    # The shell writes a check that was refused before apart from others.
     draft.checks.append(changed._replace(attempts=entry.attempts))
     draft.bytes += entry.size
 
 
 def _put_off(draft: Draft, entry: HalfEntry, why: str) -> None:
-    """The check topic does not take its check: not counted, and tried later. OFFSET tells why, from now on."""
+    """Try a check later that its topic does not take. It is not counted. From now on OFFSET has the reason."""
     if entry.error is None:
         due = draft.queue.policy.retry_refused(draft.now, 1)
         draft.unchecked.append(draft.change(entry, entry.state, due, error=why, attempts=1))
         return
-    # OFFSET tells already. Back into the schedule at once, whatever becomes of this transaction.
+    # OFFSET has a reason already. Back into the schedule at once, whatever happens to this transaction.
     draft.let_go(entry)
     attempts = entry.attempts + (not isinstance(why, InTurn))
     draft.queue.timers.postpone(entry, draft.now, why, max(1, attempts))
 
 
 def discard(draft: Draft, as_of: int, limit: int) -> int:
-    """Give up what is exhausted or too old at `as_of`; the same condition on END as for checks.
+    """Discard messages that are exhausted or too old at `as_of`. END must be applied as for checks.
 
-    Best called before `send_checks`: what is too old need not be checked once more. Returns how many were looked at.
+    Called before `send_checks`, it saves checks of messages that are too old. Returns the number of messages that were
+    looked at.
     """
     timers = draft.queue.timers
     exhausted = timers.take_exhausted(as_of, limit)
@@ -129,7 +129,7 @@ def discard(draft: Draft, as_of: int, limit: int) -> int:
         if draft.take_for_age(entry):
             _give_up(draft, entry, EXPIRED)
         else:
-            # Whatever else this transaction does to it, its age goes on counting.
+            # Its age goes on counting, whatever this transaction does to it.
             timers.put_back_expired((entry,))
     return len(exhausted) + len(expired)
 

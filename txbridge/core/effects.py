@@ -1,4 +1,4 @@
-"""Effects of a draft that are more than an entry: what was refused, abandoned and counted, and why a message waits."""
+"""Effects of a draft other than entries: refusals, abandoned messages, counts, and the reasons of waiting messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from txbridge.core.end_record import EndEntry, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import RefusalReason
 
-#: Why a message cannot be delivered now, or None: asked once for every commit.
+#: Function that tells why a message cannot be delivered now, or returns None. Called once for every commit.
 Obstacle = Callable[[HalfEntry], str | None]
 
 
 class InTurn(str):
-    """An obstacle that is none of its own: it was not offered, but waits for others."""
+    """An obstacle of other messages: this one was not offered to its topic, but waits for them."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """A held message that a person has given up, with the name and the reason that stand in END."""
+    """A held or scheduled message that a person has given up, with the name and the reason that END states."""
 
     entry: HalfEntry
     operator: str | None
@@ -44,11 +44,11 @@ class Abandoned:
 
 @dataclass(slots=True)
 class Decisions:
-    """How many END entries of one source had their effect."""
+    """Number of END entries of one source that were not refused."""
 
-    #: All that were not refused.
+    #: All of them.
     entries: int = 0
-    #: Those that are held included.
+    #: Held and scheduled messages included.
     commits: int = 0
     rollbacks: int = 0
     resumes: int = 0
@@ -56,5 +56,5 @@ class Decisions:
 
     @property
     def unknowns(self) -> int:
-        """Those that decided nothing."""
+        """Entries that decided nothing."""
         return self.entries - self.commits - self.rollbacks - self.resumes - self.abandons

@@ -13,9 +13,9 @@ from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Headers
 
-#: Bounds what is read and parsed at once. A Kafka transaction need not hold all of them (`batch`).
+#: Bounds the entries that are read and parsed at once. A Kafka transaction need not hold all of them (`batch`).
 MAX_ENTRIES = 1_000
-#: Percent-encoded characters of a remark: an exception's text, not its stack.
+#: Most percent-encoded characters of a remark: an exception's text, not its stack.
 MAX_REMARK = 2_048
 
 
@@ -29,9 +29,9 @@ class Decision(IntEnum):
 
 
 class Source(Enum):
-    """Who decided."""
+    """The origin of an END record."""
 
-    # Members are unique. Enum hashes their names, in Python.
+    # Members are unique, so identity is enough. Enum hashes their names, in Python.
     __hash__ = object.__hash__
 
     #: The producer, after its local transaction.
@@ -42,7 +42,7 @@ class Source(Enum):
     OPERATOR = "operator"
     #: A person who wants a discarded message to be checked again (RocketMQ's RESUME_CHECK_HALF_MESSAGE).
     RESUME = "resume"
-    #: A person who gives a held message up: it will not be delivered.
+    #: A person who gives up a held or scheduled message: it will not be delivered.
     ABANDON = "abandon"
 
 
@@ -50,7 +50,7 @@ _PLAIN_DECISION = {b"%d" % decision.value: decision for decision in Decision}
 _PLAIN_DECISIONS = frozenset(_PLAIN_DECISION)
 _ID_CHARACTERS = 32
 _are_ids = re.compile(rb"[0-9A-F]*\Z").match
-#: Of a half offset that fits into 63 bits for certain.
+#: Most digits of a half offset that fits into 63 bits for certain.
 _MOST_DIGITS = 18
 #: Sources of commands that decide nothing: the decision of their entries is UNKNOWN.
 _COMMANDS = (Source.RESUME, Source.ABANDON)
@@ -59,7 +59,7 @@ _COMMANDS = (Source.RESUME, Source.ABANDON)
 class EndEntry(NamedTuple):
     """One EndTransaction command."""
 
-    # A tuple, as one is made for every transaction, here and there: a frozen dataclass takes three times as long.
+    # A tuple, as client and worker make one for every transaction. A frozen dataclass takes three times as long.
 
     half_offset: int
     transaction_id: str
@@ -76,10 +76,10 @@ class EndEntry(NamedTuple):
 
 
 class PlainEntries(Sequence[EndEntry]):
-    """Entries that only decide, as nearly all do, in columns: objects are made once somebody wants one."""
+    """Entries of three fields, as nearly all are, in columns. Objects are made when they are first asked for."""
 
     __slots__ = ("_made", "decisions", "ids", "offsets")
-    # Compared with lists.
+    # Equal to lists of the same entries, which have no hash.
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, offsets: list[int], ids: list[bytes], decisions: list[bytes]) -> None:
@@ -139,7 +139,7 @@ class EndEvent:
     key: bytes | None
     value: bytes | None
     headers: Headers
-    #: When Kafka took it (ms), if that is known.
+    #: Append time (ms), if it is known.
     appended: int | None = None
 
 
@@ -152,12 +152,12 @@ class EndRecord:
     source: Source
     entries: Sequence[EndEntry]
     client_id: str | None = None
-    #: When Kafka took it (ms), if that is known.
+    #: Append time (ms), if it is known.
     appended: int | None = None
 
     @property
     def half_offsets(self) -> Sequence[int]:
-        """Those that its entries name."""
+        """The half offsets that its entries name."""
         entries = self.entries
         return entries.offsets if isinstance(entries, PlainEntries) else [entry.half_offset for entry in entries]
 
@@ -171,7 +171,7 @@ def _encode_remark(remark: str) -> str:
     if len(encoded) <= MAX_REMARK:
         return encoded
     cut = encoded[:MAX_REMARK]
-    # Never end in the middle of a %XX, nor of a character that takes several.
+    # Do not cut within a %XX, nor within a character that takes several.
     return _quote(unquote(cut[: cut.rfind("%")] if "%" in cut[-2:] else cut, errors="ignore"))
 
 

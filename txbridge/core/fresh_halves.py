@@ -1,8 +1,8 @@
-"""FreshHalves: half messages that were read and are of nobody's concern yet, in columns.
+"""FreshHalves: half messages that were read, and that are neither due for a check nor to be parked, in columns.
 
-Nearly all are decided while they are fresh. Such a one never becomes an entry: no object, no place in the window, no
-check to schedule. What an END record decides of them is a Run, which is looked up, delivered and finished as a whole.
-What is not decided in time, or not as a run, is entered into the HalfQueue as if it had just been read.
+Nearly all are decided while they are fresh. Such a message never becomes an entry: no object, no place in the window,
+no scheduled check. The decisions of an END record about them are a Run, which is looked up, delivered and finished as a
+whole. A message that is not decided in time, or not in a run, enters the HalfQueue as if it had just been read.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from txbridge.core.states import TRANSITIONS, TransactionState, event_of
 _ID_BYTES = 32
 _are_ids = re.compile(rb"[0-9A-F]*\Z").match
 _is_reserved = lru_cache(1_000)(names.is_reserved_header)
-#: What becomes of a pending message by each decision, in the form of END.
+#: State of a pending message after each decision. Decisions are as in END.
 _STATES = {
     b"%d" % decision: TRANSITIONS[TransactionState.PENDING, event_of(decision, Source.CLIENT)].state
     for decision in Decision
 }
-#: Those at the front that are fresh no more are removed when there are so many: each time all others move.
+#: Rows at the front that are not fresh any more are removed when there are this many: each removal moves all others.
 _FEW = 1_024
 
 
 class FreshHalves:
-    """Plain half messages with consecutive offsets. Those below `first` are fresh no more."""
+    """Plain half messages with consecutive offsets. Those below `first` are not fresh any more."""
 
     __slots__ = ("births", "bytes", "envelopes", "first", "headers", "ids", "keys", "sizes", "start", "values")
 
     def __init__(self) -> None:
-        #: Offset of what stands first in the columns, and of the first that is still fresh.
+        #: Offset of the first row in the columns, and of the first message that is still fresh.
         self.start = self.first = 0
-        #: Of those that are not finished.
+        #: Bytes of the fresh messages that are not finished.
         self.bytes = 0
         self.births: list[int] = []
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.headers: list[Sequence[tuple[str, bytes | None]]] = []
-        #: None for one that is finished.
+        #: None for a message that is finished.
         self.ids: list[bytes | None] = []
         self.envelopes: list[Envelope] = []
         self.sizes: list[int] = []
@@ -66,7 +66,7 @@ class FreshHalves:
         return self.births, self.keys, self.values, self.headers, self.ids, self.envelopes, self.sizes
 
     def extend(self, more: FreshHalves) -> None:
-        """Take in those that follow; with none here, any."""
+        """Append half messages that follow on these. If nothing is fresh here, their offsets may begin anywhere."""
         if not self:
             for column in self._columns:
                 column.clear()
@@ -76,7 +76,7 @@ class FreshHalves:
             mine.extend(its)
 
     def open_at(self, offset: int) -> HalfMessage | None:
-        """One of them as an object; None when it is finished."""
+        """The message at an offset, as an object; None if it is finished."""
         index = offset - self.start
         name = self.ids[index]
         if name is None:
@@ -93,13 +93,13 @@ class FreshHalves:
         return self.sizes[offset - self.start]
 
     def older_than(self, born: int) -> int:
-        """Offset behind the last one, from the first on, that was born by then (ms): by append times, which grow."""
+        """Offset behind the last fresh message that was born by then (ms). Append times are taken to grow."""
         if not self or self.births[self.first - self.start] > born:
             return self.first
         return max(self.first + 1, self.start + bisect_right(self.births, born, self.first - self.start))
 
     def finish(self, offsets: Collection[int]) -> None:
-        """They need no room any more, and no run has them."""
+        """Free the contents of finished messages. No run may need them any more."""
         start = self.start
         ids, keys, values, headers, sizes = self.ids, self.keys, self.values, self.headers, self.sizes
         for offset in offsets:
@@ -109,7 +109,7 @@ class FreshHalves:
             self.bytes -= sizes[index]
 
     def enter(self) -> HalfMessage | None:
-        """The first one is fresh no more; None when it is finished. A run that has it keeps it."""
+        """End the freshness of the first message and return it; None if it is finished. A run with it stays valid."""
         half = self.open_at(self.first)
         if half is not None:
             self.bytes -= half.size
@@ -117,7 +117,7 @@ class FreshHalves:
         return half
 
     def forget_entered(self) -> None:
-        """Make room. No run may be in use."""
+        """Remove the rows that are not fresh any more. No run may be in use."""
         gone = self.first - self.start
         if gone >= _FEW or not self:
             for column in self._columns:
@@ -125,7 +125,7 @@ class FreshHalves:
             self.start = self.first
 
     def run_of(self, record: EndRecord) -> Run | None:
-        """What an END record decides, if it decides of fresh ones alone, and of none that it must not."""
+        """The decisions of an END record; None unless all of them are about fresh messages and valid."""
         entries = record.entries
         if not isinstance(entries, PlainEntries):
             return None
@@ -153,25 +153,25 @@ class FreshHalves:
 
 
 class Run(NamedTuple):
-    """What one END record decides of fresh half messages, in its order: half offsets."""
+    """Decisions of one END record about fresh half messages: half offsets, in the order of the record."""
 
     record: EndRecord
     fresh: FreshHalves
     commits: list[int]
     rollbacks: list[int]
-    #: Bytes of what it commits.
+    #: Bytes of the messages that it commits.
     size: int
-    #: Real topics of what it decides.
+    #: Real topics of the messages that it decides.
     topics: set[str]
 
     @property
     def births(self) -> list[int]:
-        """When each of those that it commits was born (ms)."""
+        """Births (ms) of the messages that it commits."""
         births, start = self.fresh.births, self.fresh.start
         return [births[offset - start] for offset in self.commits]
 
     def copies(self, partition: int) -> Iterator[tuple[str, Any, Any, int, int, list[tuple[str, bytes | None]]]]:
-        """Real topic, value, key, partition (-1: by the key), timestamp and headers of what it commits."""
+        """Real topic, value, key, partition (-1: by the key), timestamp and headers of the messages that it commits."""
         fresh, name = self.fresh, names.HALF_COORDINATES
         start, births, keys, values = fresh.start, fresh.births, fresh.keys, fresh.values
         for offset in self.commits:
@@ -189,7 +189,7 @@ def read_plain(
     headers: list[Any],
     namespace: str,
 ) -> FreshHalves | None:
-    """Records of HALF with consecutive offsets; None unless all are plain half messages with ids of their own."""
+    """Records of HALF with consecutive offsets; None unless all are plain half messages with different ids."""
     # All headers but the last, which is the id: messages of one kind have the same ones.
     before: Headers | None = None
     envelope: Envelope | None = None

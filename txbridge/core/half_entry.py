@@ -1,4 +1,4 @@
-"""HalfEntry: an open half message, and the parked entry of OFFSET that tells of it."""
+"""HalfEntry: an open half message, and its parked entry in OFFSET."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from txbridge.core.json_fields import dump, load, number, short, text
 from txbridge.core.states import TransactionState
 
 _OPEN_STATES = {state.value: state for state in TransactionState if state.is_open}
-#: What is parked as scheduled must tell.
+#: Fields that the parked entry of a scheduled message must have.
 _NEEDED = {TransactionState.SCHEDULED: ("deliver", "decided")}
-#: A parked entry with more fields than these is more than pending.
+#: Number of fields that all parked entries have.
 _FIELDS_OF_ALL = 9
-#: What fits into a column of four bytes (`parked_table`).
+#: The largest number in a column of four bytes (`parked_table`).
 _MOST = 2**32 - 1
 
 
@@ -28,23 +28,23 @@ class _Fields(NamedTuple):
     real_topic: str
     born: int
     size: int
-    #: When the next check, the (next attempt at) delivery, or the removal of a discarded entry is due (ms).
+    #: Due time (ms) of the next check, of the (next attempt at) delivery, or of the removal of a discarded entry.
     next_due: int
     state: TransactionState = TransactionState.PENDING
     checks: int = 0
-    #: Whether a parked entry for it stands in OFFSET.
+    #: Whether OFFSET has a parked entry for it.
     parked: bool = False
     #: Of a held or scheduled one: END offset of its decision.
     decided: int | None = None
-    #: Why it cannot be delivered, or why it could not be checked, and attempts so far.
+    #: Reason for which it cannot be delivered or could not be checked, and number of attempts so far.
     error: str | None = None
     attempts: int = 0
-    #: Of a discarded one: why, and where it lies in the discard topic.
+    #: Of a discarded one: the reason, and partition and offset in the discard topic.
     reason: str | None = None
     discarded_at: tuple[int, int] | None = None
-    #: When it was resumed; its age counts from then.
+    #: Time (ms) of its resume, from which its age counts.
     resumed: int | None = None
-    #: How many it holds, when it holds several.
+    #: Number of messages that it holds.
     messages: int = 1
     #: Before this time (ms) it must not be delivered.
     deliver_at: int | None = None
@@ -53,15 +53,15 @@ class _Fields(NamedTuple):
 class HalfEntry(_Fields):
     """One open half message: pending, held, scheduled, or discarded and resumable. Its body is elsewhere (BodyCache).
 
-    It cannot be changed: many are made out of a row whenever they are asked for, and a change of such a one would be
-    lost. Another one takes its place (`OpenMessages.put`). A tuple, which is made as quickly as an object with slots.
+    It cannot be changed. Many are made from a row on each look-up, and a change of such an entry would be lost. A new
+    entry takes the place of the old one (`OpenMessages.put`). A tuple is made as quickly as an object with slots.
     """
 
     __slots__ = ()
 
     @property
     def since(self) -> int:
-        """From when its age counts (ms)."""
+        """The time from which its age counts (ms)."""
         return self.born if self.resumed is None else self.resumed
 
     @property
@@ -73,7 +73,8 @@ class HalfEntry(_Fields):
     def is_plain(self) -> bool:
         """Whether it is pending or scheduled, parked and nothing else, and so fits into a row of a ParkedTable.
 
-        What a worker has read in HALF does, unless somebody has set the limits aside.
+        Id, size and number of checks always fit if a worker has read the message in HALF, unless the limits were
+        raised.
         """
         return (
             (self.state is TransactionState.PENDING or self._waits_for_its_time)
@@ -124,7 +125,7 @@ class HalfEntry(_Fields):
         data = load(value)
         try:
             state = _OPEN_STATES[data["state"]]
-            # By position: a million of them are read at a take-over.
+            # Positional arguments are faster: a take-over reads a million entries.
             entry = cls(
                 offset,
                 _which(data["id"], names.is_transaction_id),
@@ -156,7 +157,7 @@ class HalfEntry(_Fields):
 
 
 def _which(value: Any, is_one: Callable[[str], bool]) -> str:
-    """A name that was valid when it came with the half message."""
+    """The name, which must be valid: it was when it came with the half message."""
     if not isinstance(value, str) or not is_one(value):
         raise TypeError(f"not a name: {value!r:.40}")
     return value
@@ -164,13 +165,13 @@ def _which(value: Any, is_one: Callable[[str], bool]) -> str:
 
 @lru_cache(1_024)
 def _group(value: Any) -> str:
-    """A producer group, one object for all that name it: a million messages share a few."""
+    """A producer group, as one object for all messages that name it: a million messages share a few."""
     return sys.intern(_which(value, names.is_group))
 
 
 @lru_cache(1_024)
 def _topic(value: Any) -> str:
-    """A real topic, likewise, or several."""
+    """A real topic, or several in one text, likewise as one object."""
     return sys.intern(_which(value, lambda text: all(map(names.is_topic, names.topics_of(text)))))
 
 

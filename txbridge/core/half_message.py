@@ -1,4 +1,4 @@
-"""The half message: what a client prepares in HALF, and the copies that the worker makes of it."""
+"""The half message that a client prepares in HALF, and the records that the worker makes of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded, who
 from txbridge.core.message_frames import FramedMessage, joined_topics, parse_frames
 from txbridge.core.names import Headers, Names
 
-#: Groups and topics whose header is known: millions of messages share a few, and one text of each.
+#: Size of the caches for groups, topics and their headers. Millions of messages share a few of them.
 _SHARED = 1_000
 _VERSION_HEADER = (names.VERSION, names.PROTOCOL_VERSION)
 _TRAN_MSG_HEADER = (names.TRAN_MSG, b"true")
-#: How many headers of a half message without options are ours, the last ones, as `half_headers` writes them.
+#: Number of our headers in a half message without options. They are the last ones, as `half_headers` writes them.
 PLAIN = 5
-#: Of a topic, in bytes; a group's are fewer.
+#: Bytes of the longest topic name. Group names are shorter.
 LONGEST_NAME = 249
 _is_id = re.compile(rb"[0-9A-F]{32}\Z").match
 
@@ -46,17 +46,19 @@ class _Fields(NamedTuple):
 class HalfMessage(_Fields):
     """One valid record of HALF.
 
-    `born` is its append time (ms): the client's clock plays no part. `immunity` is the text of
-    CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy says what it means. `user_timestamp` is BORN_TIMESTAMP,
-    unless it is 0: librdkafka takes that for "now", so that it could never be delivered. `deliver_at` is
-    TXB_DELIVER_AT: when a commit makes it visible, at the earliest (ms). `users` are those of the
-    headers that are not ours; `size` are the bytes that the message holds in memory, as far as the user decides them.
-    `messages` is how many it holds, as frames in the value; None: it is one itself. `real_topic` then names the topics
-    of all of them (`names.topics_of`), and `names_partitions` says whether any of them names a partition.
+    `born` is its append time (ms); the client's clock plays no part. `immunity` is the text of
+    CHECK_IMMUNITY_TIME_IN_SECONDS as it came; the check policy interprets it. `user_timestamp` is BORN_TIMESTAMP, or
+    None if that is 0: librdkafka takes 0 for "now", so it could never be delivered. `deliver_at` is TXB_DELIVER_AT: the
+    earliest time (ms) at which a commit makes the message visible. `users` are the headers that are not ours. `size` is
+    the number of bytes of key, value and headers.
+
+    `messages` is the number of messages that the value holds as frames. None: the half message is a single message.
+    With frames, `real_topic` names the topics of all of them (`names.topics_of`), and `names_partitions` says whether
+    any of them names a partition.
     """
 
-    # A tuple, as one is made for every record, and its size, which is asked for seven times, is in it: a frozen
-    # dataclass that works it out each time made up half of a worker's work.
+    # A tuple, as one is made for every record. It holds its size, which is read seven times. A frozen dataclass that
+    # computes the size each time took half of a worker's processor time.
     __slots__ = ()
 
     def __new__(
@@ -75,7 +77,7 @@ class HalfMessage(_Fields):
         messages: int | None = None,
         deliver_at: int | None = None,
     ) -> Self:
-        """A half message; the user's headers and the size follow from the rest."""
+        """A half message. The user's headers and the size are computed from the rest."""
         users = [header for header in headers if header[0] not in names.HALF_HEADERS]
         size = len(key or b"") + len(value or b"") + _size_of(headers)
         return super().__new__(
@@ -100,7 +102,7 @@ class HalfMessage(_Fields):
 
     @property
     def framed(self) -> list[FramedMessage]:
-        """The messages that it holds as frames. Made each time: they would take as much memory again."""
+        """The messages in its frames. Parsed anew each time: if kept, they would take as much memory again."""
         return parse_frames(self.value, self.messages or 0)
 
 
@@ -168,7 +170,7 @@ def _parse_by_name(
 
 
 def _of_several(half: HalfMessage) -> HalfMessage:
-    """One that holds several messages, all of which must be in order, with what they say."""
+    """The half message with the fields that follow from its frames. Raises MalformedRecordError if one is malformed."""
     messages = half.framed
     for name, value in ((names.REAL_QID, half.real_partition), (names.BORN_TIMESTAMP, half.user_timestamp)):
         if value is not None:
@@ -188,20 +190,21 @@ def _group(value: bytes) -> str:
 
 
 class Envelope(NamedTuple):
-    """What our headers of a plain half message say, but for the id; many share it."""
+    """The content of our headers in a plain half message, without the id. Many messages share it."""
 
     group: str
     real_topic: str
-    #: Bytes of these headers and the id.
+    #: Bytes of these headers and of the id.
     size: int
 
 
 def _parse_plain(
     offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers, topic_names: Names
 ) -> HalfMessage | None:
-    """Read what a client of ours writes for a message without options; None if it is anything else.
+    """Read a half message that our client has written for a message without options; None if it is anything else.
 
-    Most are like that, and differ in the id and the user's headers: a third of what it takes to look each header up.
+    Most records are such messages. They differ only in the id and the user's headers. To read them takes a third of the
+    time of looking each header up.
     """
     users, (id_name, transaction_id) = headers[:-PLAIN], headers[-1]
     envelope = envelope_of(headers[-PLAIN:-1], topic_names.namespace)
@@ -225,7 +228,7 @@ def _parse_plain(
 def _parse_several(
     offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers, topic_names: Names
 ) -> HalfMessage | None:
-    """The same for one that holds several messages and has no option beside. Raises MalformedRecordError."""
+    """The same for a half message with several messages and no option. Raises MalformedRecordError."""
     if len(headers) != PLAIN + 1:
         return None
     *first, (id_name, transaction_id), (count_name, count) = headers
@@ -250,16 +253,16 @@ def _parse_several(
 
 @lru_cache(_SHARED)
 def _number(value: bytes | None) -> int | None:
-    """How many messages there are; None when that is no number."""
+    """Number of messages in the half message; None if the value is not a number."""
     try:
         return OurHeaders([(names.MESSAGES, value)]).optional_number(names.MESSAGES)
     except MalformedRecordError:
-        # Told by whoever reads the record header by header.
+        # `_parse_by_name` reports the error.
         return None
 
 
 def envelope_of(headers: Headers, namespace: str) -> Envelope | None:
-    """What these headers say, ours of a plain half message without its id; None if they are anything else."""
+    """The content of these headers, if they are ours of a plain half message, without its id. Otherwise None."""
     if len(headers) != PLAIN - 1:
         return None
     version, tran_msg, (topic_name, topic), (group_name, group) = headers
@@ -268,7 +271,7 @@ def envelope_of(headers: Headers, namespace: str) -> Envelope | None:
         or tran_msg != _TRAN_MSG_HEADER
         or topic_name != names.REAL_TOPIC
         or group_name != names.PGROUP
-        # What is remembered must be small, whoever wrote it.
+        # Cached values must be small, and anyone may have written these.
         or not topic
         or len(topic) > LONGEST_NAME
         or not group
@@ -283,7 +286,7 @@ _is_reserved = lru_cache(_SHARED)(names.is_reserved_header)
 
 @lru_cache(_SHARED)
 def _envelope(real_topic: bytes, group: bytes, namespace: str) -> Envelope | None:
-    """What plain headers with these values say; None when they are not valid."""
+    """The content of plain headers with these values; None if they are not valid."""
     headers: Headers = [
         _VERSION_HEADER,
         _TRAN_MSG_HEADER,
@@ -294,7 +297,7 @@ def _envelope(real_topic: bytes, group: bytes, namespace: str) -> Envelope | Non
     try:
         half = _parse_by_name(0, 0, None, None, headers, Names(namespace))
     except MalformedRecordError:
-        # Told by whoever reads the record header by header.
+        # `_parse_by_name` reports the error.
         return None
     return Envelope(half.group, half.real_topic, _size_of(headers))
 
@@ -343,7 +346,7 @@ def half_headers(
 
 @lru_cache(_SHARED)
 def _header(name: str, text: str) -> tuple[str, bytes]:
-    """One that many messages share: of a topic or a group."""
+    """A header that many messages share: that of a topic or a group."""
     return name, text.encode()
 
 
@@ -361,7 +364,7 @@ def parse_coordinates(text: str) -> tuple[int, int]:
 
 
 def delivered_headers(half: HalfMessage, partition: int) -> list[tuple[str, bytes | None]]:
-    """What the reader of the real topic sees: the user's headers, the transaction id and the half coordinates."""
+    """Headers of a delivered record: the user's headers, the transaction id and the half coordinates."""
     return [
         *half.users,
         (names.UNIQ_KEY, half.transaction_id.encode()),
@@ -375,7 +378,7 @@ def delivered_timestamp(half: HalfMessage) -> int:
 
 
 class Delivery(NamedTuple):
-    """A record of a real topic, as it is to be written."""
+    """A record to be written to a real topic."""
 
     topic: str
     key: bytes | None
@@ -386,16 +389,16 @@ class Delivery(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of what the user gave."""
+        """Bytes of the user's key, value and headers."""
         return len(self.key or b"") + len(self.value or b"") + _size_of(self.headers[:-_OF_DELIVERY])
 
 
-#: Headers of a delivered message of several that are ours, the last ones.
+#: Number of our headers in a delivered message of several. They are the last ones.
 _OF_DELIVERY = 3
 
 
 def deliveries(half: HalfMessage, partition: int) -> Iterator[Delivery]:
-    """What a commit delivers of a half message that holds several messages, in their order."""
+    """Records that a commit delivers of a half message with several messages, in their order."""
     transaction_id = (names.UNIQ_KEY, half.transaction_id.encode())
     where = (names.HALF_COORDINATES, coordinates(partition, half.offset))
     messages = half.framed
@@ -408,7 +411,7 @@ def deliveries(half: HalfMessage, partition: int) -> Iterator[Delivery]:
 
 @lru_cache(16)
 def _message_numbers(count: int) -> Sequence[tuple[str, bytes]]:
-    """The header of each of so many messages that says which it is. At most a thousand of them."""
+    """Header TXB_MESSAGE of each of `count` messages. At most a thousand."""
     return [(names.MESSAGE_NUMBER, b"%d/%d" % (number, count)) for number in range(1, count + 1)]
 
 
@@ -423,5 +426,5 @@ def copy_headers(half: HalfMessage, partition: int, checks: int, end_position: i
 
 
 def check_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
-    """Headers of a check request: its timestamp is that of the check, so it also tells when the message was born."""
+    """Headers of a check request. They name the time of birth, because the record's timestamp is that of the check."""
     return [*copy_headers(half, partition, checks, end_position), (names.BORN, b"%d" % half.born)]

@@ -1,8 +1,8 @@
 """HalfQueue: all that a worker knows about one partition of HALF. Pure: no I/O, and the time is passed in.
 
-It changes in two ways only. Reading HALF adds messages (`read`, `read_malformed`). Everything else is drafted first
-(`draft.Draft`, which changes nothing here), written to Kafka in one transaction, and then applied: so an aborted
-transaction leaves no trace, as in Kafka's own transaction coordinator (prepare, append, complete).
+It changes in only two ways. Reading HALF adds messages (`read`, `read_malformed`, `take_fresh`). Everything else is
+drafted first (`draft.Draft`, which changes nothing here), written to Kafka in one transaction, and then applied. So an
+aborted transaction leaves no trace, as in Kafka's own transaction coordinator (prepare, append, complete).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from txbridge.core.timers import Timers
 class HalfQueue:
     """State of one half partition.
 
-    Every half offset at or above the low watermark that was read stands in the window, or behind it is fresh. In the
-    window it is open (an entry), finished (an outcome) or malformed (a copy counts as that) and not yet set aside. A
-    fresh one is open, or finished (an outcome). Below the low watermark only parked entries
-    are known for certain; the last outcomes are remembered, so that a late decision is told what it contradicts.
+    Half offsets that were read, at or above the low watermark, are in the window or, behind it, fresh. In the window an
+    offset is open (an entry), finished (an outcome), or malformed and not in the discard topic yet. A copy counts as
+    malformed. A fresh offset is open, or finished (an outcome). Below the low watermark only parked entries are known
+    for certain. The last outcomes are remembered, so that a late decision gets the right reason of refusal.
     """
 
     def __init__(
@@ -43,39 +43,39 @@ class HalfQueue:
         next_op: int = 0,
     ) -> None:
         self.policy = policy
-        # What the policy says of nearly every message, asked once.
+        # The policy's answer for nearly every message, computed once.
         self._park_after, self._first_check = policy.effective_park_after, policy.first_check(0, None)
         #: Next END offset to apply, and index of the first entry there that is not applied yet.
         self.next_end, self.next_entry = next_end, next_entry
-        #: HALF offset behind the window; what is fresh begins here.
+        #: HALF offset behind the window, where the fresh half messages begin.
         self.half_position = watermark
-        #: Read, and of nobody's concern yet.
+        #: Half messages that were read, and that are neither due for a check nor to be parked.
         self.fresh = FreshHalves()
-        # So long after its birth (ms) one is of concern: for its first check, or to be parked.
+        # Age (ms) at which a half message is not fresh any more: its first check is due, or it is to be parked.
         self._fresh_for = min(self._first_check, self._park_after)
-        # HALF offset below which a take-over knows something of what is still to be read.
+        # HALF offset below which a take-over may know entries or outcomes of messages that are still to be read.
         self._restored_to = watermark
         self._entries = OpenMessages()
         self._outcomes: dict[int, Outcome] = {}
         self._remembered = Remembered()
-        #: How a message below the watermark was finished, if this process saw it and has not forgotten it.
+        #: Outcome of a message below the watermark, if this process saw it and still remembers it.
         self.remembered = self._remembered.get
         self._malformed: set[int] = set()
         self._recent = DeduplicationWindow(at_least=policy.recognise_at_least, is_open=self._is_open)
-        #: The offset of the half message that an offset means: of a copy, that of the first.
+        #: Offset of the half message that an offset means: for a copy, that of the first record.
         self.first_of = self._recent.first_of
         #: The open message at an offset, or None.
         self.entry = self._entries.get
         self._window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
         self.timers = Timers(policy, self._entries)
-        #: What of OP a take-over will need.
+        #: Positions of the OP records that a take-over needs.
         self.ops = OpPositions(next_op)
 
-    # --- what a take-over knows -------------------------------------------------------------------------------------
+    # --- state from a take-over -------------------------------------------------------------------------------------
 
     def restore_parked(self, parked: ParkedEntries) -> None:
-        """Take in the parked entries of OFFSET before anything is read. `parked` hands them over and is empty then."""
+        """Take in the parked entries of OFFSET, before anything is read. `parked` is empty afterwards."""
         rows, others = parked.release()
         above = rows.split(self.half_position)
         self._entries.adopt(rows)
@@ -92,7 +92,7 @@ class HalfQueue:
         named = [offset for offset in half_offsets if offset >= watermark]
         self._restored_to = max(self._restored_to, max(named, default=-1) + 1)
         for offset in named:
-            # A discarded message is open, if only for a resume: its parked entry is the last word.
+            # A discarded message is open for a resume. So its parked entry counts, not the OP record.
             if offset not in self._entries:
                 self._outcomes[offset] = outcome
         self.ops.restore(op_offset, half_offsets, is_needed=bool(named))
@@ -100,35 +100,36 @@ class HalfQueue:
     # --- reading HALF -----------------------------------------------------------------------------------------------
 
     def note_id(self, half: HalfMessage) -> int | None:
-        """To be told of every valid record of HALF first, those below the watermark that a take-over reads included.
+        """Note the id of a valid record of HALF, before `read`. A take-over also notes records below the watermark.
 
-        The offset of its first when it is a copy (`copies`), which then is `read_malformed`.
+        Returns the offset of the first record if this one is a copy (`dedup`). The caller passes a copy to
+        `read_malformed`.
         """
         return self._recent.note(half.offset, half.transaction_id, half.born)
 
     def read(self, half: HalfMessage) -> bool:
-        """Take in the next half message. True when it is open, so that its body will be needed."""
+        """Take in the next half message. True if its body is to be kept, because it is open and may soon be needed."""
         offset, born = half.offset, half.born
         if not self._enter(offset, half.size):
             return False
-        # A row of a take-over lies below what is read.
+        # Not a row: the rows of a take-over lie below the offsets that are still to be read.
         entry = self._entries.get_object(offset)
         if entry is None:
             if offset in self._outcomes:
                 return False
             entry = self._entry_of(half)
             self._entries.add(entry)
-            # One that will be parked before its first check is scheduled then: most messages are long finished by that
-            # time, and a schedule is not searched for those that are.
+            # A message that is parked before its first check is scheduled then. Most messages are finished long before
+            # that time, and a finished message is not searched for in a schedule.
             if entry.next_due <= born + self._park_after:
                 self.timers.schedule_first(entry)
-        # A body is not kept for days.
+        # Discarded and scheduled messages may wait for days, so their bodies are not kept.
         return entry.state is not TransactionState.DISCARDED and entry.state is not TransactionState.SCHEDULED
 
     def why_not_read(self, half: HalfMessage) -> str | None:
-        """Why a half message is to be set aside instead of read, though it is well formed; None when it is not.
+        """The reason to discard a well-formed half message instead of reading it, or None.
 
-        What was taken in before, by a worker that allowed more, stays.
+        A message that a worker with a longer limit has taken in before stays.
         """
         if half.deliver_at is None or half.offset in self._entries or half.offset in self._outcomes:
             return None
@@ -147,14 +148,14 @@ class HalfQueue:
         return offset in self._entries or (offset in self.fresh and self.fresh.open_at(offset) is not None)
 
     def read_malformed(self, offset: int, size: int) -> bool:
-        """Take in a malformed record of HALF. True when it has not been set aside yet."""
+        """Take in a malformed record of HALF. True if it still has to be copied to the discard topic."""
         if not self._enter(offset, size) or offset in self._outcomes:
             return False
         self._malformed.add(offset)
         return True
 
     def advance_reader(self, position: int) -> None:
-        """The log has no more records below this offset (what is missing are transaction markers of strangers).
+        """Note that HALF has no more records below this offset. The gap holds transaction markers of other producers.
 
         Nothing may be fresh.
         """
@@ -168,15 +169,15 @@ class HalfQueue:
         self._window_bytes += size
         return True
 
-    # --- what is fresh ----------------------------------------------------------------------------------------------
+    # --- fresh half messages ----------------------------------------------------------------------------------------
 
     @property
     def read_position(self) -> int:
-        """HALF offset behind all that was read."""
+        """HALF offset behind all records that were read."""
         return self.fresh.stop if self.fresh else self.half_position
 
     def take_fresh(self, halves: FreshHalves) -> bool:
-        """Take in the next half messages, instead of `note_id` and `read` for each; False when it must be those."""
+        """Take in the next half messages together. If False, the caller uses `note_id` and `read` for each."""
         if halves.start != self.read_position or halves.start < self._restored_to:
             return False
         if not self._recent.note_all(halves.start, [name or b"" for name in halves.ids], halves.births):
@@ -186,11 +187,11 @@ class HalfQueue:
         return True
 
     def fresh_until(self, now: int) -> int:
-        """HALF offset below which what is fresh is of concern at this time (ms)."""
+        """HALF offset below which fresh half messages have to enter the window at this time (ms)."""
         return self.fresh.stop if self.must_park else self.fresh.older_than(now - self._fresh_for)
 
     def enter_fresh(self, until: int) -> list[HalfMessage]:
-        """Those below this offset are fresh no more, as if they were read now. The bodies of these will be needed."""
+        """Move fresh messages below this offset into the window. Returns the open ones: their bodies are needed."""
         fresh, entered = self.fresh, []
         while fresh and fresh.first < until:
             offset, size = fresh.first, fresh.size_of(fresh.first)
@@ -207,13 +208,13 @@ class HalfQueue:
         fresh, start = self.fresh, self.fresh.start
         envelopes, births = fresh.envelopes, fresh.births
         group = envelopes[next(iter(offsets)) - start].group
-        # Those of one END record are all of its group.
+        # One END record decides messages of one group only.
         self._entries.uncount_fresh(group, [births[offset - start] for offset in offsets])
         self._outcomes.update(dict.fromkeys(offsets, outcome))
         fresh.finish(offsets)
 
     def _pass_fresh(self) -> None:
-        """Nothing is in the window: the low watermark moves over what is finished at the front."""
+        """Move the low watermark over finished fresh messages. The window is empty."""
         fresh, finished = self.fresh, self._outcomes.pop
         offset, stop = fresh.first, fresh.stop
         while offset < stop and (outcome := finished(offset, None)) is not None:
@@ -221,21 +222,21 @@ class HalfQueue:
             offset += 1
         fresh.first = self.half_position = offset
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     @property
     def watermark(self) -> int:
-        """Every half message below it is finished or parked."""
+        """The low watermark: every half message below it is finished or parked."""
         return self._window[0][0] if self._window else self.half_position
 
     @property
     def recent_start(self) -> int:
-        """HALF offset from which a take-over must read, to recognise the copies that this queue would."""
+        """HALF offset from which a take-over must read, to recognise the same copies as this queue."""
         start = self._recent.start
         return self.watermark if start is None else min(start, self.watermark)
 
     def outcome(self, offset: int) -> Outcome | None:
-        """How a message at or above the watermark was finished; None for an open one."""
+        """Outcome of a message at or above the watermark; None if it is open."""
         return self._outcomes.get(offset)
 
     def open_entries(self) -> Iterator[HalfEntry]:
@@ -245,7 +246,7 @@ class HalfQueue:
 
     @property
     def malformed(self) -> frozenset[int]:
-        """Malformed records of HALF that still have to be set aside."""
+        """Offsets of malformed records of HALF that still have to be copied to the discard topic."""
         return frozenset(self._malformed)
 
     def window(self) -> Iterator[tuple[int, int]]:
@@ -257,7 +258,10 @@ class HalfQueue:
         return self._window_bytes
 
     def lags_behind(self, watermark: int, passed_bytes: int) -> bool:
-        """Whether the watermark must not stand here, so many bytes into the window: too much would be read again."""
+        """Whether a take-over would read too much again if the watermark stayed at this offset.
+
+        `passed_bytes`: bytes in the window below it.
+        """
         return (
             self.read_position - watermark > self.policy.park_after_records
             or self._window_bytes + self.fresh.bytes - passed_bytes > self.policy.park_after_bytes
@@ -270,7 +274,7 @@ class HalfQueue:
 
     @property
     def reads_far_ahead(self) -> bool:
-        """Whether so much is read and unfinished that more of it might soon have to be parked."""
+        """Whether so much is read and not finished that messages might soon have to be parked."""
         policy = self.policy
         return (
             2 * (self.read_position - self.watermark) > policy.park_after_records
@@ -285,17 +289,18 @@ class HalfQueue:
         """Open messages by group, state and age; for any thread."""
         return self._entries.open_counts()
 
-    # --- what is due ------------------------------------------------------------------------------------------------
+    # --- due times --------------------------------------------------------------------------------------------------
 
     def next_due(self, until: int | None = None) -> int | None:
-        """The earliest time at which something is due, or None. Checks of a dead group are due all the same.
+        """The earliest time (ms) at which something is due, or None. Checks of a group that is not live count as well.
 
-        With `until`, None may also say that nothing is due by then: quicker, as what is due later is not looked at.
+        With `until`, None may also mean that nothing is due by then. That is quicker, because later items are not
+        looked at.
         """
         if self._malformed:
             return 0
         heads = self.timers.heads(until)
-        # The first one that holds the watermark back is due to be parked, and those behind it follow.
+        # The first entry that holds the watermark back is the next to be parked. Those behind it follow.
         passed_bytes = 0
         for offset, size in self._window:
             entry = self._entries.get(offset)
@@ -310,10 +315,10 @@ class HalfQueue:
                 heads.append(0 if lags else self.fresh.births[self.fresh.first - self.fresh.start] + self._fresh_for)
         return min(heads, default=None)
 
-    # --- applying what Kafka has committed --------------------------------------------------------------------------
+    # --- applying a committed draft ---------------------------------------------------------------------------------
 
     def finish(self, offsets: Collection[int], outcome: Outcome) -> None:
-        """Messages are finished for good (or discarded without a way back: malformed ones). `advance` comes after."""
+        """Note messages that are finished, or discarded and cannot be resumed. The caller then calls `advance`."""
         watermark, outcomes, remove = self.watermark, self._outcomes, self._entries.remove
         if self.fresh and (fresh := [offset for offset in offsets if offset >= self.half_position]):
             self._finish_fresh(fresh, outcome)
@@ -327,7 +332,7 @@ class HalfQueue:
         self._malformed.difference_update(offsets)
 
     def update(self, entry: HalfEntry) -> None:
-        """An open entry has changed and is scheduled anew. It was parked by the same Kafka transaction."""
+        """Replace an entry that has changed, and schedule it anew. The same Kafka transaction has parked it."""
         before = self._entries.known(entry.offset)
         self._entries.put(entry)
         if not before.parked or before.state is not entry.state:
@@ -335,7 +340,7 @@ class HalfQueue:
         self.timers.schedule(entry)
 
     def advance(self) -> None:
-        """Move the low watermark over everything finished or parked, and forget what lies below it."""
+        """Move the low watermark over all finished or parked messages, and free their places in the window."""
         window, finished = self._window, self._outcomes.pop
         while window:
             offset, size = window[0]

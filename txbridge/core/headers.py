@@ -1,4 +1,4 @@
-"""Reading our headers out of a Kafka record: strict, because whoever can write to a topic may write anything."""
+"""Strict reading of our headers in a Kafka record: anyone who can write to a topic may write anything."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from txbridge.core.names import PROTOCOL_VERSION, VERSION, Headers
 
 
 class MalformedRecordError(Exception):
-    """The record is not ours or breaks a rule of docs/protocol.md (the text says which): it is set aside."""
+    """The record is not ours, or breaks a rule of docs/protocol.md. The text names the rule."""
 
 
 class NewerVersionError(MalformedRecordError):
-    """The record speaks a later version of the protocol, which is not guessed.
+    """The record has a later version of the protocol. Its content is not guessed.
 
-    Where any client may write it is set aside like every malformed record. Where only workers write (OP, OFFSET) a
-    later release wrote it, and it says what must not be missed.
+    In a topic that any client may write it is treated like every malformed record. In OP and OFFSET, where only workers
+    write, a later release wrote it, and its content must not be missed.
     """
 
 
@@ -34,7 +34,7 @@ class OurHeaders:
         return [name for name in self._values if name not in known]
 
     def require_version(self, what: str) -> None:
-        """Raise MalformedRecordError unless the record speaks our protocol version (NewerVersionError: a later one)."""
+        """Raise MalformedRecordError unless the record has our protocol version (NewerVersionError: a later one)."""
         if VERSION not in self._values:
             raise MalformedRecordError(f"not a record of txbridge: no header {VERSION}, so it is no {what}")
         version = self.required_bytes(VERSION)
@@ -46,7 +46,7 @@ class OurHeaders:
             )
 
     def optional_bytes(self, name: str) -> bytes | None:
-        """None when there is no such header, or when its value is null: both say nothing."""
+        """The value of a header. None if the header is missing or its value is null, which mean the same."""
         value = self._values.get(name)
         if self._repeats and name in self._values:
             times = sum(other == name for other, _ in self._headers)
@@ -73,7 +73,7 @@ class OurHeaders:
 
 
 _OUR_VERSION = int(PROTOCOL_VERSION)
-#: More is no version but nonsense; and int() refuses thousands of digits with another exception.
+#: Most digits of a version. int() refuses thousands of digits with another exception.
 _VERSION_DIGITS = 9
 
 
@@ -90,7 +90,7 @@ LARGEST_NUMBER = 2**63 - 1
 
 
 def whole_number(text: str, what: str) -> int:
-    """Decimal digits only: int() would also take signs, spaces, underscores and other alphabets' digits."""
+    """The number in decimal digits. int() would also take signs, spaces, underscores and other alphabets' digits."""
     if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LARGEST_NUMBER:
         raise MalformedRecordError(f"{what} is not a whole number: {text[:40]!r}")
     return int(text)

@@ -12,19 +12,19 @@ from txbridge.core import names
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers, Names
 
-#: Messages of one transaction.
+#: Most messages of one transaction.
 MOST_MESSAGES = 1_000
-#: Different real topics of one transaction. All of them stand in what is remembered of it while it is open.
+#: Most different real topics of one transaction. Its entry has all of them while it is open.
 MOST_TOPICS = 100
-#: The layout of the frames. Another one is not guessed.
+#: The layout of the frames. No other one is read.
 _LAYOUT = b"\x01"
 _NULL = -1
 
 _LENGTH = struct.Struct(">i")
 #: Partition, timestamp and the length of the key.
 _MIDDLE = struct.Struct(">iqi")
-#: The same, and the length of the value, which follows at once where there is no key. Where there is one, these are its
-#: first bytes, or the length behind an empty one: four more bytes are always there.
+#: The same and four more bytes, which are always there. Without a key they are the length of the value. With a key they
+#: are its first bytes, or the length behind an empty key.
 _MIDDLE_AND_NEXT = struct.Struct(">iqii")
 
 
@@ -46,7 +46,7 @@ class FramedMessage(NamedTuple):
 
 
 class Message(Protocol):
-    """What can be written as a frame: a FramedMessage, and the message of an application."""
+    """A message that can be written as a frame: a FramedMessage, or the message of an application."""
 
     @property
     def topic(self) -> str: ...
@@ -63,7 +63,7 @@ class Message(Protocol):
 
 
 def encode_frames(messages: Iterable[Message]) -> bytes:
-    """The value of the half message."""
+    """The value of a half message with these messages."""
     parts = [_LAYOUT]
     for message in messages:
         key = message.key
@@ -88,7 +88,7 @@ def _sized(data: bytes | None) -> tuple[bytes, bytes]:
 
 
 def parse_frames(value: bytes | None, count: int) -> list[FramedMessage]:
-    """The messages in the value of a half message that has so many. Raises MalformedRecordError."""
+    """The `count` messages in the value of a half message. Raises MalformedRecordError."""
     if not 1 <= count <= MOST_MESSAGES:
         raise MalformedRecordError(f"{names.MESSAGES} is not 1 to {MOST_MESSAGES}: {count}")
     if value is None or value[:1] != _LAYOUT:
@@ -103,8 +103,8 @@ def parse_frames(value: bytes | None, count: int) -> list[FramedMessage]:
 
 
 def _parse(value: bytes, count: int) -> tuple[list[FramedMessage], int]:
-    """Raises struct.error where the value ends too early."""
-    # This loop is a third of what a worker does for a transaction with several messages: no call that can be spared.
+    """Messages, and number of bytes behind the last. Raises struct.error if the value ends too early."""
+    # This loop is a third of a worker's work for a transaction with several messages, so it avoids calls.
     length_at, middle_at, end = _LENGTH.unpack_from, _MIDDLE_AND_NEXT.unpack_from, len(value)
     messages = []
     at = len(_LAYOUT)
@@ -112,7 +112,7 @@ def _parse(value: bytes, count: int) -> tuple[list[FramedMessage], int]:
         (length,) = length_at(value, at)
         if length < 0:
             raise _negative(length, number, "topic")
-        # What is cut off is noticed at the next number, behind the end.
+        # A slice may be cut off by the end of the value. The next number, behind that end, then raises struct.error.
         start, at = at + 4, at + 4 + length
         raw_topic = value[start:at]
         partition, timestamp, length, following = middle_at(value, at)
@@ -159,7 +159,7 @@ def _parse(value: bytes, count: int) -> tuple[list[FramedMessage], int]:
         topic = _known_topic(raw_topic)
         if topic is None:
             raise MalformedRecordError(f"message {number} has no topic that it may go to: {raw_topic[:40]!r}")
-        # 0 would be "now" for librdkafka, as it is in BORN_TIMESTAMP.
+        # librdkafka takes 0 for "now", as in BORN_TIMESTAMP.
         where, when = None if partition == _NULL else partition, timestamp if timestamp > 0 else None
         messages.append(tuple.__new__(FramedMessage, (topic, key, body, headers, where, when)))
     return messages, end - at
@@ -171,7 +171,7 @@ def _negative(length: int, number: int, what: str) -> MalformedRecordError:
 
 @lru_cache(1_000)
 def _known_topic(raw: bytes) -> str | None:
-    """One text of each: millions of messages share a few."""
+    """The topic, as one text for all messages that share it; None if no message may go there."""
     topic = raw.decode("ascii", "replace")
     return sys.intern(topic) if names.is_topic(topic) and not Names.is_forbidden(topic) else None
 
@@ -183,7 +183,7 @@ def _header_name(raw: bytes, number: int) -> str:
     return name
 
 
-#: What is remembered must be small, whoever wrote it.
+#: Longer names are not cached: anyone may have written them.
 _LONG_NAME = 249
 
 

@@ -40,7 +40,7 @@ RECORD_SOURCE = "TXB_SOURCE"
 #: RocketMQ's tag of an OP message: "the half messages named here are finished".
 REMOVE_TAG = b"d"
 
-#: Headers that belong to a half message and never reach the reader of the real topic (UNIQ_KEY is put there again).
+#: Our headers of a half message. Delivered records do not have them (UNIQ_KEY is added again).
 HALF_HEADERS = frozenset(
     {
         VERSION,
@@ -62,16 +62,16 @@ _RESERVED_PREFIX = "TXB_"
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
-#: Groups and topics whose names are known to be good or bad: asked for every message, and messages share a few.
+#: Size of the caches for checked names. Names are checked for every message, and messages share a few.
 _KNOWN_NAMES = 1_000
-#: RocketMQ's consumer group of the half topic; here the name of the checkpoint and of the fence.
+#: RocketMQ's consumer group of the half topic. Here it names the checkpoint, the fence and the workers' group.
 SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"
-#: How the topic of a producer group's checks begins, behind the namespace; no real topic may have it in its name there.
+#: Prefix of a check topic, behind the namespace. No real topic may have it in that place.
 CHECK_TOPIC = "RMQ_SYS_TRANS_CHECK."
-#: How internal topics begin behind their namespace, or are called as a whole.
+#: Prefix of the internal topics behind their namespace, and whole names.
 _INTERNAL_PREFIX = "RMQ_SYS_"
 _INTERNAL_NAMES = frozenset({"TRANS_CHECK_MAX_TIME_TOPIC", "TRANS_AUDIT_VIOLATIONS_TOPIC"})
-#: librdkafka wants a group for every reader; nothing is ever joined or committed under this name, in any namespace.
+#: librdkafka demands a group for every reader. No reader joins it or commits offsets to it, in any namespace.
 READER_GROUP = "txbridge-reader"
 
 
@@ -88,12 +88,12 @@ def is_group(name: str) -> bool:
 
 @lru_cache(_KNOWN_NAMES)
 def is_topic(name: str) -> bool:
-    """Kafka's rule for topic names."""
+    """Whether Kafka accepts this as a topic name."""
     return _TOPIC.match(name) is not None and name not in {".", ".."}
 
 
 def topics_of(real_topic: str) -> tuple[str, ...]:
-    """The real topics of a transaction, which are one text when it has several messages: no topic has a comma."""
+    """The real topics of a transaction. Several are joined by commas in one text, as no topic name has a comma."""
     return _split(real_topic) if "," in real_topic else (real_topic,)
 
 
@@ -103,18 +103,18 @@ def _split(real_topics: str) -> tuple[str, ...]:
 
 
 def is_transaction_id(text: str) -> bool:
-    """128 bits as 32 upper-case hexadecimal digits."""
+    """Whether this is a transaction id: 128 bits as 32 upper-case hexadecimal digits."""
     return _TRANSACTION_ID.match(text) is not None
 
 
 def short_id(transaction_id: str) -> str:
-    """What logs may show of a transaction id: knowing all of it is the right to decide."""
+    """The part of a transaction id that logs may show: the whole id is the right to decide."""
     return transaction_id[:8]
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """All names of one namespace (an environment that shares a cluster with others); "" is no prefix."""
+    """All names of one namespace (an environment that shares a cluster with others); "" means no prefix."""
 
     namespace: str = ""
 
@@ -143,12 +143,12 @@ class Names:
 
     @property
     def violations(self) -> str:
-        """Where an audit that follows writes what it finds, unless the user names another topic."""
+        """The topic for the findings of an audit that follows the log, unless the user names another one."""
         return self._named("TRANS_AUDIT_VIOLATIONS_TOPIC")
 
     @property
     def identified(self) -> dict[str, str]:
-        """The topics whose Kafka ids the checkpoint keeps, by the short names that stand in it."""
+        """The topics whose Kafka ids the checkpoint keeps, by their short names there."""
         return {"half": self.half, "end": self.end, "op": self.op, "offset": self.offset}
 
     def check(self, group: str) -> str:
@@ -157,11 +157,14 @@ class Names:
 
     @property
     def worker_group(self) -> str:
-        """The consumer group of the workers, unless the user names their app otherwise."""
+        """The consumer group of the workers, unless the option app_id names another one."""
         return self._named(SYSTEM_GROUP)
 
     def transactional_id(self, partition: int, index: int = 0) -> str:
-        """The fence of a partition. From the topics, not from the app: two apps on the same topics must collide."""
+        """The transactional.id that fences a partition.
+
+        It follows from the topics, not from the app: two apps on the same topics must collide.
+        """
         return f"{self.half}@{SYSTEM_GROUP}/{partition}/{index}"
 
     def checkpoint_key(self, partition: int) -> bytes:
@@ -172,10 +175,10 @@ class Names:
 
     @staticmethod
     def is_forbidden(real_topic: str) -> bool:
-        """System topics, to which no message may be delivered (RocketMQ's TopicValidator): those of every namespace.
+        """Whether this is a system topic of any namespace, to which no message may go (RocketMQ's TopicValidator).
 
-        A worker may have the right to write to them: whoever can write to its HALF could then forge the checkpoint of
-        another environment.
+        A worker may have the right to write to such a topic. Then anyone who can write to its HALF could forge the
+        checkpoint of another environment.
         """
         return _is_forbidden(real_topic)
 
@@ -186,6 +189,6 @@ def _is_forbidden(real_topic: str) -> bool:
     return (
         real_topic.startswith("__")
         or parts[-1] in _INTERNAL_NAMES
-        # Of a check topic the name of the group follows, which may have dots, too.
+        # The group in the name of a check topic may have dots, too.
         or any(part.startswith(_INTERNAL_PREFIX) for part in parts)
     )

@@ -1,4 +1,4 @@
-"""What OFFSET says of one partition: the checkpoint and the parked entries."""
+"""The state of one partition in OFFSET: the checkpoint and the parked entries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from txbridge.core.names import Headers, Names
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
 
-#: From the drafting of a check to its append it takes less, also when the process is stopped for a minute in between. A
-#: due time that is further away comes from another interval.
+#: Longest time from the draft of a check to its append, even if the process is stopped for a minute in between. A due
+#: time that is further away comes from another interval.
 _LONGEST_DRAFT_MS = 120_000
-#: What a worker writes: a million records need not be looked at header by header.
+#: Headers that a worker writes. So a million records need not be looked at header by header.
 _OURS = offset_headers()
 
 
 class ParkedEntries(Mapping[int, HalfEntry]):
-    """Parked entries by half offset, those that are pending and nothing else in columns."""
+    """Parked entries by half offset. Plain ones (`HalfEntry.is_plain`) are in columns."""
 
     def __init__(self, entries: Iterable[HalfEntry] = ()) -> None:
         self._plain = ParkedTable()
@@ -45,8 +45,8 @@ class ParkedEntries(Mapping[int, HalfEntry]):
     def take(self, half_offset: int, value: bytes | None, next_check: int = 0) -> None:
         """Fold one record; None is a tombstone. Raises MalformedRecordError.
 
-        `next_check` (ms): not earlier is the next check due when this record was written for a check. Not when
-        that is very much later: then the interval was another one when the record was written.
+        `next_check` (ms): the next check is not due earlier if this record was written for a check. It is ignored if it
+        is very much later than the record says. Then the record was written with another interval.
         """
         entry = None if value is None else HalfEntry.decode(half_offset, value)
         if (
@@ -66,7 +66,7 @@ class ParkedEntries(Mapping[int, HalfEntry]):
             self._others[half_offset] = entry
 
     def release(self) -> tuple[ParkedTable, list[HalfEntry]]:
-        """Hand over what is here, the pending ones as a sorted table: a million need not be there twice."""
+        """Hand over all entries, the plain ones as a sorted table. So a million of them are not in memory twice."""
         plain, others = self._plain, self._others
         self._plain, self._others = ParkedTable(), {}
         plain.sort()
@@ -74,10 +74,11 @@ class ParkedEntries(Mapping[int, HalfEntry]):
 
 
 class OffsetTopic:
-    """What OFFSET says of one partition, folded record by record.
+    """The state of one partition in OFFSET, folded record by record.
 
-    `policy`: of whoever goes on with it. An interval between two checks then counts from when the first was appended,
-    in one Kafka transaction with its parked entry, and not from when that transaction began.
+    `policy`: that of the process which goes on with the state. With it, the interval after a check counts from the
+    append time of the check's parked entry, which is in the same Kafka transaction. Without it, it counts from the
+    begin of that transaction.
     """
 
     def __init__(self, topic_names: Names, partition: int, policy: CheckPolicy | None = None) -> None:
@@ -86,17 +87,17 @@ class OffsetTopic:
         self._checkpoint_key = topic_names.checkpoint_key(partition)
         self._parked_prefix = self._checkpoint_key + b"/"
         self.checkpoint: Checkpoint | None = None
-        #: Where the last checkpoint stands in OFFSET, if `take` was told.
+        #: OFFSET offset of the last checkpoint, if `take` was given it.
         self.checkpoint_offset = -1
         self.parked = ParkedEntries()
-        #: OFFSET offset up to which it is folded; kept by whoever reads.
+        #: OFFSET offset up to which it is folded. The reader keeps it.
         self.position = 0
-        #: By key, offset and text of the last record when that one speaks a later version.
+        #: By key: offset and error of the last record, if that has a later protocol version.
         self._newer: dict[bytes, tuple[int, str]] = {}
 
     @property
     def newer(self) -> tuple[int, str] | None:
-        """OFFSET offset of, and what is wrong with, the first record of a later version that still counts."""
+        """OFFSET offset and error of the first record of a later version that still counts."""
         return min(self._newer.values(), default=None)
 
     def take(
@@ -107,10 +108,10 @@ class OffsetTopic:
         offset: int = -1,
         appended: int | None = None,
     ) -> None:
-        """Fold one record. Raises MalformedRecordError, and folds nothing, for one that no worker of ours writes.
+        """Fold one record. Raises MalformedRecordError, and folds nothing, for a record that no worker of ours writes.
 
-        `appended`: its append time (ms).
-        Of a later version (NewerVersionError) it is remembered as such, until a record that can be read has its key.
+        `appended`: its append time (ms). A record of a later version (NewerVersionError) is remembered until a readable
+        record with the same key comes.
         """
         try:
             self._take(key, value, headers, offset, appended)
@@ -136,7 +137,7 @@ class OffsetTopic:
         self.parked.take(half_offset, value, next_check)
 
     def _half_offset(self, key: bytes) -> int:
-        """Which half message the key of a parked entry names."""
+        """The half offset in the key of a parked entry."""
         digits = key.removeprefix(self._parked_prefix)
         if len(digits) == len(key) or not digits.isdigit():
             raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
@@ -145,5 +146,5 @@ class OffsetTopic:
 
 
 def _tells_of_check(entry: HalfEntry) -> bool:
-    """Whether it was written together with a check: then it is pending, and its next check was not put off since."""
+    """Whether it was written with a check: it is pending, has a check, and the next check was not put off since."""
     return entry.state is TransactionState.PENDING and entry.error is None and entry.checks > 0

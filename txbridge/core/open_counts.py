@@ -1,4 +1,4 @@
-"""OpenCounter: how many messages are open, kept up to date with every change, so that nobody has to count a million."""
+"""OpenCounter: the number of open messages, updated with every change, so that a million need not be counted."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass
 
 from txbridge.core.states import TransactionState
 
-#: Pending messages are counted by the time of their birth, in slots of this many ms: an age is known to 10 s, and what
-#: is kept is bounded by the greatest age (72 h have 25,920 slots), however many messages wait.
+#: Pending messages are counted by birth, in slots of this many ms. So an age is known to 10 s. The number of slots is
+#: bounded by the greatest age (72 h have 25,920 slots), not by the number of messages.
 SLOT_MS = 10_000
-#: Producer groups that are counted by name: whoever may write to HALF can invent groups, and all that shows counts goes
-#: through them. As many as the metrics may have (metrics_max_groups).
+#: Most producer groups that are counted by name. Anyone who may write to HALF can invent groups, and everything that
+#: shows counts goes through them. As many as the metrics may have (metrics_max_groups).
 MOST_NAMED = 10_000
-#: Stands for all others; no producer group can have this name.
+#: Name for all other groups together. No producer group can have this name.
 OTHER = "(other)"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCounts:
-    """How many messages are open, at one moment."""
+    """Number of open messages at one moment."""
 
-    #: By producer group: slot number (birth / SLOT_MS) and how many pending messages it holds.
+    #: By producer group: slot number (birth / SLOT_MS) and number of pending messages in it.
     pending: Mapping[str, Mapping[int, int]]
-    #: Those that are not pending.
+    #: Number of the others, by group and state.
     others: Mapping[tuple[str, TransactionState], int]
 
     def by_state(self) -> dict[TransactionState, int]:
-        """How many of each state, over all groups."""
+        """Number of messages in each state, over all groups."""
         totals = {state: 0 for state in TransactionState if state.is_open}
         totals[TransactionState.PENDING] = sum(sum(slots.values()) for slots in self.pending.values())
         for (_, state), number in self.others.items():
@@ -37,36 +37,36 @@ class OpenCounts:
 
 
 class OpenCounter:
-    """One thread changes it, any may `count`."""
+    """Running counts. One thread changes them, any thread may call `count`."""
 
     def __init__(self) -> None:
-        # What is empty is forgotten.
+        # A key is removed when its count is 0.
         self._pending: dict[tuple[str, int], int] = {}
         self._others: dict[tuple[str, TransactionState], int] = {}
-        #: How many messages each group has: of those with a name, and of the others. A group is one of those for as
-        #: long as it has a message that was counted as such.
+        #: Number of messages of each group that is counted by name, and of each group that is counted as OTHER. A group
+        #: stays where it is as long as it has messages.
         self._named: dict[str, int] = {}
         self._unnamed: dict[str, int] = {}
 
     def add(self, group: str, state: TransactionState, since: int) -> None:
-        """One more; `since` is when its age began (ms)."""
+        """Count one more message. Its age counts from `since` (ms)."""
         if state is TransactionState.PENDING:
             self.add_pending(group, since // SLOT_MS, 1)
         else:
             self.add_others(group, state, 1)
 
     def add_pending(self, group: str, slot: int, count: int) -> None:
-        """Many at once."""
+        """Count more pending messages of one slot."""
         key = self._count_in(group, count), slot
         self._pending[key] = self._pending.get(key, 0) + count
 
     def add_others(self, group: str, state: TransactionState, count: int) -> None:
-        """Many at once that are not pending."""
+        """Count more messages that are not pending."""
         key = self._count_in(group, count), state
         self._others[key] = self._others.get(key, 0) + count
 
     def _count_in(self, group: str, count: int) -> str:
-        """The name under which these are counted."""
+        """Count messages of a group. Returns the name under which they are counted."""
         named = self._named.get(group)
         if named is not None:
             self._named[group] = named + count
@@ -78,17 +78,17 @@ class OpenCounter:
         return OTHER
 
     def add_born(self, group: str, births: Sequence[int]) -> None:
-        """Pending ones of a group, by their births (ms)."""
+        """Count pending messages of a group, by their births (ms)."""
         for slot, count in _by_slot(births):
             self.add_pending(group, slot, count)
 
     def remove_born(self, group: str, births: Sequence[int]) -> None:
-        """What `add_born` has added, or a part of it."""
+        """Uncount messages that `add_born` has counted, or a part of them."""
         for slot, count in _by_slot(births):
             self._remove_pending(group, slot, count)
 
     def _count_out(self, group: str, count: int = 1) -> str:
-        """The name under which those were counted that go."""
+        """Uncount messages of a group. Returns the name under which they were counted."""
         counts = self._named if group in self._named else self._unnamed
         left = counts[group] - count
         if left:
@@ -98,7 +98,7 @@ class OpenCounter:
         return group if counts is self._named else OTHER
 
     def remove(self, group: str, state: TransactionState, since: int) -> None:
-        """One that was added with these is open no more."""
+        """Uncount a message that was added with these arguments."""
         if state is TransactionState.PENDING:
             self._remove_pending(group, since // SLOT_MS, 1)
             return
@@ -117,15 +117,15 @@ class OpenCounter:
             del self._pending[key]
 
     def count(self) -> OpenCounts:
-        """A copy."""
+        """A copy of the counts."""
         pending: dict[str, dict[int, int]] = {}
-        # copy() of a dict is one step for other threads.
+        # copy() of a dict is atomic for other threads.
         for (group, slot), number in self._pending.copy().items():
             pending.setdefault(group, {})[slot] = number
         return OpenCounts(pending, self._others.copy())
 
     def totals(self) -> dict[TransactionState, int]:
-        """How many of each state, over all groups."""
+        """Number of messages in each state, over all groups."""
         totals = {state: 0 for state in TransactionState if state.is_open}
         totals[TransactionState.PENDING] = sum(self._pending.values())
         for (_, state), number in self._others.items():

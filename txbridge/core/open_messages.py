@@ -1,4 +1,4 @@
-"""The open half messages of a partition: objects for those that are young or special, rows for the many that wait."""
+"""Open half messages of a partition: objects for young or special ones, rows for the many that wait."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from txbridge.core.states import TransactionState
 
 
 class OpenMessages:
-    """Open messages by half offset. An entry that comes out of it is a snapshot: to change one, `put` another.
+    """Open messages by half offset. An entry that is returned is a snapshot: to change one, `put` another.
 
-    One that is pending or scheduled, and parked, becomes a row when the low watermark passes it (`settle`): watermark
-    after watermark, so that rows come in the order of offsets. What is held, discarded, was resumed or cannot be
-    checked stays an object.
+    A pending or scheduled message that is parked becomes a row when the low watermark passes it (`settle`). So rows are
+    added in the order of offsets. A message that is held or discarded, was resumed or cannot be checked stays an
+    object.
     """
 
     def __init__(self) -> None:
@@ -42,22 +42,22 @@ class OpenMessages:
         return entry
 
     def get_object(self, offset: int) -> HalfEntry | None:
-        """The same, but None for a row; quicker."""
+        """The same as `get`, but None for a row; quicker."""
         return self._objects.get(offset)
 
     def known(self, offset: int) -> HalfEntry:
-        """One that is open for certain."""
+        """The entry of a message that is open for certain."""
         entry = self.get(offset)
         assert entry is not None
         return entry
 
     def add(self, entry: HalfEntry) -> None:
-        """Add one that is not there."""
+        """Add an entry that is not there."""
         self._objects[entry.offset] = entry
         self._counter.add(entry.group, entry.state, entry.since)
 
     def put(self, entry: HalfEntry) -> None:
-        """Add or replace."""
+        """Add or replace an entry."""
         if self._rows and entry.is_plain and (counted := self._rows.counted_as(entry.offset)) is not None:
             group, state, born = counted
             if state is not entry.state:
@@ -69,7 +69,7 @@ class OpenMessages:
         self.add(entry)
 
     def remove(self, offset: int) -> None:
-        """Remove, if it is there."""
+        """Remove an entry, if there is one."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
             self._counter.remove(entry.group, entry.state, entry.since)
@@ -78,7 +78,7 @@ class OpenMessages:
             self._counter.remove(*counted)
 
     def settle(self, offset: int) -> None:
-        """The low watermark has passed this offset."""
+        """Make a plain entry a row: the low watermark has passed its offset."""
         entry = self._objects.get(offset)
         if entry is not None and entry.is_plain:
             # It is counted already: a row has the same state.
@@ -86,7 +86,7 @@ class OpenMessages:
             self._rows.put(entry)
 
     def adopt(self, rows: ParkedTable) -> None:
-        """Take over a sorted table, to be empty before."""
+        """Take over a sorted table, while this is still empty."""
         self._rows = rows
         for (group, slot), number in rows.births(SLOT_MS).items():
             self._counter.add_pending(group, slot, number)
@@ -94,21 +94,21 @@ class OpenMessages:
             self._counter.add_others(group, TransactionState.SCHEDULED, number)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
-        """Of a pending one: when its next check is due, how many were sent, and from when its age counts."""
+        """For a pending message: due time of the next check, number of checks sent, and begin of its age."""
         entry = self._objects.get(offset)
         if entry is None:
             return self._rows.schedule_of(offset)
         return (entry.next_due, entry.checks, entry.since) if entry.state is TransactionState.PENDING else None
 
     def timer_of(self, offset: int) -> int | None:
-        """Of one that is held, scheduled or discarded: when it is to be delivered, or forgotten."""
+        """For a held, scheduled or discarded message: the time at which it is to be delivered or forgotten."""
         entry = self._objects.get(offset)
         if entry is None:
             return self._rows.delivery_of(offset)
         return None if entry.state is TransactionState.PENDING else entry.next_due
 
     def count_fresh(self, halves: FreshHalves) -> None:
-        """Those that are not in here yet are open, too."""
+        """Count fresh half messages: they are open, but not in here yet."""
         for group in {envelope.group for envelope in halves.envelopes}:
             self._counter.add_born(
                 group,
@@ -116,13 +116,13 @@ class OpenMessages:
             )
 
     def uncount_fresh(self, group: str, births: Sequence[int]) -> None:
-        """Those of a group are finished, or about to be added here."""
+        """Uncount fresh messages of a group that are finished, or about to be added here."""
         self._counter.remove_born(group, births)
 
     def counts(self) -> Mapping[TransactionState, int]:
-        """How many of each state."""
+        """Number of messages in each state."""
         return self._counter.totals()
 
     def open_counts(self) -> OpenCounts:
-        """How many, by group, state and age; for any thread."""
+        """Number of messages by group, state and age; for any thread."""
         return self._counter.count()

@@ -1,7 +1,7 @@
-"""ParkedTable: a million pending or scheduled messages in columns, some 70 bytes each. Objects take ten times that.
+"""ParkedTable: pending or scheduled messages in columns, some 70 bytes each. Objects take ten times that.
 
-And an object less is one less for Python's garbage collector to look at: with a million of them every full collection
-stops the commits for a second.
+Columns also spare Python's garbage collector. With a million objects every full collection stops the commits for a
+second.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from txbridge.core.states import TransactionState
 #: Fewer dead rows than this are not worth a new set of columns.
 _FEW = 10_000
 _ID_BYTES = 16
-#: What a row is. One that is not dead counts as true.
+#: State of a row. All but _DEAD count as true.
 _DEAD, _PENDING, _SCHEDULED = range(3)
-#: In the place of a time: none.
+#: Stands for a missing time.
 _NONE = -1
 #: Group, real topics, number of messages.
 _Kind = tuple[str, str, int]
@@ -29,8 +29,9 @@ _Kind = tuple[str, str, int]
 class ParkedTable:
     """Rows by half offset: entries that are pending or scheduled, parked and nothing else (`HalfEntry.is_plain`).
 
-    While it is filled, offsets may come in any order, again (the last one counts) and be removed; that takes an index.
-    `sort` gives the index up: from then on rows are found by bisection, and a new one must have the highest offset.
+    While the table is filled, offsets may come in any order, come again (the last row counts) and be removed. That
+    takes an index. `sort` gives the index up: from then on rows are found by bisection, and a new row must have the
+    highest offset.
     """
 
     def __init__(self) -> None:
@@ -39,12 +40,12 @@ class ParkedTable:
         self._next_due = array("q")
         self._sizes = array("I")
         self._checks = array("I")
-        #: Which group, real topics and number of messages: a million of them share a few.
+        #: Kind of each row (group, real topics, number of messages) as a number. A million rows share a few kinds.
         self._kinds = array("I")
         self._ids = bytearray()
-        #: Of a pending row the time at which it is to be delivered, of a scheduled one the END offset of its decision.
+        #: Of a pending row the time of delivery that it names, of a scheduled one the END offset of its decision.
         self._others = array("q")
-        #: What each row is.
+        #: State of each row.
         self._states = bytearray()
         self._count = 0
         self._kind_numbers: dict[_Kind, int] = {}
@@ -58,11 +59,11 @@ class ParkedTable:
         return self._row(offset) >= 0
 
     def __iter__(self) -> Iterator[HalfEntry]:
-        """Every row: in the order of offsets once it is sorted."""
+        """Every row; in the order of offsets once the table is sorted."""
         return (self._at(row) for row, alive in enumerate(self._states) if alive)
 
     def offsets(self) -> Iterator[int]:
-        """Of every row, in the same order; cheaper than the rows."""
+        """Offset of every row, in the same order; cheaper than the rows."""
         return compress(self._offsets, self._states)
 
     def get(self, offset: int) -> HalfEntry | None:
@@ -70,38 +71,38 @@ class ParkedTable:
         return None if row < 0 else self._at(row)
 
     def schedule_of(self, offset: int) -> tuple[int, int, int] | None:
-        """Of a pending one: when the next check is due, how many were sent, when it was born; cheaper than `get`."""
+        """For a pending row: due time of the next check, number of checks sent, birth. Cheaper than `get`."""
         row = self._row(offset)
         if row < 0 or self._states[row] != _PENDING:
             return None
         return self._next_due[row], self._checks[row], self._born[row]
 
     def delivery_of(self, offset: int) -> int | None:
-        """When a scheduled one is due; cheaper than `get`."""
+        """Due time of a scheduled row; cheaper than `get`."""
         row = self._row(offset)
         return None if row < 0 or self._states[row] != _SCHEDULED else self._next_due[row]
 
     def counted_as(self, offset: int) -> tuple[str, TransactionState, int] | None:
-        """Group, state, and when it was born; cheaper than `get`."""
+        """Group, state and birth; cheaper than `get`."""
         row = self._row(offset)
         if row < 0:
             return None
         return self._kind_names[self._kinds[row]][0], _STATES[self._states[row]], self._born[row]
 
     def births(self, width: int) -> Counter[tuple[str, int]]:
-        """How many pending ones of each group were born in each span of `width` ms, as (group, number of the span)."""
+        """Number of pending rows by group and time of birth, in spans of `width` ms: (group, number of the span)."""
         groups = [group for group, _, _ in self._kind_names]
         rows = zip(self._kinds, self._born, self._states, strict=True)
         return Counter((groups[kind], born // width) for kind, born, state in rows if state == _PENDING)
 
     def scheduled(self) -> Counter[str]:
-        """How many scheduled ones each group has."""
+        """Number of scheduled rows by group."""
         groups = [group for group, _, _ in self._kind_names]
         rows = zip(self._kinds, self._states, strict=True)
         return Counter(groups[kind] for kind, state in rows if state == _SCHEDULED)
 
     def schedules(self) -> Iterator[tuple[int, str, int, int, int]]:
-        """Offset, group, and what `schedule_of` says, of every pending one; to go through a million of them quickly."""
+        """Offset, group and the values of `schedule_of` for every pending row. A quick way through a million rows."""
         groups = [group for group, _, _ in self._kind_names]
         columns = zip(self._offsets, self._kinds, self._next_due, self._checks, self._born, self._states, strict=True)
         for offset, kind, next_due, checks, born, state in columns:
@@ -109,7 +110,7 @@ class ParkedTable:
                 yield offset, groups[kind], next_due, checks, born
 
     def deliveries(self) -> Iterator[tuple[int, int]]:
-        """When each scheduled one is due, and its offset."""
+        """Due time and offset of each scheduled row."""
         columns = zip(self._next_due, self._offsets, self._states, strict=True)
         return ((next_due, offset) for next_due, offset, state in columns if state == _SCHEDULED)
 
@@ -139,7 +140,7 @@ class ParkedTable:
         return True
 
     def sort(self) -> None:
-        """Give up the index, and be in the order of offsets."""
+        """Sort the rows by offset, and give up the index."""
         index, self._index = self._index, None
         if index is None:
             return
@@ -148,7 +149,7 @@ class ParkedTable:
         self._rearrange(order)
 
     def split(self, offset: int) -> list[HalfEntry]:
-        """Take out the rows at and above an offset; of a sorted table."""
+        """Remove and return the rows at and above an offset. The table must be sorted."""
         first = bisect_left(self._offsets, offset)
         found = [self._at(row) for row in range(first, len(self._states)) if self._states[row]]
         for column in (self._offsets, self._born, self._next_due, self._sizes, self._checks, self._kinds, self._others):
@@ -220,7 +221,7 @@ class ParkedTable:
             self._index = {offset: row for row, offset in enumerate(self._offsets)}
 
     def _rearrange(self, order: list[int]) -> None:
-        """Keep these rows, in this order; one column after the other, so that only one is there twice."""
+        """Keep these rows, in this order. Columns are copied one by one, so that only one is in memory twice."""
         self._offsets = array("q", map(self._offsets.__getitem__, order))
         self._born = array("q", map(self._born.__getitem__, order))
         self._next_due = array("q", map(self._next_due.__getitem__, order))
@@ -239,7 +240,7 @@ _STATES = {_PENDING: TransactionState.PENDING, _SCHEDULED: TransactionState.SCHE
 
 
 def _state_of(row: HalfEntry) -> tuple[int, int]:
-    """What a row is, and the number that it needs beside the columns of all."""
+    """State of a row, and its number for `_others`."""
     if row.state is TransactionState.SCHEDULED:
         assert row.decided is not None
         return _SCHEDULED, row.decided

@@ -1,15 +1,15 @@
-"""Remembered: how the last messages below the low watermark were finished, so that a late decision can be answered."""
+"""Remembered: the outcomes of the last messages below the low watermark, kept to answer late decisions."""
 
 from __future__ import annotations
 
 from txbridge.core.states import Outcome
 
-#: Outcomes that are remembered, in two generations of this many: about 8 MB when both are full.
+#: Outcomes in one generation. There are two: about 8 MB when both are full.
 GENERATION = 50_000
 
 
 class Remembered:
-    """By half offset, the last outcomes that this process saw. Forgetting half of them at once costs nothing each."""
+    """The last outcomes that this process saw, by half offset. To drop a generation at once costs nothing each."""
 
     def __init__(self) -> None:
         self._younger: dict[int, Outcome] = {}
@@ -19,7 +19,8 @@ class Remembered:
         return len(self._younger) + len(self._older)
 
     def note(self, offset: int, outcome: Outcome) -> None:
-        # A discarded message that was resumed is finished twice: the last time counts, as the younger is asked first.
+        # A discarded message that was resumed is finished twice. The last outcome counts, as the younger is asked
+        # first.
         self._younger[offset] = outcome
         if len(self._younger) >= GENERATION:
             self._younger, self._older = {}, self._younger

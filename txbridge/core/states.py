@@ -1,4 +1,4 @@
-"""The states of a transaction and every legal transition, as data: the one place that says what may follow what."""
+"""States of a transaction and all legal transitions between them, in one table of data."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from txbridge.core.end_record import Decision, Source
 
 
 class TransactionState(Enum):
-    """Where a half message stands."""
+    """The state of a half message."""
 
-    # See Source: a table with these as keys is looked into for every message.
+    # Members are unique, as in Source. They are keys of a table that is looked up for every message.
     __hash__ = object.__hash__
 
     #: Prepared and undecided.
     PENDING = "pending"
     #: Committed, but its real topic does not take it at the moment.
     HELD = "held"
-    #: Committed, and to be delivered later: the time that the message names has not come yet.
+    #: Committed. The time of delivery that the message names has not come yet.
     SCHEDULED = "scheduled"
-    #: Undecided after the last check or at its greatest age; it lies in TRANS_CHECK_MAX_TIME_TOPIC and can be resumed.
+    #: Undecided after the last check or at its greatest age. It lies in TRANS_CHECK_MAX_TIME_TOPIC and can be resumed.
     DISCARDED = "discarded"
     #: Delivered. Final.
     COMMITTED = "committed"
-    #: Never to be seen. Final.
+    #: Never visible. Final.
     ROLLED_BACK = "rolled_back"
-    #: Committed, and given up by a person because it could not be delivered, or before its time came; a copy lies in
+    #: Committed, and given up by a person because it could not be delivered or before its time came. A copy lies in
     #: TRANS_CHECK_MAX_TIME_TOPIC. Final.
     ABANDONED = "abandoned"
 
     @property
     def is_open(self) -> bool:
-        """Whether something can still become of it."""
+        """Whether another state can follow."""
         return self in _OPEN
 
     @property
     def is_committed(self) -> bool:
-        """Whether it is decided to be delivered, and is not yet."""
+        """Whether it is committed and not delivered yet."""
         return self is TransactionState.HELD or self is TransactionState.SCHEDULED
 
 
@@ -50,7 +50,7 @@ _OPEN = (
 
 
 class Outcome(Enum):
-    """How the worker finished a half message: header OUTCOME of the OP record that names it."""
+    """The worker's result for a half message: header OUTCOME of the OP record that names it."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -71,9 +71,9 @@ _STATE_OF_OUTCOME = {
 
 
 class Event(Enum):
-    """What can happen to a half message. The first seven come as END entries, the others from the worker itself."""
+    """Events of a half message. The first seven come as END entries, the others from the worker itself."""
 
-    # See Source: a table with these as keys is looked into for every message.
+    # Members are unique, as in Source. They are keys of a table that is looked up for every message.
     __hash__ = object.__hash__
 
     COMMIT = "commit"
@@ -85,7 +85,7 @@ class Event(Enum):
     UNKNOWN = "unknown"
     RESUME = "resume"
     ABANDON = "abandon"
-    #: The real topic took a held message after all, or the time of a scheduled one has come.
+    #: The real topic takes a held message now, or the time of a scheduled one has come.
     DELIVER = "deliver"
     #: The time of a scheduled message has come, and it cannot be delivered now.
     DUE_UNDELIVERABLE = "due_undeliverable"
@@ -95,7 +95,7 @@ class Event(Enum):
 
 
 class RefusalReason(Enum):
-    """Why an END entry has no effect (docs/protocol.md, END)."""
+    """Reasons for which an END entry has no effect (docs/protocol.md, END)."""
 
     NO_HALF_MESSAGE = "no_half_message"
     WRONG_TRANSACTION_ID = "wrong_transaction_id"
@@ -109,7 +109,7 @@ class RefusalReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What follows: the next state, and the reason when the event is refused (then the state stays)."""
+    """The next state, and the reason if the event is refused. A refused event does not change the state."""
 
     state: TransactionState
     refused: RefusalReason | None = None
@@ -137,10 +137,10 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_HELD, Event.ROLLBACK): Transition(_HELD, _CONTRADICTION),
     (_HELD, Event.UNKNOWN): Transition(_HELD),
     (_HELD, Event.RESUME): Transition(_HELD, _NOT_DISCARDED),
-    # Not a rollback: what was decided stays so, and it is said that nobody could carry it out.
+    # Not a rollback. The commit stands, and the state records that it could not be carried out.
     (_HELD, Event.ABANDON): Transition(_ABANDONED),
     (_HELD, Event.DELIVER): Transition(_COMMITTED),
-    # A scheduled message is decided as well; what it waits for is its time.
+    # A scheduled message is decided as well. It only waits for its time.
     (_SCHEDULED, Event.COMMIT): Transition(_SCHEDULED, _REPEAT),
     (_SCHEDULED, Event.ROLLBACK): Transition(_SCHEDULED, _CONTRADICTION),
     (_SCHEDULED, Event.UNKNOWN): Transition(_SCHEDULED),
@@ -148,7 +148,7 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
     (_SCHEDULED, Event.ABANDON): Transition(_ABANDONED),
     (_SCHEDULED, Event.DELIVER): Transition(_COMMITTED),
     (_SCHEDULED, Event.DUE_UNDELIVERABLE): Transition(_HELD),
-    # A decision after a discard comes too late (RocketMQ delivers it: #8158); the way back is a resume.
+    # A decision after a discard is late (RocketMQ delivers it: #8158). A resume makes the message pending again.
     (_DISCARDED, Event.COMMIT): Transition(_DISCARDED, _LATE),
     (_DISCARDED, Event.COMMIT_UNDELIVERABLE): Transition(_DISCARDED, _LATE),
     (_DISCARDED, Event.ROLLBACK): Transition(_DISCARDED, _LATE),
@@ -178,7 +178,7 @@ TRANSITIONS: dict[tuple[TransactionState, Event], Transition] = {
 
 
 def event_of(decision: Decision, source: Source) -> Event:
-    """The event that an END entry is, if its message can be delivered."""
+    """The event of an END entry, if its message can be delivered now."""
     if source is Source.RESUME:
         return Event.RESUME
     if source is Source.ABANDON:

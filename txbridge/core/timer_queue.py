@@ -1,4 +1,4 @@
-"""TimerQueue: what is due when, in a heap that is not searched when something changes, and behind it a calendar."""
+"""TimerQueue: items by due time, in a heap for the near future and a calendar for the time behind it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from array import array
 from bisect import insort
 from collections.abc import Callable
 
-#: With fewer items than this it is not worth cleaning.
+#: With fewer items than this, cleaning is not worth its cost.
 _SMALL = 1_024
-#: Days of the calendar, in ms: so much is moved into the heap at a time.
+#: Length of a day of the calendar in ms. A day is moved into the heap at once.
 _DAY = 1_024
-#: A day with more items than this is moved in pages of so many: a million items that are due in the same second would
-#: be 150 MB in the heap, after a pause of seconds.
+#: A day with more items than this is moved in pages of this size. A million items that are due in the same second would
+#: take 150 MB in the heap, and a pause of seconds.
 _PAGE = 8_192
-#: Items of such a day are single numbers: the time of the day above the offset, which is below 4 * 10^15.
+#: An item of such a day is a single number: the time within the day and, in these bits, the offset, which is below 4 *
+#: 10^15.
 _OFFSET_BITS = 52
-#: Items that are looked at for each that is pushed, while there is something to clean: so many that it is done before
-#: another eighth has come, and so few that of 10,000 pushes in a row nobody notices.
+#: Items that cleaning looks at for each push. So cleaning is complete before the queue has grown by another eighth, and
+#: 10,000 pushes in a row do not become slow.
 _LOOKS = 8
 
 
 class TimerQueue:
-    """Items (due, half offset) that go out of date when their message moves on, and are dropped when they come up.
+    """Items (due, half offset). One goes out of date when its message changes, and is dropped when it becomes due.
 
-    What is due soon stands in a heap. The rest waits in a calendar, a plain column of numbers for every second of time,
-    and is moved into the heap when that second comes up: 16 bytes an item instead of 150.
+    Items that are due soon are in a heap. The others are in a calendar: a plain column of numbers for every second of
+    time, which is moved into the heap when that second comes. An item takes 16 bytes there, and 150 in the heap.
 
-    Behind an item that waits for long, items out of date would gather without end. So the calendar is also cleaned
-    whenever it has grown to twice what it held after the last time, a second of it whenever enough was pushed to pay
-    for the one before: constant cost per push, and in the end about two items for each that is current. Not when
-    `cleaned` is false: for items that all fall due before long, waiting costs less than looking at each of them twice.
+    Behind an item that waits for long, items out of date would gather without end. So the calendar is also cleaned,
+    whenever it has grown to twice its size after the last cleaning. One second of it is cleaned whenever enough was
+    pushed to pay for the one before. The cost per push is constant, and there are about two items for each current one
+    in the end.
+
+    Nothing is cleaned if `cleaned` is false. For items that all become due before long, waiting costs less than looking
+    at each of them twice.
     """
 
     __slots__ = (
@@ -54,26 +58,27 @@ class TimerQueue:
         self._is_current = is_current
         self._cleaned = cleaned
         self._heap: list[tuple[int, int]] = []
-        #: What is due before this stands in the heap.
+        #: Items that are due before this time are in the heap.
         self._horizon = 0
-        #: By number of the day: due, offset, due, offset ... And the numbers, as a heap.
+        #: The calendar, by number of the day: due, offset, due, offset ... And the numbers, as a heap.
         self._later: dict[int, array[int]] = {}
         self._days: list[int] = []
-        #: What is left of a large day, from this index on, in its order; and from when until when that day is. The heap
-        #: has what is due before it.
+        #: A large day: its items in order, the index of the first that is left, and begin and end of the day (ms). The
+        #: heap has the items before that index.
         self._rest: array[int] = array("q")
         self._rest_at = self._rest_from = self._rest_until = 0
         self._count = 0
         self._clean_at = _SMALL
         self._to_clean: list[int] = []
-        #: Items looked at, without those that pushes have paid for since. Of each cleaning the first few are free.
+        #: Items that cleaning has looked at, less those that pushes have paid for since. The first few of each cleaning
+        #: are free.
         self._unpaid = -_SMALL
 
     def __len__(self) -> int:
         return self._count
 
     def push(self, due: int, offset: int) -> None:
-        """Schedule; the item must be current already. Twice does no harm."""
+        """Schedule an item, which must be current already. To do it twice does no harm."""
         self._count += 1
         if due < self._horizon:
             heapq.heappush(self._heap, (due, offset))
@@ -89,14 +94,14 @@ class TimerQueue:
             self._clean_some()
 
     def load(self, due: int, offset: int) -> None:
-        """`push` before anything was asked, of what is current: a take-over has nothing to clean."""
+        """Schedule a current item before anything is asked for: a take-over has nothing to clean."""
         self._count += 1
         self._note(due, offset)
         if self._count >= self._clean_at:
             self._clean_at = 2 * self._count
 
     def next_due(self, until: int | None = None) -> int | None:
-        """When the first current item is due; with `until`, None may also say that nothing is due by then."""
+        """Time (ms) of the first current item. With `until`, None may also mean that nothing is due by then."""
         while True:
             while self._heap:
                 if self._is_current(*self._heap[0]):
@@ -108,7 +113,7 @@ class TimerQueue:
             self._turn_page()
 
     def take(self, now: int, limit: int) -> list[int]:
-        """Remove up to `limit` current items that are due, earliest first; their half offsets."""
+        """Remove up to `limit` current items that are due, earliest first. Returns their half offsets."""
         taken: dict[int, None] = {}
         while len(taken) < limit and self._reach(now):
             due, offset = self._pop()
@@ -117,7 +122,7 @@ class TimerQueue:
         return list(taken)
 
     def peek(self, now: int, limit: int) -> list[int]:
-        """What `take` would remove."""
+        """Half offsets of the items that `take` would remove."""
         found: dict[int, None] = {}
         seen: list[tuple[int, int]] = []
         while len(found) < limit and self._reach(now):
@@ -146,7 +151,7 @@ class TimerQueue:
         return heapq.heappop(self._heap)
 
     def _reach(self, now: int) -> bool:
-        """Whether the heap's head is due, after what is due of the calendar was moved there as far as it is needed."""
+        """Move due items of the calendar to the heap as far as needed. Returns whether the heap's head is due."""
         while not self._heap and (self._rest or self._days):
             if (self._horizon if self._rest else self._days[0] * _DAY) > now:
                 return False
@@ -178,7 +183,7 @@ class TimerQueue:
         page = rest[self._rest_at : self._rest_at + _PAGE]
         self._rest_at += len(page)
         items = [(start + (code >> _OFFSET_BITS), code & ((1 << _OFFSET_BITS) - 1)) for code in page]
-        # In order, and so a heap.
+        # A sorted list is a heap.
         self._heap = [item for item in items if self._is_current(*item)]
         self._count += len(self._heap) - len(page)
         if self._rest_at < len(rest):
@@ -188,7 +193,7 @@ class TimerQueue:
 
     def _current(self, day: array[int]) -> list[tuple[int, int]]:
         items, is_current = iter(day), self._is_current
-        # The set last: nearly all of them have gone out of date.
+        # The set comes last, because nearly all items are out of date.
         return list({item for item in zip(items, items, strict=True) if is_current(*item)})
 
     def _clean_some(self) -> None:
@@ -209,7 +214,7 @@ class TimerQueue:
         day = self._later.get(number)
         if day is not None:
             kept = array("q", [value for item in self._current(day) for value in item])
-            # An empty day stays until its time comes: its number stands in the middle of a heap.
+            # An empty day stays until its time comes, because its number is in the middle of a heap.
             self._later[number] = kept
             self._looked_at(len(day) // 2, len(kept) // 2)
 

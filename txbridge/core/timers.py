@@ -1,4 +1,4 @@
-"""Timers: which open messages of a partition are due for what, and when."""
+"""Timers: the schedules of a partition's open messages, for checks, deliveries, discards and ages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from txbridge.core.parked_table import ParkedTable
 from txbridge.core.states import TransactionState
 from txbridge.core.timer_queue import TimerQueue
 
-#: First checks within so many ms of the birth wait without being looked at, decided or not: 16 bytes each, 40 MB for a
-#: partition with 40,000 messages a second.
+#: First checks within this many ms of the birth stay in their queue until they are due, decided or not. They take 16
+#: bytes each, 40 MB for a partition with 40,000 messages a second.
 _SOON = 60_000
 
 
 class Timers:
-    """The schedules of the open messages. Who takes from one must apply the draft or put back."""
+    """The schedules of the open messages. A caller that takes entries must apply its draft or put them back."""
 
     def __init__(self, policy: CheckPolicy, entries: OpenMessages) -> None:
         self._policy = policy
@@ -31,18 +31,18 @@ class Timers:
         self._by_age = TimerQueue(self._is_aging)
 
     def heads(self, until: int | None) -> list[int]:
-        """When the first of each schedule is due; with `until`, those may be missing that are not due by then."""
+        """First due time of each schedule. With `until`, times that are later may be missing."""
         schedules = (self._first_checks, self._checks, self._exhausted, self._timers, self._by_age)
         return [due for schedule in schedules if (due := schedule.next_due(until)) is not None]
 
     def next_discard(self, until: int) -> int | None:
-        """When the first message is due to be discarded; None may also say that none is by `until`."""
+        """Time (ms) at which the first message is to be discarded. None may also mean that none is by `until`."""
         self._ripen(until)
         heads = (self._exhausted.next_due(until), self._by_age.next_due(until))
         return min((due for due in heads if due is not None), default=None)
 
     def schedule(self, entry: HalfEntry) -> None:
-        """By what comes next: a check, the discard after the last, a delivery, the end of a discarded one."""
+        """Schedule the next event of an entry: check, discard after the last check, delivery, or removal."""
         if entry.state is not TransactionState.PENDING:
             self._timers.push(entry.next_due, entry.offset)
         elif self._policy.is_exhausted(entry.checks):
@@ -51,25 +51,26 @@ class Timers:
             self._checks.push(entry.group, entry.next_due, entry.offset)
 
     def schedule_first(self, entry: HalfEntry) -> None:
-        """One that was just read, by its first check."""
+        """Schedule the first check of a message that was just read."""
         if entry.next_due - entry.born <= _SOON:
             self._first_checks.push(entry.next_due, entry.offset)
         else:
             self.schedule(entry)
 
     def _ripen(self, now: int) -> None:
-        """First checks that are due go where all checks go."""
+        """Move first checks that are due to the schedules of all checks."""
         for offset in self._first_checks.take(now, len(self._first_checks)):
             self.schedule(self._entries.known(offset))
 
     def schedule_expiry(self, entry: HalfEntry) -> None:
-        """By its age."""
-        # Parked entries only: what grows old is parked long before, and what is finished young costs nothing.
+        """Schedule the discard of an entry at its greatest age."""
+        # Called for parked entries only. A message is parked long before it grows old, and one that is finished young
+        # costs nothing.
         if entry.state is TransactionState.PENDING:
             self._by_age.push(self._policy.expires(entry.since), entry.offset)
 
     def load(self, rows: ParkedTable) -> None:
-        """Schedule all the rows of a take-over, by both."""
+        """Schedule all rows of a take-over, by their next event and by their age."""
         policy = self._policy
         for offset, group, next_due, checks, born in rows.schedules():
             if policy.is_exhausted(checks):
@@ -81,11 +82,11 @@ class Timers:
             self._timers.load(due, offset)
 
     def next_delivery(self, until: int) -> int | None:
-        """When the first held or scheduled message is due, or a discarded one; None: not by then."""
+        """Time (ms) at which the first held, scheduled or discarded message is due; None if none is by `until`."""
         due = self._timers.next_due(until)
         return None if due is None or due > until else due
 
-    # What makes an item of each schedule current.
+    # Conditions for an item of each schedule to be current.
 
     def _awaits_first_check(self, due: int, offset: int) -> bool:
         entry = self._entries.get_object(offset)
@@ -107,7 +108,7 @@ class Timers:
         return found is not None and self._policy.expires(found[2]) == expires
 
     def groups_with_checks_due(self, now: int, limit: int | None = None) -> list[str]:
-        """Producer groups of which a check is due, at most so many; the others come the next times."""
+        """Up to `limit` producer groups with a check due. Later calls return the others."""
         self._ripen(now)
         return self._checks.due(now, limit)
 
@@ -117,7 +118,7 @@ class Timers:
         return self._checks.is_due(group, now)
 
     def in_turn(self, groups: Iterable[str]) -> list[str]:
-        """The group that was served last comes last."""
+        """Sort groups by their last turn: the group that was served last comes last."""
         return self._checks.in_turn(groups)
 
     def take_checks_due(self, group: str, now: int, limit: int) -> list[HalfEntry]:
@@ -141,12 +142,12 @@ class Timers:
         return [self._entries.known(offset) for offset in schedule.take(now, limit)]
 
     def put_back(self, entries: Iterable[HalfEntry]) -> None:
-        """Schedule again what was taken (but for its age) and not applied."""
+        """Schedule entries again that were taken (not for their age) and not applied."""
         for entry in entries:
             self.schedule(entry)
 
     def put_back_expired(self, entries: Iterable[HalfEntry]) -> None:
-        """Schedule again what was taken for its age and not applied."""
+        """Schedule entries again that were taken for their age and not applied."""
         for entry in entries:
             self.schedule_expiry(entry)
 
@@ -156,7 +157,7 @@ class Timers:
         return {topic for entry in entries if entry.state.is_committed for topic in entry.topics}
 
     def postpone(self, entry: HalfEntry, now: int, error: str, attempts: int) -> None:
-        """Its real topic, or check topic, still does not take it: try later, after so many attempts (1 or more).
+        """Try an entry later that its real topic or check topic still does not take. `attempts` so far: 1 or more.
 
         Only this process needs to know; nothing is written.
         """

@@ -1,27 +1,27 @@
-"""How much one Kafka transaction of a partition may hold: less after a time-out, slowly more again. Asks no clock."""
+"""TransactionSize: limits of a partition's Kafka transactions, which fall after a time-out and rise slowly."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Of what timed out, so much is tried next: a link that carried a part of it in the time carries that.
+#: Divisor of the size after a time-out. A link that carried a part of the transaction in time carries that.
 _SHRINK = 4
-#: A full transaction in time lets the next hold half as much again. Twenty of them, a fifth of a second on a healthy
-#: cluster, lead from one message back to the largest.
+#: Growth of the limits after a full transaction in time. Twenty of them, a fifth of a second on a healthy cluster, lead
+#: from one message back to the largest.
 _GROW = 1.5
-#: The same for one that took longer than _QUICK_S: the next is to stay well below the produce time-out (5 s), which is
-#: what a transaction that is too large costs.
+#: The same for one that took longer than _QUICK_S. The next one is to stay well below the produce time-out (5 s), which
+#: a transaction that is too large costs.
 _GROW_CAREFULLY = 1.1
 _QUICK_S = 1.0
 _LONG_S = 2.5
-#: What is no larger was slow for another reason than its size, unless the link carries less than 25 KB/s.
+#: A transaction of this size or less was slow for another reason, unless the link carries less than 25 KB/s.
 _SMALL_BYTES = 64 * 1024
 _SMALL_ENTRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one Kafka transaction. One message that is larger goes alone."""
+    """Limits of one Kafka transaction. A message that is larger goes alone."""
 
     #: END entries. 10,000 messages of 1 KB take about 0.2 s, well within transaction.timeout.ms.
     entries: int = 10_000
@@ -30,7 +30,7 @@ class Limits:
 
 
 class TransactionSize:
-    """The limits of the next Kafka transaction, from what became of the last ones."""
+    """The limits of the next Kafka transaction, which follow from the results of the last ones."""
 
     def __init__(self, largest: Limits) -> None:
         self._largest = self.limits = largest
@@ -38,7 +38,7 @@ class TransactionSize:
 
     @property
     def is_shrunk(self) -> bool:
-        """Whether a transaction has timed out of late."""
+        """Whether the limits are reduced, because a transaction timed out recently."""
         return self.limits != self._largest
 
     @property
@@ -47,7 +47,7 @@ class TransactionSize:
         return self.limits.entries == 1
 
     def got_through(self, entries: int, size: int, seconds: float) -> None:
-        """A transaction of so many entries and bytes was committed after so many seconds."""
+        """Note that a transaction of this size was committed after so many seconds."""
         self._time_outs = 0
         if not self.is_shrunk:
             return
@@ -64,9 +64,10 @@ class TransactionSize:
         )
 
     def timed_out(self, entries: int, size: int, *, in_part: bool) -> None:
-        """A transaction did not get through in time; `in_part`: Kafka took some of its messages.
+        """Note that a transaction was not committed in time. `in_part`: Kafka took some of its messages.
 
-        Twice in a row, or with nothing taken, leads down to one message: what does not take that is not too slow.
+        Twice in a row, or with nothing taken, leads down to one message. If even that times out, the size is not the
+        reason.
         """
         self._time_outs += 1
         if not in_part or self._time_outs > 1:
@@ -80,7 +81,7 @@ class TransactionSize:
 
 
 def _grown(limit: int, held: int, largest: int, factor: float) -> int:
-    """One that was half empty proves nothing."""
+    """The new limit. It does not grow after a transaction that was less than half full, which proves nothing."""
     if 2 * held < limit:
         return limit
     return min(largest, max(limit + 1, int(max(limit, held) * factor)))

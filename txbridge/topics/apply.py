@@ -1,4 +1,4 @@
-"""Doing what a plan of topics says, or having the cluster judge it; and what becomes of what the cluster refuses."""
+"""Application of a topics plan, or its dry run on the cluster, with the reason for each refusal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txbridge.topics.plan import Action, PlanOptions, TopicPlan, compare
 
 
 def plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
-    """Look and compare; the cluster itself is asked whether it would do what is missing. Changes nothing."""
+    """Compare the topics with the wanted ones, and have the cluster judge the changes in a dry run. Changes nothing."""
     return _plan(cluster, names, _with_groups_there(cluster, names, options))
 
 
@@ -23,9 +23,9 @@ def _plan(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPla
 
 
 def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
-    """Do what `plan` says, unless anything is refused: then nothing is done. Returns what was planned.
+    """Carry out the plan. If the dry run refuses anything, nothing is done. Returns the plan with its refusals.
 
-    Waits until the cluster shows all topics as wanted. Safe to run again and by several at a time.
+    Waits until the cluster shows all topics as wanted. It may run again, and several may run at a time.
     """
     options = _with_groups_there(cluster, names, options)
     planned = _plan(cluster, names, options)
@@ -38,7 +38,7 @@ def apply(cluster: Cluster, names: Names, options: PlanOptions) -> list[TopicPla
 
 
 def _with_groups_there(cluster: Cluster, names: Names, options: PlanOptions) -> PlanOptions:
-    """Add the groups whose check topics clients have created: these grow with the largest message, too."""
+    """Add the groups whose check topics clients have created. These topics grow with the largest message as well."""
     for group in options.groups:
         if not is_group(group) or not is_topic(names.check(group)):
             raise UsageError(f"{group!r} cannot be a producer group: {names.check(group)!r} would be no topic name")
@@ -54,9 +54,9 @@ def _topics(names: Names, options: PlanOptions) -> list[str]:
 
 
 def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
-    """Create and alter, or have the cluster judge both; what it refuses (rights, policies, brokers) becomes refused.
+    """Create and alter topics, or have the cluster judge both. Its refusals (rights, policies, brokers) go into plans.
 
-    Providers of Kafka do not let every property be set. One that is not vital does not stop the others.
+    Providers of Kafka do not let every property be set. A property that is not vital does not stop the others.
     """
     refusals = _request(cluster, plans, dry_run=dry_run)
     return [
@@ -65,7 +65,7 @@ def _carry_out(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> li
 
 
 def _request(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> dict[str, str | None]:
-    """Make the requests of these plans; the reason of each topic that was refused."""
+    """Make the requests of these plans. Returns the reason for each topic that was refused; None for the others."""
     create = [
         TopicRequest(one.topic, one.partitions, one.replication_factor, one.config)
         for one in plans
@@ -81,7 +81,10 @@ def _request(cluster: Cluster, plans: list[TopicPlan], *, dry_run: bool) -> dict
 
 
 def _settle(cluster: Cluster, refused: TopicPlan, reason: str, *, dry_run: bool) -> TopicPlan:
-    """What can be done of a refused plan: without all that is not vital, then with what the cluster takes of it."""
+    """The part of a refused plan that can be done: all vital changes.
+
+    In a dry run, the other changes are added that the cluster accepts.
+    """
     optional = [change for change in refused.changes if not change.vital]
     settled = replace(refused, changes=tuple(change for change in refused.changes if change.vital))
     if not optional or _request(cluster, [settled], dry_run=dry_run).get(refused.topic):
@@ -105,7 +108,7 @@ def _is_done(cluster: Cluster, names: Names, options: PlanOptions, done: list[To
     seen = cluster.read(_topics(names, options))
     leaders = all(isinstance(sight, TopicFacts) and sight.leaderless == 0 for sight in seen.values())
     left_out = {one.topic: set(one.left_out) for one in done}
-    # No new topic depends on the number of brokers any more.
+    # The number of brokers counts for new topics only, and all topics exist now.
     return leaders and all(
         not one.reasons and all(change.name in left_out[one.topic] for change in one.changes)
         for one in compare(names, options, seen, brokers=1)

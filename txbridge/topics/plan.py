@@ -1,4 +1,4 @@
-"""The plan of `txbridge topics`: what is there compared with what is wanted. It never lowers anything. No I/O."""
+"""The plan of `txbridge topics`: existing topics compared with the wanted ones. It never lowers anything. No I/O."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from txbridge.topics.spec import (
 from txbridge.topics.verify import repair_of_policy
 
 DEFAULT_PARTITIONS = 4
-#: Two copies survive one broker while another is being restarted.
+#: With three copies, records survive the loss of one broker while another is being restarted.
 _USUAL_REPLICATION_FACTOR = 3
-#: Each half partition costs its worker a transactional producer: more than this is a slip of the keyboard.
+#: Each half partition costs its worker a transactional producer. A larger number is a typing error.
 MOST_PARTITIONS = 10_000
 
 
 class Action(enum.Enum):
-    """What is to be done with a topic."""
+    """The action for a topic."""
 
     OK = "ok"
     CREATE = "create"
@@ -46,7 +46,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What the operator chose; None = what is there already, else the default. Sizes in bytes, times in ms."""
+    """Choices of the operator; None = the existing value, else the default. Sizes in bytes, times in ms."""
 
     partitions: int | None = None
     replication_factor: int | None = None
@@ -54,9 +54,9 @@ class PlanOptions:
     max_message_size: int = DEFAULT_MESSAGE
     transaction_max_age: int = 0
     timer_max_delay: int = 0
-    #: Producer groups whose check topics are to be there already, because their users may not create topics.
+    #: Producer groups whose check topics are created in advance, because their users may not create topics.
     groups: tuple[str, ...] = ()
-    #: Real topics that are to be there.
+    #: Real topics that are created if they are missing.
     real_topics: tuple[RealTopic, ...] = ()
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What is to be done with one topic. A refused one says why in `reasons`; `notes` are worth knowing only."""
+    """The plan for one topic. `reasons` say why it is refused. `notes` are for information only."""
 
     topic: str
     action: Action
@@ -94,7 +94,7 @@ class TopicPlan:
     changes: tuple[Change, ...] = ()
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    #: Properties that the cluster does not let be set, and without which nothing is lost.
+    #: Properties that the cluster refuses to set, and without which nothing is lost.
     left_out: tuple[str, ...] = ()
 
     @property
@@ -103,13 +103,13 @@ class TopicPlan:
 
 
 def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], brokers: int) -> list[TopicPlan]:
-    """The plan for what was seen."""
+    """The plan for the topics that were seen."""
     aligned = [names.half, names.end, names.op, names.offset]
     there = [sight.partitions for topic in aligned if isinstance(sight := seen[topic], TopicFacts)]
     partitions = options.partitions or (there[0] if there else DEFAULT_PARTITIONS)
     wanted = wanted_topics(names, options, seen)
     planned = [_compare_topic(one, seen[one.name], options, partitions, brokers) for one in wanted]
-    # How long a HALF that is hidden keeps its messages is not known.
+    # The retention of HALF is not known if this user may not see it.
     late = (
         None
         if isinstance(seen[names.half], MissingRight)
@@ -134,7 +134,7 @@ def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], broke
 def _compare_real(
     real: RealTopic, sight: Sight, options: PlanOptions, message_size: int, partitions: int, brokers: int
 ) -> TopicPlan:
-    """A real topic: made when it is missing, and otherwise left as it is."""
+    """The plan for a real topic: it is created if it is missing, and otherwise left as it is."""
     if isinstance(sight, TopicFacts):
         reasons = tuple(real.objections(sight))
         return TopicPlan(
@@ -152,7 +152,7 @@ def _compare_real(
 
 
 def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[WantedTopic]:
-    """How the topics should be, given what is there; no I/O."""
+    """The topics as they should be, given the existing ones; no I/O."""
     half = seen[names.half]
     retention = _half_retention(options, half)
     size = size_of(options, half)
@@ -166,14 +166,14 @@ def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight])
 
 
 def _half_retention(options: PlanOptions, half: Sight) -> str:
-    """How long HALF keeps its messages: what is more than asked for stays, and the others follow it."""
+    """Retention of HALF. A longer existing one stays, and the other topics follow it."""
     longest_wait = max(options.transaction_max_age, options.timer_max_delay)
     retention = str(max(HALF_RETENTION_MS, longest_wait + LONGEST_OUTAGE_MS))
     return longer_retention(retention, half.config["retention.ms"]) if isinstance(half, TopicFacts) else retention
 
 
 def size_of(options: PlanOptions, half: Sight) -> int:
-    """The largest value of a user's message, which is what HALF takes if that is more than was asked for."""
+    """The largest user value (bytes) that was asked for, or that HALF takes if that is more."""
     size = options.max_message_size
     return max(size, int(half.config["max.message.bytes"]) - HALF_ROOM) if isinstance(half, TopicFacts) else size
 

@@ -1,4 +1,4 @@
-"""Real topics that `txbridge topics` makes: missing ones are created, those that are there belong to others."""
+"""Real topics that `txbridge topics` creates if they are missing. Existing ones belong to others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RealTopic:
 
     @classmethod
     def parse(cls, text: str, names: Names, most: int) -> Self:
-        """From NAME or NAME:PARTITIONS. Raises UsageError."""
+        """Parse NAME or NAME:PARTITIONS. Raises UsageError."""
         name, colon, number = text.partition(":")
         if not is_topic(name):
             raise UsageError(f"--real-topic takes NAME or NAME:PARTITIONS, and {name!r} is no name of a topic")
@@ -36,11 +36,11 @@ class RealTopic:
         return cls(name, int(number))
 
     def config(self, message_size: int) -> dict[str, str]:
-        """What a new one is created with: a delivered message is its half message with two headers."""
+        """Properties of a new topic. A delivered message is its half message with two headers."""
         return {_LIMIT: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
 
     def objections(self, facts: TopicFacts) -> list[str]:
-        """Why one that is there is not what was asked for."""
+        """Reasons for which an existing topic does not fit the request."""
         if self.partitions in {None, facts.partitions}:
             return []
         has = counted(facts.partitions, "partition")
@@ -48,7 +48,7 @@ class RealTopic:
         return [f"has {has}, not {self.partitions}: {why}"]
 
     def notes(self, facts: TopicFacts, message_size: int) -> list[str]:
-        """What is worth knowing of one that is there."""
+        """Notes about an existing topic."""
         found = []
         limit = int(facts.config.get(_LIMIT, BATCH_ROOM))
         if limit < message_size:

@@ -1,4 +1,4 @@
-"""How the internal topics must be, as data, without I/O. docs/protocol.md and docs/configuration.md say it in words."""
+"""Requirements for the internal topics, as data, without I/O. docs/protocol.md and docs/configuration.md have them."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from dataclasses import dataclass
 from txbridge.core.names import Names
 from txbridge.text import duration
 
-#: What HALF and discard, CHECK accept beyond the largest user value: key, headers, and the headers that we add.
+#: Bytes that HALF (the first) and discard and CHECK (the second) accept beyond the largest user value: key, headers,
+#: and the headers that we add.
 HALF_ROOM = 64 * 1024
 COPY_ROOM = 128 * 1024
-#: The producers of ours send batches of up to 1,000,000 bytes, and the broker judges a batch by max.message.bytes. Half
-#: messages are the exception: their producer keeps its batches below whatever HALF accepts.
+#: Our producers send batches of up to 1,000,000 bytes, and the broker judges a batch by max.message.bytes. Half
+#: messages are the exception: their producer keeps its batches below the limit of HALF.
 BATCH_ROOM = 1024 * 1024
-#: librdkafka's largest message.max.bytes, less what is added.
+#: librdkafka's largest message.max.bytes, less the bytes that a copy adds.
 LARGEST_MESSAGE = 1_000_000_000 - COPY_ROOM
 DEFAULT_MESSAGE = 1_000_000
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
-#: Messages must survive `transaction_max_age`, or `timer_max_delay`, and before it ends an outage as long as this.
+#: HALF keeps messages for this time beyond `transaction_max_age` and `timer_max_delay`, so that they survive an outage.
 LONGEST_OUTAGE_MS = 4 * _DAY_MS
 HALF_RETENTION_MS = 7 * _DAY_MS
-#: Checks older than this are of no use: the next one has been sent long since.
+#: Checks older than this are of no use: the next one was sent long before.
 CHECK_RETENTION_MS = _HOUR_MS
-#: How long a discarded message can be resumed.
+#: Time for which a discarded message can be resumed.
 DISCARD_RETENTION_MS = 30 * _DAY_MS
 
 #: Discards are rare, and in one partition they are in order.
 _DISCARD_PARTITIONS = 1
-#: As many processes of a producer group can be asked in parallel.
+#: Number of processes of a producer group that can be asked in parallel.
 _CHECK_PARTITIONS = 4
 
 _UNLIMITED = "-1"
 
 
 class Rule(enum.Enum):
-    """How a property is judged: what is better than wanted is left alone."""
+    """Rule by which a property is judged. A value that is better than wanted is left alone."""
 
     IS = "must be"
     AT_LEAST = "must be at least"
@@ -72,7 +73,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """A topic. Without a number of partitions it must have as many as HALF; with one it is created so, any will do."""
+    """A topic that must exist.
+
+    `partitions`: the number for a new topic; an existing one may have any. None: as many as HALF.
+    """
 
     name: str
     properties: tuple[Wanted, ...]
@@ -89,15 +93,15 @@ def longer_retention(one: str, other: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LateResume:
-    """That discarded messages can be resumed for longer than HALF has their bodies: what follows, and what to do."""
+    """Consequence and remedy when discarded messages can be resumed for longer than HALF keeps their bodies."""
 
     what: str
     do: str
 
 
 def late_resume(names: Names, *, half_retention_ms: str, transaction_max_age: int) -> LateResume | None:
-    """None when HALF keeps the body of a discarded message for as long as that can be resumed."""
-    # A message may be discarded at its greatest age; until when HALF has it counts from its birth.
+    """Consequence and remedy; None if HALF keeps the body of a discarded message for as long as it can be resumed."""
+    # A message may be discarded at its greatest age, but its time in HALF counts from its birth.
     enough = DISCARD_RETENTION_MS + transaction_max_age
     if half_retention_ms == _UNLIMITED or int(half_retention_ms) >= enough:
         return None
@@ -117,13 +121,13 @@ def half_topic(names: Names, *, message_size: int, retention_ms: str) -> WantedT
 
 
 def history_topics(names: Names, *, half_retention_ms: str) -> tuple[WantedTopic, WantedTopic]:
-    """END and OP: without the decision, a half message that is still there would be asked about again."""
+    """END and OP, kept as long as HALF. Without its decision, a half message in HALF would be checked again."""
     properties = (*_log(half_retention_ms), Wanted("max.message.bytes", Rule.AT_LEAST, str(BATCH_ROOM)))
     return WantedTopic(names.end, properties), WantedTopic(names.op, properties)
 
 
 def offset_topic(names: Names) -> WantedTopic:
-    """OFFSET: the checkpoint, read from its start at every take-over and therefore kept short."""
+    """OFFSET, which every take-over reads from its start, and which is therefore kept short."""
     return WantedTopic(
         names.offset,
         (
@@ -138,7 +142,7 @@ def offset_topic(names: Names) -> WantedTopic:
 
 
 def discard_topic(names: Names, *, message_size: int) -> WantedTopic:
-    """Where discarded and malformed records are set aside."""
+    """The discard topic, for discarded and malformed records."""
     return _copies(names.discard, message_size, DISCARD_RETENTION_MS, _DISCARD_PARTITIONS)
 
 
@@ -155,7 +159,10 @@ def _copies(name: str, message_size: int, retention_ms: int, partitions: int) ->
 
 
 def _log(retention_ms: str) -> tuple[Wanted, Wanted, Wanted, Wanted]:
-    """A log of which nothing is lost before its time: a user's old timestamp must not make a pending message old."""
+    """Properties of a log that loses nothing before its time.
+
+    LogAppendTime, because a user's old timestamp must not make a pending message old.
+    """
     return (
         Wanted("cleanup.policy", Rule.IS, "delete"),
         Wanted("retention.ms", Rule.AT_LEAST, retention_ms),

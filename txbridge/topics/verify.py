@@ -1,4 +1,4 @@
-"""The internal topics at the start of a client or worker: a layout that would lose messages is refused."""
+"""Verification of the internal topics when a client or worker starts. A layout that would lose messages is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["KafkaUnreachableError", "Layout", "LayoutError", "check_layout", "en
 
 
 class LayoutError(EnvironmentProblemError):
-    """The internal topics are not as the protocol needs them. `problems` are all of them, each with what to do."""
+    """The internal topics are not as the protocol needs them. `problems` has all problems, each with its remedy."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("the topics are not as txbridge needs them:\n" + "\n".join(f"- {text}" for text in problems))
@@ -44,27 +44,27 @@ class LayoutError(EnvironmentProblemError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a client or worker needs to know of the internal topics, all checked."""
+    """Facts about the internal topics that a client or worker needs, all checked."""
 
-    #: Of HALF, END, OP and OFFSET.
+    #: Partitions of HALF, END, OP and OFFSET each.
     partitions: int
     #: By topic name.
     topic_ids: Mapping[str, str]
-    #: Bytes; of HALF.
+    #: Bytes; max.message.bytes of HALF.
     half_max_message_bytes: int
-    #: Bytes; the largest of all internal topics that the worker writes, for its producer.
+    #: Bytes; largest max.message.bytes of all internal topics, for the worker's producer.
     max_message_bytes: int
-    #: ms, -1 is unlimited; of HALF.
+    #: ms; retention.ms of HALF. -1 is unlimited.
     half_retention_ms: int
-    #: Of HALF; the topics of checks are made alike.
+    #: Of HALF. Check topics are created with the same values.
     replication_factor: int
     min_insync_replicas: int
-    #: Topics that this user may not look at. Never any for a worker; a client does without OP, OFFSET and discard.
+    #: Topics that this user may not describe. A worker never has any. A client may lack OP, OFFSET and discard.
     unchecked: tuple[str, ...]
 
     @property
     def max_message_size(self) -> int:
-        """Bytes; the largest user value, so that 64 KiB are left for key and headers."""
+        """Bytes; the largest user value. 64 KiB are left for key and headers."""
         return self.half_max_message_bytes - HALF_ROOM
 
 
@@ -76,12 +76,12 @@ def check_layout(
     longest_wait_ms: int = 0,
     bounds: Bounds | None = None,
 ) -> Layout:
-    """Verify the internal topics of a namespace; several requests, each bounded by REQUEST_TIMEOUT_S and `bounds`.
+    """Verify the internal topics of a namespace. Each request is bounded by REQUEST_TIMEOUT_S and `bounds`.
 
-    All must exist; HALF, END, OP and OFFSET with equal partitions; with the right cleanup policy, LogAppendTime, END
-    and OP kept as long as HALF and that as long as `longest_wait_ms`. A `client` never touches OP, OFFSET and
-    discard: the rights to see them (DESCRIBE, DESCRIBE_CONFIGS) are not demanded of it, what it may see is checked all
-    the same.
+    All topics must exist, with the right cleanup policy and LogAppendTime. HALF, END, OP and OFFSET must have the same
+    number of partitions. END and OP must be kept as long as HALF, and HALF as long as `longest_wait_ms`. A `client`
+    never touches OP, OFFSET and discard. So it needs no rights to see them (DESCRIBE, DESCRIBE_CONFIGS). The ones that
+    it may see are checked all the same.
 
     Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
     """
@@ -117,8 +117,8 @@ def ensure_check_topic(
 ) -> None:
     """Create the topic of a producer group's checks if it is missing, and wait until it can be subscribed to.
 
-    It is replicated like HALF. A topic that is there already must be able to carry the checks.
-    Raises UsageError for a group that cannot be one, LayoutError, KafkaUnreachableError, EnvironmentProblemError.
+    It is replicated like HALF. An existing topic must be able to carry the checks.
+    Raises UsageError for a name that cannot be a group, LayoutError, KafkaUnreachableError, EnvironmentProblemError.
     """
     topic = names.check(group)
     if not is_group(group) or not is_topic(topic):
@@ -128,7 +128,7 @@ def ensure_check_topic(
     sight = cluster.read([topic])[topic]
     if sight is None:
         reason = _create(cluster, wanted, wanted.properties, layout)
-        # Some providers' clusters do not let every property be set: what is not vital does not keep the topic away.
+        # Some providers' clusters do not let every property be set. Then the topic is created with the vital ones only.
         vital = tuple(prop for prop in wanted.properties if prop.vital)
         if reason is not None and _create(cluster, wanted, vital, layout) is not None:
             raise LayoutError([f"{topic}: {reason}; or let an administrator run {_apply(names, group)}"])
@@ -143,7 +143,7 @@ def ensure_check_topic(
 
 
 def _create(cluster: Cluster, topic: WantedTopic, properties: tuple[Wanted, ...], layout: Layout) -> str | None:
-    """Create a topic of checks with these properties; the reason if it was refused."""
+    """Create a check topic with these properties. Returns the reason if it was refused."""
     config = {prop.name: prop.value for prop in properties}
     config["min.insync.replicas"] = str(layout.min_insync_replicas)
     request = TopicRequest(topic.name, topic.partitions or 1, layout.replication_factor, config)
@@ -151,7 +151,7 @@ def _create(cluster: Cluster, topic: WantedTopic, properties: tuple[Wanted, ...]
 
 
 def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:
-    """What to do about a wrong cleanup policy. It is not changed behind anybody's back: records may be missing."""
+    """The remedy for a wrong cleanup policy. txbridge does not change it, because records may be missing."""
     return (
         f"cleanup.policy is {actual}, must be {wanted}: records that are needed may have been removed. If nothing in "
         f"{name} is needed, delete it and run `txbridge topics apply`; else set the policy yourself (kafka-configs.sh)"
@@ -159,7 +159,7 @@ def repair_of_policy(name: str, actual: str | None, wanted: str) -> str:
 
 
 def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait_ms: int) -> Iterator[tuple[str, str]]:
-    """All that is wrong, by topic. Without HALF there is nothing to compare the others with but their own needs."""
+    """All problems, each with its topic. Without HALF, the other topics are judged by their own needs only."""
     retention, size = str(longest_wait_ms), 0
     if isinstance(half, TopicFacts):
         retention = half.config["retention.ms"]
@@ -181,7 +181,7 @@ def _problems(names: Names, seen: Mapping[str, Sight], half: Sight, longest_wait
 
 
 def _of_topic(wanted: WantedTopic, sight: Sight, remedy: str) -> Iterator[str]:
-    """What is wrong with one topic by itself."""
+    """The problems of one topic by itself."""
     if sight is None:
         yield f"does not exist: {remedy} creates it"
     elif isinstance(sight, MissingRight):
