@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from txbridge.client.checks.request import CheckRequest
-from txbridge.core.end_record import EndEntry, Source
+from txbridge.client.message import MessageExt
+from txbridge.core.end_record import Decision, EndEntry, Source
 from txbridge.core.names import is_topic, short_id
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
@@ -123,9 +124,13 @@ class Door:
 
     def _ask(self, group: str, request: CheckRequest, members: list[Member]) -> None:
         """Ask one of the members, preferably the one that has sent the message."""
-        message = request.message
+        message, secret = request.message, self.setting.secret
         uniq_key = mapping.uniq_key_of(message)
-        if uniq_key is None or identity.transaction_id(self.setting.secret, group, uniq_key) != message.transaction_id:
+        known = "" if uniq_key is None else identity.transaction_id(secret, group, uniq_key)
+        if uniq_key is not None and message.transaction_id == identity.delayed_id(secret, group, uniq_key):
+            self._commit_delayed(group, message)
+            return
+        if uniq_key is None or message.transaction_id != known:
             self.metrics.checks.labels("not_ours").inc()
             _log.warning(
                 "check_of_another_client",
@@ -143,6 +148,22 @@ class Door:
             return
         chosen.check(Question(group, uniq_key, message))
         self.metrics.checks.labels("sent").inc()
+
+    def _commit_delayed(self, group: str, message: MessageExt) -> None:
+        """Commit a delayed message without a local transaction, whose commit got lost. No listener knows it.
+
+        Its client either sends it again, which is the same transaction, or never gets an answer. A commit is right in
+        both cases. After a rollback, the client's next attempt would be acknowledged, and the message would be lost.
+        """
+
+        def settled(reason: str | None) -> None:
+            # Without Kafka's acknowledgement the worker checks again.
+            if reason is not None:
+                self.metrics.ends_lost.inc()
+
+        entry = EndEntry(message.half_offset, message.transaction_id, Decision.COMMIT, message.check_times)
+        self._ends.submit(group, message.half_partition, Source.CHECK, entry, settled)
+        self.metrics.checks.labels("answered").inc()
 
     async def drain(self, patience: float) -> None:
         """Wait up to `patience` seconds until all requests are answered, and leave all groups."""

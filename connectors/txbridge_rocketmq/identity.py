@@ -23,7 +23,17 @@ def transaction_id(secret: bytes, group: str, uniq_key: str) -> str:
     It is the same for a client's repeated SEND, through any door. Without the secret it cannot be guessed from
     UNIQ_KEY, which holds an address, a time and a counter.
     """
-    return hmac.digest(secret, f"{group}\0{uniq_key}".encode(), hashlib.sha256)[:16].hex().upper()
+    return _half_of_digest(secret, f"{group}\0{uniq_key}")
+
+
+def delayed_id(secret: bytes, group: str, uniq_key: str) -> str:
+    """Transaction id of a delayed message without a local transaction. No END and no check of a client names it."""
+    # A group has no zero byte, so no UNIQ_KEY leads to the id of a transaction.
+    return _half_of_digest(secret, f"\0delayed\0{group}\0{uniq_key}")
+
+
+def _half_of_digest(secret: bytes, text: str) -> str:
+    return hmac.digest(secret, text.encode(), hashlib.sha256)[:16].hex().upper()
 
 
 def new_uniq_key() -> str:

@@ -36,7 +36,7 @@ class Metrics:
         )
         self.checks = Counter(
             "txbridge_rocketmq_checks",
-            "Checks, by what became of them: sent, or not sent.",
+            "Checks: sent to a client, not sent, answered by the door, or not of this door (not_ours).",
             ["result"],
             registry=self.registry,
         )

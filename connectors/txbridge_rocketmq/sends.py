@@ -128,11 +128,11 @@ class Sends:
             self._send_plain(send, body, peer, done)
 
     def _send_plain(self, send: Send, body: bytes, peer: str, done: Done) -> None:
+        uniq_key = _uniq_key_of(send)
         message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
         if message.deliver_at is not None and message.deliver_at > now_ms():
-            self._send_delayed(send, message, done)
+            self._send_delayed(send, message, uniq_key, done)
             return
-        uniq_key = send.properties.get(UNIQ_KEY, "")
 
         def delivered(error: KafkaError | None, partition: int, offset: int) -> None:
             done([_stored(uniq_key, partition, offset)] if error is None else _not_stored(error))
@@ -197,19 +197,20 @@ class Sends:
                 Response.MESSAGE_ILLEGAL,
                 f"the properties take more than {_MAX_CHECKED_PROPERTIES} bytes, and a check adds some of its own",
             )
-        uniq_key = send.properties.setdefault(UNIQ_KEY, identity.new_uniq_key())
+        uniq_key = _uniq_key_of(send)
         message = self._message(send, send.properties, body, send.sys_flag, send.flag, peer)
         self._transactional(group)
-        self._send_half(send, message, uniq_key, done)
+        transaction = identity.transaction_id(self._setting.secret, send.group, uniq_key)
+        self._send_half(send, message, uniq_key, transaction, done)
 
-    def _send_delayed(self, send: Send, message: Message, done: Done) -> None:
+    def _send_delayed(self, send: Send, message: Message, uniq_key: str, done: Done) -> None:
         """Send a message without a local transaction for later delivery: a half message, and its commit at once.
 
         The answer comes when Kafka has both. A client without an answer sends the message again with the same UNIQ_KEY.
-        That is the same transaction, and it is delivered once. It does not count as a transaction of the group: the
-        door joins no checks because of it.
+        That is the same transaction, and it is delivered once. If the commit is missing, the worker sends a check. The
+        door answers it itself (`Door._ask`). The door does not join the checks of a group because of such a message.
         """
-        uniq_key = send.properties.get(UNIQ_KEY) or identity.new_uniq_key()
+        transaction = identity.delayed_id(self._setting.secret, send.group, uniq_key)
 
         def prepared(outcome: list[Stored] | RequestError) -> None:
             if isinstance(outcome, RequestError):
@@ -227,14 +228,13 @@ class Sends:
             entry = EndEntry(half.offset, half.transaction, Decision.COMMIT)
             self._ends.submit(send.group, half.partition, Source.CLIENT, entry, settled)
 
-        self._send_half(send, message, uniq_key, prepared)
+        self._send_half(send, message, uniq_key, transaction, prepared)
 
-    def _send_half(self, send: Send, message: Message, uniq_key: str, done: Done) -> None:
+    def _send_half(self, send: Send, message: Message, uniq_key: str, transaction: str, done: Done) -> None:
         if not self._ends.has_room:
             raise RequestError(
                 Response.SYSTEM_BUSY, f"more than {self._ends.unsettled} decisions wait for Kafka: send again later"
             )
-        transaction = identity.transaction_id(self._setting.secret, send.group, uniq_key)
         headers = half_headers(
             message.headers,
             transaction_id=transaction,
@@ -273,6 +273,13 @@ class Sends:
             queue_id=send.queue_id,
             limits=self._setting.limits,
         )
+
+
+def _uniq_key_of(send: Send) -> str:
+    """The client's id of the message. A message without one gets one, as from a broker of RocketMQ."""
+    if not send.properties.get(UNIQ_KEY):
+        send.properties[UNIQ_KEY] = identity.new_uniq_key()
+    return send.properties[UNIQ_KEY]
 
 
 def _stored(uniq_key: str, partition: int, offset: int) -> Stored:

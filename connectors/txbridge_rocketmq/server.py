@@ -50,14 +50,7 @@ class Server:
     def listen(self, host: str, port: int) -> int:
         """Bind a port and return it (0: any). Raises LocalProblemError."""
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            made = socket.socket(family, kind, protocol)
-            self._sockets.append(made)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(_BACKLOG)
+            made = _bound(host, port)
         except OSError as error:
             self.close()
             raise LocalProblemError(
@@ -65,6 +58,7 @@ class Server:
                 "another with --listen"
             ) from None
         made.setblocking(False)
+        self._sockets.append(made)
         return int(made.getsockname()[1])
 
     def start(self) -> None:
@@ -102,6 +96,7 @@ class Server:
         """Wait for the first byte, and make a connection of the socket."""
         loop = asyncio.get_running_loop()
         self._greeting += 1
+        is_connected = False
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -113,7 +108,7 @@ class Server:
                 tls = self._tls if first == _TLS else None
                 limit = _HANDSHAKE_S if tls else None
                 await loop.connect_accepted_socket(self._make, accepted, ssl=tls, ssl_handshake_timeout=limit)
-                return
+                is_connected = True
         except TimeoutError:
             pass
         except OSError as error:
@@ -121,7 +116,8 @@ class Server:
             _log.warning("connection_closed", peer=peer, reason=f"the connection failed at its beginning: {error}")
         finally:
             self._greeting -= 1
-        accepted.close()
+            if not is_connected:
+                accepted.close()
 
     async def _watch(self) -> None:
         while True:
@@ -134,6 +130,16 @@ class Server:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Bind the first address of a host. An empty host means all addresses, of IPv4 and IPv6, as for gRPC."""
+    if not host:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return socket.create_server(found[0][4], family=found[0][0], backlog=_BACKLOG)
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:

@@ -1,6 +1,6 @@
-"""The client on a real Kafka, judged by what stands in HALF and END; no worker runs here.
+"""The client on a real Kafka, judged by the records in HALF and END; no worker runs here.
 
-One suite for all faces of the client (tests/support/faces.py); what only one of them has is in test_client_faces.py.
+One suite for all APIs of the client (tests/support/faces.py); test_client_faces.py has the tests of a single API.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNKNOWN = LocalTransactionState.UNKNOWN
 
 
 class Listener(TransactionListener):
-    """Does what it was made with, and remembers what it was given. An exception is raised, a function is called."""
+    """Gives the answers that it was made with, and keeps its arguments. Exceptions are raised, functions called."""
 
     def __init__(self, execute=COMMIT, check=COMMIT):
         self.execute, self.check = execute, check
@@ -63,7 +63,7 @@ class Listener(TransactionListener):
 
 @pytest.fixture(params=FACES, ids=lambda face: face.__name__)
 def face(request):
-    """Makes producers of one face; their loops, if they have any, end with the test."""
+    """Make producers of one API; their event loops end with the test."""
     made = []
 
     def make(*arguments, **options):
@@ -76,10 +76,11 @@ def face(request):
 
 
 #: For what depends on how the listener is called.
-#: Not in `make test`: the pipelined API has the blocking one's checks; all of them have one connection.
+#: `make test` leaves these out. The pipelined API has the same checks as the blocking one, and all APIs have the same
+#: connection.
 of_checks = pytest.mark.long_for("Pipelined")
 of_the_connection = pytest.mark.long_for("Pipelined", "Asyncio")
-#: One more answer that is read by the same line in all of them.
+#: Other answers that the same line of each API reads.
 another_answer = pytest.mark.long_for("Pipelined", "AsyncioPlain")
 every_listener = pytest.mark.parametrize("face", [*FACES, AsyncioPlain], indirect=True, ids=lambda face: face.__name__)
 
@@ -99,7 +100,7 @@ def producer_on(face):
 
 
 def ends(bridge, source=None):
-    """Every entry in END as (partition, half offset, transaction id, decision, check times, remark), in order."""
+    """All entries in END as (partition, half offset, transaction id, decision, check times, remark), in order."""
     found = []
     for record in bridge.read(bridge.names.end):
         headers = dict(record.headers())
@@ -112,7 +113,7 @@ def ends(bridge, source=None):
 
 
 def check_record(bridge, half, times=1, group="orders", **changed):
-    """Ask about a half message as the worker would, with our headers `changed`."""
+    """Send a check as the worker does, with our headers `changed`."""
     headers = {
         "TRANSACTION_CHECK_TIMES": b"%d" % times,
         "TXB_HALF": b"%d:%d" % (half.partition(), half.offset()),
@@ -345,9 +346,10 @@ def test_first_sends_of_many_threads_start_it_once(bridge, producer_on):
         worker.join()
     pools = ("txbridge-execute-pool", "txbridge-async")
     own = [name for name in names_of_ours() if not name.startswith(pools)]
-    # Those that meet others wait a moment for company, which takes another thread.
+    # Callers that meet others get another writer, and on a slow machine a second one is made for those that do not.
     always = {"txbridge-check", "txbridge-end", "txbridge-half"}
-    assert always <= set(own) <= always | {"txbridge-half-callers", "txbridge-half-many", "txbridge-half-new"}
+    more = {f"txbridge-half-{name}" for name in ("callers", "many", "new", "2")}
+    assert always <= set(own) <= always | more
     assert len(own) == len(set(own))
     producer.close()
     assert len(ends(bridge)) == 8
@@ -487,7 +489,7 @@ def test_check_of_a_running_local_transaction_is_unknown_without_asking(bridge, 
     with producer_on(bridge, listener) as producer:
         result = producer.send(Message("t", b"v"))
         result.wait(120)
-        # Over now: the application is asked.
+        # The local transaction has ended, so the application is asked.
         check_record(bridge, half_of(bridge, result.transaction_id), times=2)
         eventually(lambda: len(ends(bridge, "check")) == 2)
     assert [(entry[3], entry[4]) for entry in ends(bridge, "check")] == [(0, "1"), (12, "2")]
@@ -526,7 +528,7 @@ def test_answered_checks_are_not_asked_again_and_waiting_ones_are(bridge, produc
         for times in range(1, 21):
             check_record(bridge, half, times)
         eventually(lambda: len(ends(bridge, "check")) == 20)
-    # Asked while nobody of the group was there.
+    # This check is sent while no member of the group is live.
     check_record(bridge, half, 21)
     second = Listener()
     with producer_on(bridge, second):
@@ -600,7 +602,7 @@ def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, requ
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
     monkeypatch.setattr(TransactionIds, "new", lambda _: next(ids))
     listener = Listener()
-    # The controller must not take the broker for dead while it is paused.
+    # The controller must not declare the broker dead while it is paused.
     with (
         EmbeddedKafka(config={"broker.session.timeout.ms": "60000"}) as kafka,
         Bridge(kafka.bootstrap_servers, request.node.name) as bridge,
@@ -609,18 +611,19 @@ def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, requ
         eventually(lambda: _sends(producer, Message("t", b"before")))
         given = len(listener.executed)
         kafka.pause()
-        # Its threads stop a moment later.
+        # The broker's threads stop a moment later.
         failure = eventually(lambda: _fails(producer, Message("t", b"paused")))
         assert failure.cause.name() == "_MSG_TIMED_OUT"
         assert "check the brokers" in str(failure)
         executed = [message.transaction_id for message, _ in listener.executed]
         lost = f"{int(executed[-1], 16) + 1:032X}"
         assert len(executed) >= given
-        # An answer of Kafka's may have come while that message was on its way: then the next one tells of the loss.
+        # Kafka may have answered something while that message was on its way. Then only the next message reports the
+        # loss.
         eventually(lambda: connection_events(caplog) or (_fails(producer, Message("t", b"too")) and None))
         kafka.resume()
         eventually(lambda: _sends(producer, Message("t", b"after")))
-        # As if Kafka had stored it after all, which depends on how far the request came: the answer is rollback.
+        # Simulate that Kafka has stored the message, which depends on how far the request came. The answer is rollback.
         headers = bridge.half_headers("t", "orders", lost)
         check_record(bridge, FakeRecord(1, 777, value=b"paused", headers=headers))
         eventually(lambda: ends(bridge, "check"))
@@ -671,7 +674,7 @@ def test_no_end_is_lost_when_kafka_is_killed_and_comes_back(own_kafka, own_bridg
         for worker in workers:
             worker.start()
         eventually(lambda: len(results) > 200)
-        # One END at least is given when there is no Kafka to take it.
+        # At least one END is sent while no Kafka can take it.
         listener.execute = kill
         eventually(lambda: not own_kafka.is_running())
         listener.execute = COMMIT
@@ -712,7 +715,7 @@ def test_close_in_time_while_kafka_is_away(own_kafka, own_bridge, producer_on, c
 def test_start_waits_for_a_kafka_that_comes_late(own_kafka, own_bridge, producer_on, monkeypatch, caplog):
     monkeypatch.setattr(admin, "REQUEST_TIMEOUT_S", 1.0)
     own_kafka.kill()
-    # Longer than a few attempts: each pause is longer than the one before, and soon longer than a request may take.
+    # Longer than a few attempts. The pauses grow, and soon exceed the time-out of a request.
     restart = threading.Timer(6, own_kafka.restart)
     restart.start()
     with producer_on(own_bridge, Listener()) as producer:
@@ -727,7 +730,8 @@ def test_start_gives_up_in_the_end(face, caplog):
     began = time.monotonic()
     with pytest.raises(KafkaUnreachableError, match="cannot be reached"):
         producer.send(Message("t", b"v"))
-    # A single request may take ten seconds, and must not. The second that was asked for, and what a busy machine takes.
+    # Time-out of 1 s, plus reserve for a busy machine. A single request may take 10 s by default, which is too long
+    # here.
     assert 0.5 < time.monotonic() - began < 9
     producer.close()
     assert [record.event for record in caplog.records if hasattr(record, "event")][:1] == ["kafka_connection_lost"]
@@ -735,7 +739,7 @@ def test_start_gives_up_in_the_end(face, caplog):
 
 def test_partitions_added_to_half_are_refused_before_the_local_transaction(bridge, producer_on, caplog):
     listener = Listener()
-    # librdkafka learns of them at once, instead of within 5 minutes.
+    # librdkafka learns of new partitions at once, instead of within 5 minutes.
     settings = {"topic.metadata.refresh.interval.ms": 100}
     with producer_on(bridge, listener, settings=settings) as producer:
         producer.send(Message("t", b"before"))
@@ -743,7 +747,7 @@ def test_partitions_added_to_half_are_refused_before_the_local_transaction(bridg
         bridge.admin.create_partitions([NewPartitions(half, 8)])[half].result(120)
         failure = eventually(lambda: _fails(producer, Message("t", b"after")))
         assert f"the number of partitions of {half} has changed" in str(failure)
-        # Also those that would come to a partition that is read.
+        # This includes messages for the partitions that a worker reads.
         for number in range(20):
             with pytest.raises(PrepareError, match="use another namespace"):
                 producer.send(Message("t", b"later", b"%d" % number))

@@ -1,4 +1,4 @@
-"""The README's first listing and its five steps, as a reader runs them."""
+"""The README's first listing and its five steps, executed as a reader does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.testing.inspection import read_committed
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-#: The address in all of its examples.
+#: The address in all examples of the README.
 ADDRESS = "127.0.0.1:9092"
 
 
@@ -27,7 +27,7 @@ def listing() -> str:
 
 
 def steps() -> list[list[str]]:
-    """The commands of the quickstart, without comments."""
+    """Commands of the quickstart, without comments."""
     [block] = [one for one in re.findall(r"```console\n(.*?)```", README, re.DOTALL) if "# 1." in one]
     return [shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()]
 
@@ -68,12 +68,14 @@ def test_the_quickstart(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
         kafka = {"bootstrap.servers": servers, "log_level": 0}
         seen = lambda: [one.value() for one in read_committed(kafka, "orders.placed", 4)]  # noqa: E731
         eventually(lambda: seen() == [b'{"number": "A1"}'], 60)
+        # A worker that gets no processor for longer than its session lasts joins again.
+        eventually(lambda: run("-m", "txbridge.cli.main", "doctor").returncode == 0, 60)
         found = run("-m", "txbridge.cli.main", "doctor")
         assert (found.returncode, found.stderr) == (0, ""), found.stdout
     finally:
         running.stop()
 
-    # The check finds what the local transaction has stored, and nothing else.
+    # The check finds exactly what the local transaction has stored.
     defined: dict[str, type] = {}
     exec(listing().partition("\nwith TransactionProducer")[0], defined)  # the class alone
     orders = defined["Orders"](tmp_path / "orders.sqlite")

@@ -139,7 +139,7 @@ def test_one_without_a_transaction_is_prepared_and_committed_and_answered_when_k
         way = Way()
         way.submit(TIMER_DELAY_SEC="60", p="v")
         [(topic, value, headers, done, partition)] = way.messages.records
-        transaction = identity.transaction_id(SECRET, "plain", "01AB")
+        transaction = identity.delayed_id(SECRET, "plain", "01AB")
         assert (topic, value, partition) == (Names().half, b"body", identity.half_partition(transaction, 2))
         assert (headers["TXB_DELIVER_AT"], headers["REAL_TOPIC"], headers["REAL_QID"]) == (
             b"%d" % (NOW + 60_000),
