@@ -35,8 +35,8 @@ __all__ = [
     "UsageError",
 ]
 
-#: Where each name is. They are imported when they are first asked for: a command of the CLI, and the pure core, need
-#: neither librdkafka nor the client.
+#: Module of each public name, relative to this package. A name is imported on its first use, because commands of the
+#: CLI and the pure core need neither librdkafka nor the client.
 _HOMES = {
     "AsyncTransactionListener": "client.async_listener",
     "AsyncTransactionProducer": "client.async_producer",
@@ -57,7 +57,7 @@ _HOMES = {
     "UsageError": "errors",
 }
 
-if not TYPE_CHECKING:  # else a type checker would take every name for one of ours
+if not TYPE_CHECKING:  # else a type checker would accept any name as an attribute of this module
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""Deadlines: until when something may take, as one budget for all of its steps."""
+"""Deadlines: one time limit for all steps of an operation."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """A point in time, `seconds` from now; None is never."""
+    """A point in time, `seconds` from now. None means no limit."""
 
     __slots__ = ("_clock", "at")
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: By the clock (s).
+        #: Time of the deadline, by `clock` (s).
         self.at = math.inf if seconds is None else clock() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds; 0 once it is over."""
+        """Seconds that are left; 0 once the deadline has passed."""
         return max(0.0, self.at - self._clock())
 
     @property
     def timeout(self) -> float | None:
-        """What is left, as the standard library's waits take it: None is no limit."""
+        """Seconds that are left, as a time-out for the standard library: None means no limit."""
         return None if self.at == math.inf else self.left
 
     @property

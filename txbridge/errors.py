@@ -1,10 +1,10 @@
-"""Every error that txbridge raises on purpose. Their messages say what to do; the CLI prints them without a trace."""
+"""Errors that all parts of txbridge share. Each message says what to do, and the CLI prints it without a trace."""
 
 from __future__ import annotations
 
 
 class TxBridgeError(Exception):
-    """Base of all errors of txbridge."""
+    """Base class of every error that txbridge raises on purpose."""
 
 
 class UsageError(TxBridgeError, ValueError):
@@ -19,4 +19,4 @@ class EnvironmentProblemError(TxBridgeError):
 
 
 class LocalProblemError(EnvironmentProblemError):
-    """What this machine alone lacks. No cluster was asked, so none is to blame."""
+    """Something that this machine lacks. No cluster was asked, so the cause is not there."""

@@ -1,4 +1,4 @@
-"""Parts of the installation that are optional, the extras: whoever needs one that is missing is told its name."""
+"""Extras, the optional parts of the installation. The error for a missing one names it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from contextlib import contextmanager
 
 from txbridge.errors import LocalProblemError
 
-#: Packages of our own: one of them that is not found is a mistake of ours, not a missing extra.
+#: Packages of this repository. If one of them is not found, that is a bug and not a missing extra.
 _OURS = frozenset({"txbridge", "txbridge_audit", "txbridge_django", "txbridge_rocketmq", "txbridge_sqlalchemy"})
 
 
 @contextmanager
 def needs(extra: str, what: str) -> Iterator[None]:
-    """Explain an import that fails because an extra is missing: LocalProblemError. Others are our own mistake."""
+    """Raise LocalProblemError with the name of the extra, if an import fails because the extra is missing.
+
+    Other errors are raised unchanged, because they are bugs of txbridge.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Structured logs: stable event names with fields, one JSON object a line unless a person is looking."""
+"""Structured logs: stable event names with fields, as one JSON object a line, or as text for a person on a terminal."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import structlog
 
 
 def get_logger(name: str) -> Any:
-    """A logger whose events keep to the standard library's handlers and levels."""
+    """Return a structlog logger that uses the handlers and levels of the standard library."""
     return structlog.stdlib.get_logger(name)
 
 
 def _for_people() -> Any:
-    """Colours only on a terminal of somebody who wants them; a trace is plain text, as in the other format."""
+    """Return the renderer for a console: colours only on a terminal and without NO_COLOR, traces as plain text."""
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     return structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
 
 
 def configure(log_format: str, level: str) -> None:
-    """Set up the logs of one of our own processes; a library leaves that to its application.
+    """Set up the logs of a process of txbridge. Where txbridge is a library, its application does that.
 
     Args:
         log_format: "json", "console", or "auto": console when stderr is a terminal.
@@ -53,6 +53,6 @@ def configure(log_format: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # The libraries below us tell about every request and rebalance; what matters of it we say ourselves.
+    # These libraries log every request and rebalance. txbridge itself logs the events that matter.
     for name in ("aiokafka", "faust", "mode", "kafka", "txbridge.worker.app"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The namespace and the cluster that a report is about. A report that does not name them can be about another one."""
+"""Namespace and cluster of a report. A report that does not name them could be about another cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Subject:
 
     namespace: str
     bootstrap_servers: str
-    #: Kafka's own id of the cluster; None while it has not answered.
+    #: Kafka's own id of the cluster; None if the cluster has not answered.
     cluster_id: str | None = None
 
     def __str__(self) -> str:
@@ -25,7 +25,7 @@ class Subject:
         return f"{namespace} on {cluster} at {self.bootstrap_servers}"
 
     def as_record(self) -> dict[str, str | None]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return {
             "namespace": self.namespace,
             "cluster_id": self.cluster_id,
@@ -35,7 +35,7 @@ class Subject:
 
 @contextmanager
 def about(settings: WorkerSettings) -> Iterator[None]:
-    """Let every error of ours name what it is about, as a note; not those that have nothing to do with a cluster."""
+    """Add the namespace and the cluster as a note to every TxBridgeError, except a LocalProblemError."""
     try:
         yield
     except LocalProblemError:

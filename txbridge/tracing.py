@@ -1,6 +1,6 @@
 """OpenTelemetry, if the process uses it (extra `otel`): the tracer, and the W3C trace context in headers of records.
 
-Only the API is needed. As long as the process has not set up an SDK nothing is recorded, and nothing is done here.
+Only OpenTelemetry's API is needed. Without an SDK in the process, nothing is recorded and nothing is done here.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _TRACESTATE = "tracestate"
 SYSTEM = {"messaging.system": "kafka"}
 
 
-#: How long it is taken for granted that there is no SDK (s). Who looks for one reads the environment, here or in the
-#: library: 0.4 µs here, a quarter of a transaction there. An application sets its SDK up at its start.
+#: Seconds for which the answer "no SDK" is kept. A look for an SDK reads the environment. Here it takes 0.4 µs, in the
+#: library a quarter of the time of a transaction. An application sets its SDK up at its start.
 _NO_SDK_S = 0.05
 
 _no_sdk_until = 0.0
 
 
 def tracer() -> Tracer | None:
-    """A tracer, or None when the library is not installed or no SDK is set up; one that is new is seen within 50 ms."""
+    """Return a tracer, or None without the library or without an SDK. A new SDK is noticed within 50 ms."""
     global _no_sdk_until  # noqa: PLW0603  as the library's own provider, this is the process's
     if time.monotonic() < _no_sdk_until:
         return None
@@ -45,7 +45,7 @@ def tracer() -> Tracer | None:
 
 
 def _provider() -> TracerProvider | None:
-    """That of an SDK."""
+    """Return the tracer provider of an SDK, or None."""
     if not _may_have_sdk():
         return None
     try:
@@ -63,7 +63,7 @@ def _may_have_sdk() -> bool:
 
 @cache
 def _version() -> str:
-    # Reads the metadata with the library for e-mail: not for a process without traces.
+    # Imported here, because it loads the e-mail library to read the metadata. Only a process with traces needs it.
     from importlib.metadata import version  # noqa: PLC0415
 
     return version("txbridge")
@@ -77,7 +77,7 @@ def _propagator() -> TraceContextTextMapPropagator:
 
 
 def context_of(headers: Iterable[tuple[str, bytes | None]]) -> Context | None:
-    """The context that a message carries; None without a valid one. Only with a tracer."""
+    """Return the trace context of a message, or None without a valid one. Call it only with a tracer."""
     from opentelemetry import trace  # noqa: PLC0415
 
     carrier: dict[str, str] = {}
@@ -91,7 +91,7 @@ def context_of(headers: Iterable[tuple[str, bytes | None]]) -> Context | None:
 
 
 def headers_of_context(context: Context) -> list[tuple[str, bytes]]:
-    """What carries this context in a record. Only with a tracer."""
+    """Return the headers that carry this context in a record. Call it only with a tracer."""
     carrier: dict[str, Any] = {}
     _propagator().inject(carrier, context)
     return [(name, value.encode()) for name, value in carrier.items()]

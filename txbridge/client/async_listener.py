@@ -1,4 +1,4 @@
-"""The application's side of its transactions on an event loop."""
+"""Listener interface for asyncio, and the calls of its methods from the event loop."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ Answer = LocalTransactionState | None
 
 
 class AsyncTransactionListener(ABC):
-    """The application's side of its transactions; each method may be `async def`, or plain.
+    """Your code for asyncio: it runs local transactions and looks them up. Each method may be `async def` or plain.
 
-    A coroutine runs on the event loop, in the task that sends. A plain method runs in the loop's default executor, so
-    that it never blocks the loop, with the context variables of the caller. Many calls may be under way at once.
+    A coroutine runs on the event loop. That of a local transaction runs in the task that sends. A plain method runs in
+    the loop's default executor with the context variables of the caller, so it never blocks the loop. Several calls may
+    run at the same time.
     """
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Awaitable[Answer] | Answer:
-        """Run the local transaction; called once the half message is stored.
+        """Run the local transaction. It is called when Kafka has stored the half message.
 
-        None and an exception count as unknown, as in TransactionListener. CancelledError gets out, after unknown was
-        sent.
+        None and an exception count as unknown, as in TransactionListener. CancelledError is raised to the sender after
+        unknown was sent.
         """
 
     @abstractmethod
     def check_local_transaction(self, message: MessageExt) -> Awaitable[Answer] | Answer:
-        """Look up what became of the local transaction `message.transaction_id`; see TransactionListener."""
+        """Look up the outcome of the local transaction `message.transaction_id`, as in TransactionListener."""
 
 
-#: Told, when a call is cancelled, of the thread that still runs the method: a thread cannot be cancelled.
+#: Gets the future of the thread that still runs the method when a call is cancelled. A thread cannot be cancelled.
 LeftRunning = Callable[["asyncio.Future[Any]"], object]
 
 
 class ListenerMethod:
-    """One of the two methods, and how it is called from the loop."""
+    """A listener method, and its call from the event loop."""
 
     def __init__(self, method: Callable[..., Any], failed: Callable[[MessageExt, BaseException], Outcome]) -> None:
         self._method = method
@@ -48,7 +49,7 @@ class ListenerMethod:
         self._failed = failed
 
     async def outcome(self, message: MessageExt, *more: Any, left_running: LeftRunning) -> Outcome:
-        """Call it. Only what is no Exception (CancelledError, KeyboardInterrupt, SystemExit) gets out."""
+        """Call the method. Raises only errors that are no Exception: CancelledError, KeyboardInterrupt, SystemExit."""
         try:
             if self._is_coroutine:
                 returned = await self._method(message, *more)
@@ -66,12 +67,12 @@ class ListenerMethod:
     async def _in_thread(
         self, arguments: tuple[Any, ...], left_running: LeftRunning
     ) -> tuple[Any, BaseException | None]:
-        """What it returned and what it raised."""
+        """Call the method in a thread. Returns its result and its exception."""
         is_cancelled = False
 
         def call() -> tuple[Any, Exception | None]:
             if is_cancelled:
-                # It waited for a thread until nobody was interested.
+                # The call was cancelled while it waited for a thread.
                 return None, None
             try:
                 return self._method(*arguments), None

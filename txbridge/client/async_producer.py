@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Threads for what blocks and must not queue up: start, close, and a wait for room of each of four kinds, on behalf of
-#: all sends. They are started when needed, none of them for a single send.
+#: Threads for blocking calls that must not wait for one another: start, close, and waits for room, which sends share.
+#: A thread starts when it is needed, and none belongs to a single send.
 _WAITING_THREADS = 6
-#: Threads for flushes, of which there may be any number: further ones queue up, which changes nothing for them.
+#: Threads for flushes. Any number of tasks may flush; further flushes wait for a thread.
 _FLUSHING_THREADS = 2
-#: With so many sends under way, half messages wait some milliseconds for company: below, hardly any would come.
+#: From this number of sends in flight on, half messages wait some milliseconds for others, to share a request. With
+#: fewer sends, hardly any others would come.
 _GATHER_FROM = 32
 
 
 async def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG001
-    """In the place of a local transaction, where there is none."""
+    """Stand-in for the local transaction of `send_later`, which has none."""
     return LocalTransactionState.COMMIT_MESSAGE
 
 
@@ -58,27 +59,27 @@ _COMMITS = ListenerMethod(_commit, execution_failed)
 
 
 class AsyncTransactionProducer:
-    """TransactionProducer on an event loop: the same semantics, with `await`.
+    """Producer of transactional messages for asyncio. It means the same as TransactionProducer, with `await`.
 
-    Use it with `async with`, or await `close` at the end. It starts with `start`, `async with`, or the first send, and
-    then belongs to that event loop: any number of its tasks may share it. After a fork, and for another loop, create a
-    new one.
+    Use it with `async with`, or await `close` at the end. `start`, `async with` or the first send starts it. From then
+    on it belongs to that event loop, and any number of the loop's tasks may share it. Create a new one after a fork,
+    and for another loop.
 
     Args:
-        group: the producer group, as in TransactionProducer.
-        listener: an AsyncTransactionListener; a TransactionListener, too, whose methods then run in the loop's default
+        group: The producer group, as in TransactionProducer.
+        listener: An AsyncTransactionListener, or a TransactionListener, whose methods then run in the loop's default
             executor.
-        settings: librdkafka's, by its own names, as in TransactionProducer. Its callbacks (`error_cb`, `stats_cb`) are
-            called by threads of ours, not on the loop.
-        namespace: prefix of the internal topics.
-        check_concurrency: calls of `check_local_transaction` under way at once (RocketMQ's checkThreadPoolMaxSize).
-        check_request_hold_max: unanswered checks before no more are read, as in TransactionProducer.
-        start_timeout: seconds to wait for Kafka at start, as in TransactionProducer.
-        timer_max_delay: longest delay of a message, in seconds, as in TransactionProducer.
-        metrics: as in TransactionProducer.
+        settings: Properties of librdkafka, as in TransactionProducer. Its callbacks (`error_cb`, `stats_cb`) run in
+            threads of the producer, not on the loop.
+        namespace: Prefix of the internal topics.
+        check_concurrency: Most calls of `check_local_transaction` at the same time (RocketMQ's checkThreadPoolMaxSize).
+        check_request_hold_max: Most unanswered checks, as in TransactionProducer.
+        start_timeout: Seconds to wait for Kafka at the start, as in TransactionProducer.
+        timer_max_delay: Longest delay of a message, in seconds, as in TransactionProducer.
+        metrics: The metrics of this producer, as in TransactionProducer.
 
     Raises:
-        UsageError: an argument cannot work.
+        UsageError: An argument cannot work.
 
     """
 
@@ -112,13 +113,13 @@ class AsyncTransactionProducer:
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
         self._hand_over: HandOver | None = None
         self._runtime: Runtime | None = None
-        #: The process in which it was started; None until then.
+        #: Generation of the process in which the producer was started; None until then.
         self._process: int | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._turns = Turns()
-        #: Waits for Kafka that several sends share.
+        #: Waits for room that several sends share.
         self._waits: dict[Callable[[float], object], asyncio.Future[Any]] = {}
 
     @property
@@ -127,30 +128,34 @@ class AsyncTransactionProducer:
         return self._options.group
 
     async def start(self) -> Self:
-        """Verify the topics and connect; does nothing if it runs already.
+        """Verify the internal topics and connect. Does nothing if the producer runs already.
 
-        Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka cannot be
-        reached within `start_timeout` or refuses, UsageError after close and in another event loop.
+        Raises:
+            LayoutError: The internal topics are not as the protocol needs them.
+            EnvironmentProblemError: Kafka cannot be reached within `start_timeout`, or refuses a request.
+            UsageError: librdkafka refuses a setting, the producer is closed, or this is another event loop or process.
+
         """
         await self._started()
         return self
 
     async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
-        """Store the half message, run the local transaction with `arg`, and send its decision on the way.
+        """Store the half message, run the local transaction with `arg`, and send its decision.
 
-        As TransactionProducer.send_message_in_transaction, and any number of tasks may await it at once: while 2,000
-        of them, or values of 64 MiB together, are under way, further ones wait for their turn, except in a listener
-        method.
+        It means the same as TransactionProducer.send_message_in_transaction. Any number of tasks may await it at the
+        same time. While 2,000 sends, or values of 64 MiB together, are in flight, further sends wait. Sends of a
+        listener method do not wait.
 
-        Cancelled before Kafka has acknowledged the half message, it gives the attempt up: the local transaction is not
-        run, and a check is answered with rollback. Cancelled while the local transaction runs, it sends unknown, so
-        that the worker asks; a plain method goes on in its thread, and `close` waits for it.
+        If it is cancelled before Kafka has acknowledged the half message, the attempt is given up: the local
+        transaction is not run, and a check is answered with rollback. If it is cancelled while the local transaction
+        runs, unknown is sent, so that the worker asks. A plain listener method goes on in its thread, and `close` waits
+        for it.
 
         Raises:
-            UsageError: the message cannot be sent, the producer is closed, or this is another event loop; nothing was
+            UsageError: The message cannot be sent, the producer is closed, or this is another event loop. Nothing was
                 sent.
-            PrepareError: the half message was not acknowledged, the local transaction was not run.
-            LayoutError, EnvironmentProblemError: if this is what starts the producer.
+            PrepareError: Kafka did not acknowledge the half message. The local transaction was not run.
+            LayoutError, EnvironmentProblemError: This call starts the producer, and the start fails as in `start`.
 
         """
         check_message(message, self._options.names)
@@ -159,8 +164,8 @@ class AsyncTransactionProducer:
     async def send_later(self, message: Message, timeout: float | None = None) -> AsyncTransactionSendResult:  # noqa: ASYNC109  as the blocking one
         """Send a message that names a time of delivery, without a local transaction, as TransactionProducer.send_later.
 
-        Cancelled before Kafka has acknowledged the half message, it gives the attempt up; later, the message may be
-        delivered.
+        `timeout` is in seconds. If the call is cancelled before Kafka has acknowledged the half message, the attempt is
+        given up. If it is cancelled later, the message may be delivered.
         """
         check_message(message, self._options.names)
         require_time(message)
@@ -171,9 +176,9 @@ class AsyncTransactionProducer:
     async def send_messages_in_transaction(
         self, messages: Iterable[Message], arg: Any = None
     ) -> AsyncTransactionSendResult:
-        """Do as `send_message_in_transaction` with several messages: readers see all of them, in this order, or none.
+        """Send several messages in one transaction: readers see all of them or none.
 
-        As TransactionProducer.send_messages_in_transaction.
+        Order, limits and errors are those of TransactionProducer.send_messages_in_transaction.
         """
         return await self._send(together(messages, self._options.names), self._execute, arg)
 
@@ -203,7 +208,7 @@ class AsyncTransactionProducer:
                 self._turns.give_back(epoch, size)
 
             if left:
-                # Until its thread is done the local transaction runs: a check must not ask, and close() waits.
+                # Its thread still runs the local transaction. Until it is done a check must not ask, and close() waits.
                 left[0].add_done_callback(over)
             else:
                 over()
@@ -211,19 +216,28 @@ class AsyncTransactionProducer:
     async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one
         """Wait until Kafka has acknowledged the ENDs of all sends that have returned.
 
-        `timeout` in seconds; None waits as long as they are tried. Returns how many are not settled: 0 is all. One that
-        was given up is settled; its result tells. UsageError in another event loop.
+        `timeout` is in seconds. None waits as long as the client tries to send them, 30 s for each END record. Returns
+        the number of ENDs that are not settled. An END that was given up is settled, and the `end` of its result has
+        the error.
+
+        Raises:
+            UsageError: This is another event loop, or another process after a fork.
+
         """
         runtime = self._require_ours()
         return 0 if runtime is None or self._is_ended else await _in_thread(self._flushes_in, runtime.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
-        """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.
+        """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
 
-        `timeout` in seconds; None waits as long as they take, at most 30 s for the ENDs. What is not done then is left
-        to the worker's checks. Calling it again waits for the first call. A cancelled call goes on in the background.
-        A start that is under way is given up. In a forked child it does nothing. UsageError in another event loop, and
-        from within a listener method of this producer, or a task that it has started, which it would wait for.
+        `timeout` is in seconds. None waits as long as these take. An END record is tried for 30 s. The worker's checks
+        decide the transactions that are not done by then. A start that is under way is given up. Another call waits for
+        the first one. A cancelled call goes on in the background. In a forked child the call does nothing.
+
+        Raises:
+            UsageError: The caller is in another event loop, or in a listener method of this producer or a task that
+                such a method has started. `close` would wait for these.
+
         """
         if self._process is not None and self._process != process.generation():
             return
@@ -254,7 +268,7 @@ class AsyncTransactionProducer:
         return self._closing is not None and self._closing.done()
 
     def _require_ours(self) -> Runtime | None:
-        """The started client, if there is one; UsageError after a fork and in another event loop."""
+        """Return the started client, or None. Raises UsageError after a fork and in another event loop."""
         if self._runtime is not None:
             self._runtime.sends.require_this_process()
         if self._hand_over is not None:
@@ -269,9 +283,9 @@ class AsyncTransactionProducer:
             if self._starting is None:
                 self._hand_over = HandOver(asyncio.get_running_loop())
                 self._starting = asyncio.get_running_loop().create_task(self._start(self._hand_over))
-                # Its failure is for those who wait for it, if they still do.
+                # Marks the failure as retrieved. The sends that wait for the start raise it.
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
-            # A cancelled send must not cancel the start for others, nor leave a client behind that nobody closes.
+            # A cancelled send must not cancel the start for other sends, nor leave a client behind that nobody closes.
             await asyncio.shield(self._starting)
             runtime = self._runtime
         assert runtime is not None
@@ -284,7 +298,7 @@ class AsyncTransactionProducer:
         started: list[Runtime] = []
 
         def begin() -> Runtime:
-            # Only here: a program that imports this and never sends need not load what speaks to Kafka.
+            # Imported here, because a program that never sends needs neither the admin client nor our connections.
             from txbridge.client.start import start  # noqa: PLC0415
 
             ask = partial(self._checks.ask, hand_over)
@@ -296,11 +310,11 @@ class AsyncTransactionProducer:
         try:
             self._runtime = await _in_thread(self._waits_in, begin)
         except BaseException:
-            # Cancelled: the loop ends while the thread goes on, and nobody would close what it starts.
+            # If this is a cancellation, the loop ends while the thread goes on, and nobody would close the new client.
             is_abandoned = True
             if started:
                 threading.Thread(target=started[0].close, args=[0, _do_nothing], daemon=True).start()
-            # It may be tried again, also in another loop.
+            # The start may be tried again, also in another loop.
             self._starting = self._hand_over = None
             raise
 
@@ -316,7 +330,7 @@ class AsyncTransactionProducer:
     # --- an attempt -------------------------------------------------------------------------------------------------
 
     async def _prepare(self, hand_over: HandOver, sends: SendPath, message: Message, transaction_id: str) -> Prepared:
-        """SendPath.prepare on the loop."""
+        """Do as SendPath.prepare, without blocking the loop."""
         reported: asyncio.Future[Prepared | PrepareError] = hand_over.loop.create_future()
         try:
             writer = sends.half_writer(gathers=self._turns.number >= _GATHER_FROM)
@@ -325,13 +339,13 @@ class AsyncTransactionProducer:
                 await self._shared(wait, seconds)
             result = await reported
         except BaseException:
-            # Cancelled: Kafka may store it, but there will be no local transaction.
+            # Cancelled. Kafka may still store the half message, but no local transaction will run.
             sends.give_up(transaction_id)
             raise
         return sends.prepared(transaction_id, result)
 
     async def _shared(self, wait: Callable[[float], object], timeout: float) -> object:  # noqa: ASYNC109
-        """Wait in a thread, in one for all who wait for the same."""
+        """Wait in a thread. Sends that wait for the same share one thread."""
         waiting = self._waits.get(wait)
         if waiting is None:
             waiting = self._waits[wait] = asyncio.ensure_future(_in_thread(self._waits_in, wait, timeout))
@@ -340,9 +354,9 @@ class AsyncTransactionProducer:
 
 
 def _do_nothing(_: float | None) -> None:
-    """No check was asked yet."""
+    """Stand-in for the wait for checks: a client that is given up at its start waits for none."""
 
 
 async def _in_thread(pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call what blocks. Not in the loop's executor, where plain listener methods may take all threads."""
+    """Run a blocking call in `pool`. In the loop's own executor, plain listener methods may occupy all threads."""
     return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))

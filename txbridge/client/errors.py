@@ -1,4 +1,4 @@
-"""What can go wrong with one transaction; `txbridge.errors` has what is wrong with a call or the cluster."""
+"""Errors of one transaction. `txbridge.errors` has those of a call and of the cluster."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from txbridge.kafka.errors import (
 
 
 class PrepareError(TxBridgeError):
-    """Kafka did not acknowledge the half message, so the local transaction was not run (RocketMQ's MQClientException).
+    """The attempt failed before its local transaction was run (RocketMQ's MQClientException).
 
-    Sending again is always safe: each attempt is a transaction of its own, and should Kafka have stored this one after
-    all, the check of it is answered with rollback.
+    As a rule, Kafka did not acknowledge the half message. Sending again is always safe, because each attempt is a
+    transaction of its own. If Kafka has stored this half message after all, its check is answered with rollback.
     """
 
     def __init__(self, message: str, cause: KafkaError | None = None) -> None:
         super().__init__(message)
-        #: What librdkafka or the broker said; None when it never came to that.
+        #: The error from librdkafka or the broker; None if there is none.
         self.cause = cause
 
 
@@ -36,19 +36,18 @@ class EndTransactionError(TxBridgeError):
 
     def __init__(self, message: str, cause: KafkaError | None = None) -> None:
         super().__init__(message)
-        #: What librdkafka or the broker said; None when the producer was closed first.
+        #: The error from librdkafka or the broker; None if there is none, as when the producer was closed first.
         self.cause = cause
 
 
 def explain(error: KafkaError) -> str:
-    """An error of Kafka in words, and what to do about it."""
+    """Return the text of a Kafka error, with what to do about it."""
     remedy = _REMEDIES.get(error.code(), "see Kafka's description of this error")
     return f"{error.str()} ({error.name()}); {remedy}"
 
 
 _CONNECTION = "check the brokers and the network, then send again"
 _RIGHTS = "grant this user WRITE and DESCRIBE on the topic"
-# librdkafka's own errors carry an underscore; they are its public names.
 _REMEDIES = {
     MSG_TIMED_OUT: _CONNECTION,
     TIMED_OUT: _CONNECTION,
@@ -70,5 +69,5 @@ _REMEDIES = {
 
 
 def closed() -> UsageError:
-    """What a call after close() raises."""
+    """Return the error that a call after close() raises."""
     return UsageError("this producer is closed; create a new one")

@@ -1,4 +1,4 @@
-"""What the application decides, and how RocketMQ reads its answers."""
+"""Listener interface of the application, and the evaluation of its answers by RocketMQ's rules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from txbridge.core.names import short_id
 
 
 class LocalTransactionState(Enum):
-    """What became of a local transaction (RocketMQ's names, its spelling of UNKNOW included)."""
+    """Outcome of a local transaction. The names are RocketMQ's, including the spelling UNKNOW."""
 
-    # Members are unique. Enum hashes their names, in Python.
+    # Members are unique, so identity is enough. Enum hashes their names, in Python code.
     __hash__ = object.__hash__
 
     COMMIT_MESSAGE = Decision.COMMIT
@@ -28,31 +28,32 @@ class LocalTransactionState(Enum):
 
 
 class TransactionListener(ABC):
-    """The application's side of its transactions. Methods may be called from several threads at once."""
+    """Your code: it runs local transactions and looks them up. Several threads may call it at the same time."""
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | None:
-        """Run the local transaction; called once the half message is stored.
+        """Run the local transaction. It is called when Kafka has stored the half message.
 
-        In the thread that sends; of a submitted message in the pool for those; of an AsyncTransactionProducer in the
-        loop's default executor.
+        It runs in the thread that sends. For a submitted message it runs in `execute_executor` or the producer's pool,
+        for an AsyncTransactionProducer in the loop's default executor.
 
-        None and an exception count as unknown. The exception is not raised again: it is in the result, and its text
-        travels to the worker as remark.
+        None and an exception count as unknown. The exception is not raised again. It is in the result as
+        `local_exception`, and its text goes to the worker as the remark.
         """
 
     @abstractmethod
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | None:
-        """Look up what became of the local transaction `message.transaction_id`; called in a thread of the checks.
+        """Look up the outcome of the local transaction `message.transaction_id`.
 
-        Any process of the producer group may be asked, also one that never ran this transaction. None and an exception
-        count as unknown: the worker will ask again.
+        It runs in `check_executor` or the producer's pool, for an AsyncTransactionProducer in the loop's default
+        executor. The worker may ask any process of the producer group, also one that never ran this transaction. None
+        and an exception count as unknown, and the worker will ask again.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A decision as it goes to the worker."""
+    """A decision for the worker, with its remark and the exception of the listener."""
 
     state: LocalTransactionState
     remark: str | None = None
@@ -71,7 +72,7 @@ _OUTCOMES = {outcome.state: outcome for outcome in (_COMMIT, _ROLLBACK, UNKNOWN)
 
 
 def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> Outcome:
-    """Run the local transaction. Only what is no Exception (KeyboardInterrupt, SystemExit) gets out."""
+    """Run the local transaction. Raises only errors that are no Exception: KeyboardInterrupt, SystemExit."""
     try:
         returned = listener.execute_local_transaction(message, arg)
     except Exception as error:  # noqa: BLE001  whatever the application raises counts as unknown
@@ -80,7 +81,7 @@ def execute(listener: TransactionListener, message: MessageExt, arg: Any) -> Out
 
 
 def check(listener: TransactionListener, message: MessageExt) -> Outcome:
-    """Ask what became of the local transaction; no Exception gets out."""
+    """Ask the listener for the outcome of the local transaction. Raises no Exception."""
     try:
         returned = listener.check_local_transaction(message)
     except Exception as error:  # noqa: BLE001  as above
@@ -89,7 +90,7 @@ def check(listener: TransactionListener, message: MessageExt) -> Outcome:
 
 
 def execution_failed(message: MessageExt, error: BaseException) -> Outcome:
-    """The local transaction raised: unknown, with RocketMQ's words as remark."""
+    """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark."""
     report(
         logging.WARNING,
         "local_transaction_raised",
@@ -101,7 +102,7 @@ def execution_failed(message: MessageExt, error: BaseException) -> Outcome:
 
 
 def check_failed(message: MessageExt, error: BaseException) -> Outcome:
-    """The check raised: unknown, with RocketMQ's words as remark."""
+    """Log that the check raised. Returns unknown, with RocketMQ's text as remark."""
     report(
         logging.WARNING,
         "check_local_transaction_raised",
@@ -114,7 +115,10 @@ def check_failed(message: MessageExt, error: BaseException) -> Outcome:
 
 
 def judged(returned: object, message: MessageExt, method: str) -> Outcome:
-    """What a listener method returned. None is unknown in RocketMQ; anything else that is no state is a mistake."""
+    """Return the outcome for the return value of a listener method.
+
+    None is unknown, as in RocketMQ. Any other value that is no state is a mistake of the listener, and is unknown too.
+    """
     if isinstance(returned, LocalTransactionState):
         return _OUTCOMES[returned]
     if returned is None:

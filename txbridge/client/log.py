@@ -1,6 +1,6 @@
-"""The client's log lines: stable event names and fields, through the standard library's logging.
+"""Log lines of the client: stable event names and fields, through the standard library's logging.
 
-Nothing is configured here: that is the business of the application that uses this library.
+Nothing is configured here. The application that uses this library does that.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import time
 
 from txbridge.client.flow import process
 
-#: An exception of the same kind is logged in full so often (s). With a database that is down every check and every
-#: local transaction raises, and a trace for each of thousands a second would fill the disk before anybody looks.
+#: Seconds between two lines with a full trace for exceptions of the same kind. When a database is down, every check and
+#: every local transaction raises. Thousands of traces a second would fill the disk before anybody looks.
 _FULL_EVERY_S = 60.0
-#: Kinds that are remembered, the oldest forgotten first: a kind is a place in the application's code.
+#: Most kinds that are remembered; the oldest is forgotten first. A kind is an event, a class and a place in the code.
 _MAX_KINDS = 100
 
 _logger = logging.getLogger("txbridge.client")
@@ -32,10 +32,10 @@ _lock = process.lock()
 
 
 def report(level: int, event: str, *, exception: BaseException | None = None, **fields: object) -> None:
-    """Log an event; its name and fields are also attributes of the LogRecord (`event`, `fields`).
+    """Log an event. Its name and fields are also attributes of the LogRecord (`event`, `fields`).
 
-    With an exception: the first of its kind in a minute with its trace. Those in between are counted, which the field
-    `repeated` of the next one tells, and logged without their trace at level DEBUG.
+    The first exception of a kind in a minute is logged with its trace. Later ones are logged without a trace at level
+    DEBUG. The field `repeated` of the next line with a trace counts them.
     """
     if not _logger.isEnabledFor(level):
         return
@@ -52,13 +52,13 @@ def report(level: int, event: str, *, exception: BaseException | None = None, **
 
 
 def forget() -> None:
-    """Take every kind of exception for new, as in a new process."""
+    """Forget all kinds of exceptions, as in a new process."""
     with _lock:
         _kinds.clear()
 
 
 def _repeated(event: str, exception: BaseException) -> int | None:
-    """How many of its kind were not logged before this one; None if it is not to be logged either."""
+    """Return the number of exceptions of this kind since their last full line; None if this one gets none either."""
     trace = exception.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""What an application sends, and what its listener is given."""
+"""Messages: those that an application sends, and those that its listener gets."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 Data = bytes | str | None
 
-#: What a header costs in Kafka's record format beyond its name and value: two lengths of up to five bytes each.
+#: Bytes of a header in Kafka's record format beyond its name and value: two lengths of up to five bytes each.
 _HEADER_BYTES = 10
-#: Bytes of key and headers together. HALF has 64 KiB beyond the largest value: half of it is the user's, the rest is
-#: for our headers (at most about 1 KiB) and for the history in copies of the message.
+#: Most bytes of key and headers together. HALF has room for 64 KiB beyond the largest value. Half of that is the
+#: user's. The rest is for our headers (at most about 1 KiB) and for the history in copies of the message.
 KEY_AND_HEADERS_LIMIT = 32 * 1024
-#: Kafka numbers partitions with a signed 32-bit integer, and its times (ms) with one of 64 bits.
+#: Kafka's partition numbers are signed integers of 32 bits, its times (ms) of 64 bits.
 _LARGEST_PARTITION = 2**31 - 1
 _LARGEST_TIMESTAMP = 2**63 - 1
-#: RocketMQ's timerMaxDelaySec, and the worker's (ms).
+#: Default of RocketMQ's timerMaxDelaySec, and of the worker's timer_max_delay (ms).
 DEFAULT_TIMER_MAX_DELAY_MS = 72 * 3_600_000
 
 
@@ -37,22 +37,25 @@ class Message:
     """A message for a real topic, as its consumers will see it once it is committed.
 
     Args:
-        topic: the real topic.
-        value: bytes; text is encoded as UTF-8; None is a tombstone.
-        key: decides the partition by the hash of Kafka's Java producer; without one, any. Text is encoded as UTF-8.
-        headers: pairs of name and value in their order, names may repeat; or a mapping. Text values become UTF-8.
-        timestamp: ms since 1970-01-01 UTC; None is the time at which Kafka stored the half message.
-        partition: of the real topic, instead of the key's.
-        check_immunity_time: seconds before the first check, instead of the worker's `transaction_timeout`
-            (RocketMQ's CHECK_IMMUNITY_TIME_IN_SECONDS).
-        deliver_at: when a committed message becomes visible, at the earliest, by the brokers' clock: a datetime with a
-            time zone, or ms since 1970-01-01 UTC. A time that has passed is none.
-        delay: the same, counted from now by the clock of this machine: a timedelta, or seconds. Not with `deliver_at`,
-            which it becomes.
+        topic: The real topic.
+        value: Bytes, or text, which becomes UTF-8. None is a tombstone.
+        key: Bytes, or text, which becomes UTF-8. It chooses the partition by the hash of Kafka's Java producer. A
+            message without a key goes to any partition.
+        headers: Pairs of name and value in their order, where names may repeat, or a mapping. Text values become UTF-8.
+        timestamp: Timestamp of the delivered record, in ms since 1970-01-01 UTC. None takes the time at which Kafka
+            stored the half message.
+        partition: Partition of the real topic, instead of the one that the key chooses.
+        check_immunity_time: Seconds before the first check, instead of the worker's `transaction_timeout` (RocketMQ's
+            CHECK_IMMUNITY_TIME_IN_SECONDS).
+        deliver_at: Earliest time at which a committed message becomes visible, by the brokers' clock. It is a datetime
+            with a time zone, or ms since 1970-01-01 UTC. A time in the past means no delay.
+        delay: Time from now until `deliver_at`, by the clock of this machine. It is a timedelta, or seconds. Give only
+            one of the two.
 
     Raises:
-        UsageError: an argument has the wrong type, or text that UTF-8 cannot express. What it may hold is checked
-            when it is sent.
+        UsageError: An argument has the wrong type, or text that UTF-8 cannot express, or the time of delivery has no
+            meaning (no time zone, a negative delay, both arguments). Names, sizes and ranges are checked when the
+            message is sent.
 
     """
 
@@ -63,7 +66,7 @@ class Message:
     timestamp: int | None
     partition: int | None
     check_immunity_time: int | None
-    #: ms.
+    #: Earliest time of delivery, in ms since 1970-01-01 UTC.
     deliver_at: int | None
 
     def __init__(
@@ -94,7 +97,7 @@ class Message:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All messages of its transaction, in the order in which they are delivered: this one, or several."""
+        """All messages of the transaction, in the order of delivery; for a plain message only this one."""
         return (self,)
 
     @property
@@ -108,28 +111,30 @@ class Message:
 
 @dataclass(frozen=True, init=False)
 class MessageExt(Message):
-    """The message with what is known of its transaction (RocketMQ's MessageExt); both listener methods get one.
+    """A message with the data of its transaction (RocketMQ's MessageExt). Both listener methods get one.
 
-    Of a transaction with several messages (`messages`) it has what the first one has.
+    For a transaction with several messages (`messages`), topic, key, value and the rest are those of the first one.
     """
 
-    #: 32 digits: the name of the transaction, and the right to decide it. Keep it with the local transaction's data,
-    #: so that a check can find them; do not show it around.
+    #: Name of the transaction, 32 characters. Anyone who knows it can decide the transaction, so keep it secret. Store
+    #: it with the local transaction's data, so that a check can find them.
     transaction_id: str = field(repr=False)
-    #: Where the half message stands.
+    #: Partition of the half message in HALF.
     half_partition: int
+    #: Offset of the half message in that partition.
     half_offset: int
-    #: ms; when Kafka stored the half message. None in a check whose worker does not tell.
+    #: Time at which Kafka stored the half message, in ms since 1970-01-01 UTC. None in a check of a worker that does
+    #: not send it.
     born_timestamp: int | None
-    #: Number of this check, from 1; 0 when the local transaction is to be run.
+    #: Number of this check, from 1; 0 in `execute_local_transaction`.
     check_times: int
 
-    #: Of a transaction with several messages.
+    #: All messages of a transaction with several ones; else empty.
     _several = ()
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All messages of the transaction, in the order in which they are delivered."""
+        """All messages of the transaction, in the order of delivery."""
         return self._several or (self,)
 
     def __init__(self) -> None:
@@ -137,7 +142,7 @@ class MessageExt(Message):
 
     @classmethod
     def prepared(cls, message: Message, transaction_id: str, partition: int, offset: int, born: int) -> Self:
-        """The message whose half message was just acknowledged."""
+        """Return the message for the local transaction. Kafka has just acknowledged its half message."""
         return cls._made(
             message.__dict__
             if type(message) is Message
@@ -151,7 +156,7 @@ class MessageExt(Message):
 
     @classmethod
     def checked(cls, half: HalfMessage, partition: int, check_times: int, born: int | None) -> Self:
-        """The message of a check request: what the user sent, without the headers that are ours."""
+        """Return the message of a check request as the user sent it, without our headers."""
         immunity = _immunity(half.immunity)
         if half.messages is None:
             fields: Mapping[str, object] = {
@@ -181,7 +186,7 @@ class MessageExt(Message):
     @classmethod
     def _made(cls, message: Mapping[str, object], **more: object) -> Self:
         made = cls.__new__(cls)
-        # At once: setting each of them, past what makes the dataclass frozen, would take several times as long.
+        # All attributes at once. To set each one of a frozen dataclass would take several times as long.
         object.__setattr__(made, "__dict__", {**message, **more})
         return made
 
@@ -197,18 +202,18 @@ def _first_of(several: tuple[Message, ...], immunity: int | None, deliver_at: in
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the topics allow, learnt at start."""
+    """Limits for messages, known after the start of the client."""
 
-    #: Bytes of the value.
+    #: Largest value (bytes).
     value: int
-    #: Seconds.
+    #: Longest immunity time (s).
     immunity: int
-    #: ms from now until a message is delivered.
+    #: Longest time from now until a message is delivered (ms).
     delay: int = DEFAULT_TIMER_MAX_DELAY_MS
 
     @classmethod
     def of(cls, layout: Layout, timer_max_delay: int) -> Self:
-        """What topics of this layout allow, and at most `timer_max_delay` ms of delay."""
+        """Return the limits of topics with this layout, with a delay of at most `timer_max_delay` ms."""
         retention = layout.half_retention_ms
         if retention < 0:
             return cls(layout.max_message_size, 2**31 - 1, timer_max_delay)
@@ -217,7 +222,7 @@ class Limits:
 
 
 def check_message(message: Message, names: Names) -> None:
-    """Refuse what no cluster could take, with a UsageError that says why. It does not even start a client."""
+    """Raise UsageError for a message that no cluster could take. No started client is needed."""
     if not isinstance(message, Message):
         raise UsageError(f"a Message is needed, not {type(message).__name__}")
     if not message.topic:
@@ -239,26 +244,26 @@ def check_message(message: Message, names: Names) -> None:
     if size > KEY_AND_HEADERS_LIMIT:
         raise UsageError(f"key and headers take {size} bytes together, more than {KEY_AND_HEADERS_LIMIT}")
     _within(message.partition, 0, _LARGEST_PARTITION, "partition")
-    # librdkafka takes 0 for "now", so it would not arrive.
+    # librdkafka reads 0 as "now", so a timestamp of 0 would be lost.
     _within(message.timestamp, 1, _LARGEST_TIMESTAMP, "timestamp", " (ms)")
     _within(message.deliver_at, 0, _LARGEST_TIMESTAMP, "deliver_at", " (ms)")
 
 
 def require_time(message: Message) -> None:
-    """UsageError for a message that is to be sent later and does not say when."""
+    """Raise UsageError for a message of `send_later` that names no time of delivery."""
     if message.deliver_at is None:
         raise UsageError("the message names no time: give it deliver_at or delay, or send it with Kafka's own producer")
 
 
 def check_limits(message: Message, limits: Limits) -> None:
-    """Refuse what these topics cannot take, with a UsageError that says why."""
+    """Raise UsageError for a message that is beyond the limits of these topics."""
     if message.value is not None and len(message.value) > limits.value:
         what = "the value has" if type(message) is Message else "the messages of the transaction have together"
         raise UsageError(
             f"{what} {len(message.value)} bytes, more than the {limits.value} that the half topic allows "
             "(max_message_size of the topic plan)",
         )
-    # Longer, and the half message would expire before anybody is asked.
+    # With a longer one, retention would delete the half message before its first check.
     _within(message.check_immunity_time, 0, limits.immunity, "check_immunity_time", " (s; the retention of HALF)")
     if message.deliver_at is not None:
         delay = message.deliver_at - now_ms()
@@ -271,12 +276,12 @@ def check_limits(message: Message, limits: Limits) -> None:
 
 
 def now_ms() -> int:
-    """By the clock of this machine."""
+    """Milliseconds since 1970-01-01 UTC, by the clock of this machine."""
     return time.time_ns() // 1_000_000
 
 
 def _immunity(text: str | None) -> int | None:
-    """As the worker reads it: what is no whole number counts as absent."""
+    """Return the immunity time (s) as the worker reads it. Text that is no whole number counts as absent."""
     try:
         return None if text is None else whole_number(text, "the immunity")
     except MalformedRecordError:
@@ -289,7 +294,7 @@ def _time_of_delivery(deliver_at: object, delay: object) -> int | None:
             return _number(deliver_at, "deliver_at")
         if deliver_at.tzinfo is None:
             raise UsageError("deliver_at has no time zone: give one, as in datetime.now(UTC) + timedelta(hours=1)")
-        # Up: never earlier than it says.
+        # Rounded up, so that the message is never delivered too early.
         return math.ceil(deliver_at.timestamp() * 1000)
     if deliver_at is not None:
         raise UsageError("deliver_at and delay say the same: give one of them")

@@ -1,4 +1,4 @@
-"""Metrics of clients, for those who ask for them: docs/metrics.md lists them."""
+"""Prometheus metrics of clients, which are optional. docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from txbridge.extras import needs
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Histogram
 
-#: From an acknowledgement of all replicas in one data centre to the default time-out of 3 s, and what lies behind it.
+#: Buckets (s), from an acknowledgement by all replicas in one data centre to the default time-out of 3 s and beyond.
 _PREPARE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 3.0, 10.0)
-#: From a statement in a local database to a call that somebody has forgotten to limit.
+#: Buckets (s), from a statement in a local database to a call without a time-out.
 _LOCAL_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0)
 
 
 class ClientMetrics:
-    """One object for all producers of a process that report to a registry; thread-safe.
+    """Prometheus metrics of all producers of a process that report to one registry; thread-safe.
 
     Args:
-        registry: yours, for example `prometheus_client.REGISTRY`; to expose it is your business.
+        registry: Your registry, for example `prometheus_client.REGISTRY`. Your application exposes it.
 
     Raises:
-        ValueError: the registry has them already: pass the first object on instead.
-        LocalProblemError: the extra `metrics` is not installed.
+        ValueError: The registry has these metrics already. Pass the first ClientMetrics object on instead.
+        LocalProblemError: The extra `metrics` is not installed.
 
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        # Only here: a client that is not measured does without the library.
+        # Imported here, because a client without metrics does not need the library.
         with needs("metrics", "ClientMetrics needs prometheus-client"):
             from prometheus_client import Counter, Histogram  # noqa: PLC0415
 
@@ -56,8 +56,8 @@ class ClientMetrics:
         )
 
     def of_group(self, group: str) -> GroupMetrics:
-        """What a producer of this group counts with."""
-        # Prometheus sees an increase only of what was there before.
+        """Return the metrics of a producer of this group."""
+        # Create the series now, because Prometheus sees an increase only in a series that it has seen before.
         for result in ("stored", "failed"):
             self._prepares.labels(group, result)
         for result in ("acknowledged", "given_up"):
@@ -82,23 +82,23 @@ class ClientMetrics:
 
 
 class GroupMetrics:
-    """Follows the transactions of one producer; thread-safe."""
+    """Measures the transactions of one producer; thread-safe."""
 
     def __init__(self, metrics: ClientMetrics, group: str) -> None:
         self._metrics = metrics
         self._group = group
-        #: Attempts that run: since when, and from its acknowledgement on, since that.
+        #: Start time (s) of each running attempt, by transaction id. From the acknowledgement on, the time of that.
         self._prepared: dict[str, float] = {}
 
     def preparing(self, transaction_id: str, on_done: Report) -> Report:
-        """`on_done`, and the metrics of what it is told."""
+        """Return a report that updates the metrics and calls `on_done`."""
         started = self._prepared[transaction_id] = time.monotonic()
 
         def report(result: Prepared | PrepareError) -> None:
             now = time.monotonic()
             if isinstance(result, Prepared):
                 self._metrics.prepared(self._group, now - started)
-                # Unless its caller was interrupted meanwhile, and nobody would take it out again.
+                # Not if the caller was interrupted meanwhile, because nothing would remove the entry again.
                 if transaction_id in self._prepared:
                     self._prepared[transaction_id] = now
             else:
@@ -108,18 +108,18 @@ class GroupMetrics:
         return report
 
     def ending(self, transaction_id: str, outcome: Outcome, end: Ticket) -> None:
-        """The local transaction is over and its END on the way."""
+        """Measure a local transaction that is over, with its END on the way."""
         prepared = self._prepared.pop(transaction_id, None)
         if prepared is not None:
             self._metrics.local_transaction(self._group, time.monotonic() - prepared)
         self._decided(outcome, Source.CLIENT, end)
 
     def answering(self, outcome: Outcome, end: Ticket) -> None:
-        """A check is answered."""
+        """Measure the answer to a check."""
         self._decided(outcome, Source.CHECK, end)
 
     def finished(self, transaction_id: str) -> None:
-        """Whatever became of it, nothing more is measured."""
+        """Stop measuring an attempt, whatever its outcome."""
         self._prepared.pop(transaction_id, None)
 
     def _decided(self, outcome: Outcome, source: Source, end: Ticket) -> None:
@@ -131,7 +131,7 @@ class GroupMetrics:
 
 
 class NoMetrics:
-    """For producers that were not asked to count: does nothing."""
+    """Stand-in for GroupMetrics in producers without metrics: does nothing."""
 
     def preparing(self, transaction_id: str, on_done: Report) -> Report:  # noqa: ARG002
         return on_done

@@ -1,4 +1,4 @@
-"""What a client is made from, whatever its face is, and what of it cannot work."""
+"""Options of a client, which its three APIs share, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from txbridge.kafka import config as kafka_config
 if TYPE_CHECKING:
     from txbridge.client.metrics import ClientMetrics
 
-#: A broker is back from a restart after 10 to 20 s: a service that starts together with its Kafka gets through, one
-#: with a wrong address fails while somebody is still watching.
+#: A broker restarts in 10 to 20 s. So a service that starts together with its Kafka succeeds, and one with a wrong
+#: address fails while somebody is still watching.
 DEFAULT_START_TIMEOUT_S = 30.0
 #: RocketMQ's checkRequestHoldMax.
 DEFAULT_CHECK_REQUEST_HOLD_MAX = 2000
 DEFAULT_TIMER_MAX_DELAY_S = DEFAULT_TIMER_MAX_DELAY_MS / 1000
-#: Thirty years: what is longer was meant to be something else.
+#: About thirty years. A longer delay is surely a mistake.
 _LONGEST_DELAY_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What a client is made from; see TransactionProducer for their meaning."""
+    """Options of a client. TransactionProducer describes them."""
 
     group: str
     names: Names
@@ -48,7 +48,7 @@ class ClientOptions:
         metrics: ClientMetrics | None = None,
         timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
     ) -> Self:
-        """UsageError if they cannot work."""
+        """Return the options. Raises UsageError if they cannot work."""
         _require_group(group, namespace)
         require_positive(check_request_hold_max=check_request_hold_max)
         if not 0 < timer_max_delay < _LONGEST_DELAY_S:
@@ -63,7 +63,7 @@ class ClientOptions:
 
 
 def require_positive(**options: int) -> None:
-    """UsageError if one of these options is below 1."""
+    """Raise UsageError if one of these options is below 1."""
     for name, number in options.items():
         if number < 1:
             raise UsageError(f"{name} must be at least 1, not {number}")

@@ -31,44 +31,48 @@ if TYPE_CHECKING:
 
 
 class _Commits(TransactionListener):
-    """Of a message without a local transaction."""
+    """Listener of `send_later`, whose messages have no local transaction."""
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG002
         return LocalTransactionState.COMMIT_MESSAGE
 
     def check_local_transaction(self, message: MessageExt) -> None:
-        """Never called: checks are for the application's listener."""
+        """Never called, because checks go to the listener of the application."""
 
 
 _COMMITS = _Commits()
 
 
 class TransactionProducer:
-    """Sends transactional messages of one producer group and answers the worker's checks; thread-safe.
+    """Producer of transactional messages of one producer group. It also answers the worker's checks. Thread-safe.
 
-    Use it as a context manager, or call `close` at the end. It starts with `start`, the `with` statement, or the first
-    send. After a fork create a new one in the child.
+    Use it as a context manager, or call `close` at the end. `start`, the `with` statement or the first send starts it.
+    After a fork, create a new one in the child.
 
     Args:
-        group: the producer group: whoever may be asked about these transactions. 1 to 200 of A-Z a-z 0-9 . _ -
-        listener: runs the local transactions and looks them up again.
-        settings: librdkafka's, by its own names; at least `bootstrap.servers`. They serve every connection;
-            `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's sendMsgTimeout).
-        namespace: prefix of the internal topics.
-        execute_executor: runs the local transactions of `submit_message_in_transaction` instead of a thread pool of
-            ours; it is not shut down.
-        execute_thread_pool_max_size: how many of them run at once, also in your executor. 1 keeps their order.
-        check_executor: runs `check_local_transaction` instead of a thread pool of ours; it is not shut down.
-        check_thread_pool_max_size: threads of our pool (RocketMQ's checkThreadPoolMaxSize).
-        check_request_hold_max: unanswered checks before no more are read (RocketMQ's checkRequestHoldMax; there
-            further ones are dropped, here they stay in Kafka).
-        start_timeout: seconds to wait for Kafka at start.
-        timer_max_delay: longest delay of a message, in seconds; that of the workers, which discard what is to be
-            delivered later.
-        metrics: counts what this producer does; one object may serve several producers.
+        group: The producer group. Any process of the group may be asked about these transactions. 1 to 200 characters
+            of A-Z a-z 0-9 . _ -
+        listener: Your code, which runs the local transactions and looks them up again.
+        settings: Properties of librdkafka by its own names; at least `bootstrap.servers`. They apply to every
+            connection. `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's
+            sendMsgTimeout).
+        namespace: Prefix of the internal topics.
+        execute_executor: Runs the local transactions of `submit_message_in_transaction`, instead of the producer's own
+            thread pool. `close` does not shut it down.
+        execute_thread_pool_max_size: Most of these local transactions at the same time, also in your executor. 1 keeps
+            their order.
+        check_executor: Runs `check_local_transaction`, instead of the producer's own thread pool. `close` does not shut
+            it down.
+        check_thread_pool_max_size: Threads of the producer's own pool for checks (RocketMQ's checkThreadPoolMaxSize).
+        check_request_hold_max: Most unanswered checks (RocketMQ's checkRequestHoldMax). Further ones stay in Kafka,
+            while RocketMQ drops them.
+        start_timeout: Seconds to wait for Kafka at the start.
+        timer_max_delay: Longest delay of a message, in seconds. Use the workers' value, because a worker discards
+            messages with a longer delay.
+        metrics: Counts the work of this producer. One object may serve several producers.
 
     Raises:
-        UsageError: an argument cannot work.
+        UsageError: An argument cannot work.
 
     """
 
@@ -112,45 +116,56 @@ class TransactionProducer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is started and the connection to Kafka works, as far as is known: for readiness."""
+        """Whether the producer is started and knows of no lost connection to Kafka: for readiness probes."""
         runtime = self._life.runtime
         return runtime is not None and runtime.is_connected
 
     def start(self) -> Self:
-        """Verify the topics and connect; does nothing if it runs already.
+        """Verify the internal topics and connect. Does nothing if the producer runs already.
 
-        Raises LayoutError when the topics are not as they must be, EnvironmentProblemError when Kafka cannot be
-        reached within `start_timeout` or refuses, UsageError after close.
+        Raises:
+            LayoutError: The internal topics are not as the protocol needs them.
+            EnvironmentProblemError: Kafka cannot be reached within `start_timeout`, or refuses a request.
+            UsageError: librdkafka refuses a setting, the producer is closed, or it was started before a fork.
+
         """
         self._life.started()
         return self
 
     def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
-        """Store the half message, run the local transaction with `arg`, and send its decision on the way.
+        """Store the half message, run the local transaction with `arg`, and send its decision.
 
-        RocketMQ's sendMessageInTransaction: None from the listener counts as unknown, and so does an exception, which
-        is in the result instead of being raised. Blocks for the acknowledgement of the half message, up to
-        `message.timeout.ms`, and for the listener; not for that of the END: see the result.
+        This is RocketMQ's sendMessageInTransaction. None from the listener counts as unknown. So does an exception,
+        which is in the result instead of being raised.
+
+        The call blocks until Kafka has acknowledged the half message, at most 1 s longer than `message.timeout.ms`, and
+        while the listener runs. It does not wait for the acknowledgement of the END: `wait` of the result does.
 
         Raises:
-            UsageError: the message cannot be sent, or the producer is closed; nothing was sent.
-            PrepareError: the half message was not acknowledged, the local transaction was not run.
-            LayoutError, EnvironmentProblemError: if this is what starts the producer.
+            UsageError: The message cannot be sent, or the producer is closed. Nothing was sent.
+            PrepareError: Kafka did not acknowledge the half message. The local transaction was not run.
+            LayoutError, EnvironmentProblemError: This call starts the producer, and the start fails as in `start`.
 
         """
         check_message(message, self._options.names)
         return self._send(message, self._listener, arg)
 
     def send_later(self, message: Message, timeout: float | None = None) -> TransactionSendResult:
-        """Send a message that names a time of delivery, without a local transaction: prepared and committed at once.
+        """Send a message that names a time of delivery, without a local transaction.
 
-        Returns when Kafka has acknowledged both; from then on the message is delivered once when its time has come.
-        `timeout` in seconds bounds the wait for the second. Should the process die in between, the worker asks
-        `check_local_transaction` as for any message: it answers rollback for what it does not know, or commit.
+        It is prepared and committed at once. Returns when Kafka has acknowledged both. From then on the message is
+        delivered once, when its time has come. `timeout` in seconds bounds the wait for the acknowledgement of the
+        commit.
 
-        Raises what `send_message_in_transaction` does, UsageError for a message without a time of delivery, and
-        EndTransactionError or TimeoutError when the commit was not acknowledged: then it is not known what becomes of
-        the message.
+        If the process dies in between, the worker asks `check_local_transaction` as for any message. Your listener then
+        answers rollback, as for every transaction that it does not know, or commit.
+
+        Raises:
+            UsageError: The message names no time of delivery, or cannot be sent.
+            PrepareError, LayoutError, EnvironmentProblemError: As in `send_message_in_transaction`.
+            EndTransactionError: Kafka did not acknowledge the commit. The message may be delivered or not.
+            TimeoutError: Kafka has not acknowledged the commit within `timeout`. The message may be delivered or not.
+
         """
         check_message(message, self._options.names)
         require_time(message)
@@ -159,20 +174,20 @@ class TransactionProducer:
         return result
 
     def send_messages_in_transaction(self, messages: Iterable[Message], arg: Any = None) -> TransactionSendResult:
-        """Do as `send_message_in_transaction` with several messages: readers see all of them, in this order, or none.
+        """Send several messages in one transaction: readers see all of them or none.
 
-        They are one half message with one local transaction, one decision and, if need be, one check. The listener
-        finds them in `message.messages`. They may go to different topics, 100 at most; there may be 1,000 of them, and
-        together they may be as large as one message. RocketMQ has no such call.
+        In each partition they stand in the order of `messages`. They are one half message with one local transaction,
+        one decision and, if needed, one check. The listener finds them in `message.messages`.
 
-        Raises as `send_message_in_transaction` does.
+        At most 1,000 messages go to at most 100 topics. Together they may be as large as one message. RocketMQ has no
+        such call. Raises as `send_message_in_transaction` does.
         """
         return self._send(together(messages, self._options.names), self._listener, arg)
 
     def _send(self, message: Message, listener: TransactionListener, arg: Any) -> TransactionSendResult:
         sends = (self._life.runtime or self._life.started()).sends
         transaction_id = sends.admit(message)
-        # Its own `with` ends with the attempt, whatever a signal interrupts: close() does not wait for ever.
+        # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait for ever.
         running = calling(self)
         try:
             with running:
@@ -185,19 +200,21 @@ class TransactionProducer:
     def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
         """Do as `send_message_in_transaction` in the background, so that one thread has many transactions in flight.
 
-        Returns when the half message is handed over. Once Kafka has acknowledged it, the local transaction runs in
-        `execute_executor` (by default one thread of ours, in the order in which the half messages of a partition are
-        stored, which is that of the calls), its END is sent on the way, and the future resolves with the
-        TransactionSendResult. It fails with what `send_message_in_transaction` would have raised: PrepareError,
-        KeyboardInterrupt. Its callbacks run where the local transactions do, and hold these up.
+        Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
+        `execute_executor`, by default in one thread of the producer. That thread keeps the order in which the half
+        messages of a partition are stored, which is the order of the calls. Then the END is queued, and the future
+        resolves with the TransactionSendResult.
 
-        Blocks while 2,000 transactions, or values of 64 MiB together, are between this call and their decision; a
-        listener method or a callback that submits is not blocked by that. `Future.cancel` gives the attempt up as long
-        as its local transaction has not begun. RocketMQ has no such call.
+        The future fails with the error that `send_message_in_transaction` would raise: PrepareError, KeyboardInterrupt.
+        Its callbacks run in the threads of the local transactions, and delay these.
+
+        The call blocks while 2,000 transactions, or values of 64 MiB together, are between call and decision. In a
+        listener method or a callback it does not block for that. `Future.cancel` gives the attempt up until its local
+        transaction has begun. RocketMQ has no such call.
 
         Raises:
-            UsageError: the message cannot be sent, or the producer is closed; nothing was sent.
-            LayoutError, EnvironmentProblemError: if this is what starts the producer.
+            UsageError: The message cannot be sent, or the producer is closed. Nothing was sent.
+            LayoutError, EnvironmentProblemError: This call starts the producer, and the start fails as in `start`.
 
         """
         check_message(message, self._options.names)
@@ -216,10 +233,14 @@ class TransactionProducer:
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
 
-        `timeout` in seconds; None waits as long as they are tried, and as long as the local transactions of submitted
-        messages take. Returns how many are not settled: 0 is all. One that was given up is settled; its result tells.
-        UsageError from within the local transaction of a submitted message and from callbacks in our threads, which it
-        would wait for, and after a fork.
+        `timeout` is in seconds. None waits as long as the client tries to send the ENDs, 30 s for each END record, and
+        as long as the local transactions of submitted messages take. Returns the number of transactions that are not
+        settled. An END that was given up is settled, and the `end` of its result has the error.
+
+        Raises:
+            UsageError: The caller is the local transaction of a submitted message, or a callback in a thread that
+                `flush` would wait for. Also after a fork.
+
         """
         if self._pipeline.is_called_by_it():
             raise UsageError("flush() was called by a submitted transaction, for which it would have to wait")
@@ -234,15 +255,20 @@ class TransactionProducer:
         return undecided + runtime.flush(deadline.timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait for running local transactions, their ENDs and running checks, and stop; later sends are refused.
+        """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
 
-        `timeout` in seconds; None waits as long as they take, at most 30 s for the ENDs. What is not done then is left
-        to the worker's checks; submitted messages whose local transaction has not begun fail with PrepareError. A start
-        that is under way is given up. Calling it again does nothing, unless the first call was interrupted by a signal:
-        then it goes on. In a forked child it does nothing.
+        `timeout` is in seconds. None waits as long as these take. An END record is tried for 30 s. The worker's checks
+        decide the transactions that are not done by then. Submitted messages whose local transaction has not begun fail
+        with PrepareError. A start that is under way is given up.
 
-        UsageError from within a listener method of this producer, from a signal's handler that interrupts a send, and
-        from callbacks in our threads (of a result's `end`, `error_cb`, `stats_cb`), which it would wait for.
+        Another call does nothing, unless a signal interrupted the first one. Then it goes on. In a forked child the
+        call does nothing.
+
+        Raises:
+            UsageError: The caller is a listener method of this producer, a signal handler that interrupts a send, or a
+                callback in a thread of the producer (of a result's `end`, `error_cb`, `stats_cb`). `close` would wait
+                for these.
+
         """
         if self._life.is_of_another_process():
             return
@@ -254,7 +280,7 @@ class TransactionProducer:
         self._life.close(timeout, self._pipeline.stop, self._finish)
 
     def _finish(self, timeout: float | None) -> None:
-        """End the calls of the application, those that have begun within `timeout` seconds."""
+        """End the pipeline, and wait up to `timeout` seconds (None: no limit) for running checks."""
         self._pipeline.close()
         self._checks.close(timeout)
 

@@ -1,4 +1,4 @@
-"""What `send_message_in_transaction` returns."""
+"""Results of `send_message_in_transaction`, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -17,30 +17,33 @@ if TYPE_CHECKING:
 
 
 class SendStatus(Enum):
-    """RocketMQ's name; its other states (a flush or a replica is late) do not exist with acks=all."""
+    """RocketMQ's SendStatus. Its other states (a late flush, a late replica) do not exist with acks=all."""
 
     SEND_OK = "SEND_OK"
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A half message that is stored, and what its local transaction said."""
+    """A half message that is stored, with the outcome of its local transaction."""
 
-    #: The name of the transaction, and the right to decide it: do not show it around.
+    #: Name of the transaction, 32 characters. Anyone who knows it can decide the transaction, so keep it secret.
     transaction_id: str = field(repr=False)
+    #: Partition of the half message in HALF.
     half_partition: int
+    #: Offset of the half message in that partition.
     half_offset: int
+    #: The answer of the listener.
     local_transaction_state: LocalTransactionState
-    #: What the listener raised, if it did; the state is then UNKNOW.
+    #: The exception of the listener, if it raised one. The state is then UNKNOW.
     local_exception: Exception | None
     _end: Ticket = field(repr=False)
     send_status: SendStatus = SendStatus.SEND_OK
 
     @classmethod
     def of(cls, prepared: Prepared, outcome: Outcome, end: Ticket, **more: object) -> Self:
-        """What became of it so far."""
+        """Return the result after the local transaction."""
         made = cls.__new__(cls)
-        # Not by __init__, which a frozen dataclass has to let set each of them by itself.
+        # Not by __init__, because that of a frozen dataclass sets each attribute with a call of its own.
         made.__dict__.update(
             transaction_id=prepared.transaction_id,
             half_partition=prepared.partition,
@@ -55,45 +58,54 @@ class _Sent:
 
     @property
     def end(self) -> Future[None]:
-        """Resolved (None) when Kafka has acknowledged the END; fails with EndTransactionError if that did not happen.
+        """Future of the END. It resolves with None when Kafka has acknowledged the END.
 
-        Its callbacks run in the thread that sends all ENDs: they must be quick and must not wait for other ENDs.
+        It fails with EndTransactionError if the END was given up. Its callbacks run in the thread that sends all ENDs,
+        so they must be quick and must not wait for other ENDs.
         """
         self._end.hurry()
         return self._end.future()
 
     @property
     def msg_id(self) -> str:
-        """RocketMQ's other name of the transaction id."""
+        """RocketMQ's other name for the transaction id."""
         return self.transaction_id
 
     @property
     def queue_offset(self) -> int:
-        """RocketMQ's name of `half_offset`."""
+        """RocketMQ's name for `half_offset`."""
         return self.half_offset
 
 
 @dataclass(frozen=True)
 class TransactionSendResult(_Sent):
-    """A half message that is stored, and what its local transaction said."""
+    """A half message that is stored, with the outcome of its local transaction."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until Kafka has acknowledged the END; `timeout` in seconds, None waits as long as it is tried.
+        """Wait until Kafka has acknowledged the END.
 
-        Raises EndTransactionError if the END was given up, TimeoutError if it is still on its way. The message is
-        visible to consumers soon after, when the worker has applied the END.
+        `timeout` is in seconds. None waits as long as the client tries to send the END, 30 s for each record. A
+        committed message becomes visible soon after, when the worker has applied the END.
+
+        Raises:
+            EndTransactionError: The END was given up.
+            TimeoutError: Kafka has not acknowledged the END within `timeout`.
+
         """
         self.end.result(timeout)
 
 
 @dataclass(frozen=True)
 class AsyncTransactionSendResult(_Sent):
-    """TransactionSendResult of an AsyncTransactionProducer: `wait` is awaited."""
+    """TransactionSendResult of an AsyncTransactionProducer. Its `wait` is awaited."""
 
     _hand_over: HandOver = field(kw_only=True, repr=False, compare=False)
 
     async def wait(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
-        """As TransactionSendResult.wait, without blocking the event loop; many may wait for one END."""
+        """Do as TransactionSendResult.wait, without blocking the event loop. Several tasks may wait for one END.
+
+        Raises also UsageError in another event loop.
+        """
         end = self.end
         if not end.done():
             self._hand_over.require_this_loop()

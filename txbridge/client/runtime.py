@@ -1,4 +1,4 @@
-"""A started client, whatever its API is: its connections and threads, answers to checks, flush, close."""
+"""A started client of any API: its connections and threads, answers to checks, flush, close."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import Layout
 
-#: Asks the application; the second argument takes the answer, from any thread, or None when it cannot be asked.
+#: Asks the application. The second argument takes the answer from any thread, or None if nobody could be asked.
 Ask = Callable[[CheckRequest, Callable[[Outcome | None], None]], None]
 
-#: The consumer of checks leaves its group in milliseconds, unless Kafka is away: then the group notices by itself
-#: after the session time-out, and nobody should wait for that.
+#: Longest wait (s) for the consumer of checks to leave its group. It takes milliseconds, unless Kafka is away. Then the
+#: group removes the member after the session time-out, and close() does not wait for that.
 _LEAVE_GROUP_S = 3.0
 
 
@@ -53,7 +53,7 @@ class Runtime:
         end_config = kafka_config.end_producer_config(settings)
         check_config = kafka_config.check_consumer_config(settings, group=names.check(group))
         limits = Limits.of(layout, int(options.timer_max_delay * 1000))
-        # Seconds. 0 is librdkafka's word for never.
+        # Seconds. In librdkafka 0 means no time-out.
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
         self._connection = connection
@@ -62,7 +62,7 @@ class Runtime:
         self._attempts = Attempts()
         self._shortage = Shortage(settings, names.half)
         self._watch = TopicWatch(names, layout.partitions)
-        # Half of the time is over by then.
+        # The look at HALF begins when half of the time is over.
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
         self._halves = HalfWriters(
             lambda linger_ms, thread: HalfWriter(
@@ -76,7 +76,7 @@ class Runtime:
                 self._watch,
             )
         )
-        # For people who read END: which process it was. RocketMQ's client id is made alike.
+        # Names this process to people who read END. RocketMQ's client id has the same form.
         client_id = f"{socket.gethostname()}@{os.getpid()}"
         self._ends = EndSender(Wire(end_config, connection), connection, names, group, client_id)
         self.sends = SendPath(
@@ -99,15 +99,15 @@ class Runtime:
         )
 
     def start(self) -> None:
-        """Start the threads; only now: a setting that librdkafka refuses leaves none behind."""
-        # This one connects in its thread, while the other waits for its own connection.
+        """Start the threads. `__init__` starts none, so a setting that librdkafka refuses leaves none behind."""
+        # The sender of ENDs connects in its own thread, while the writer of half messages connects in this one.
         self._ends.start()
         self._halves.start()
         self._checks.start()
 
     @property
     def is_connected(self) -> bool:
-        """Whether Kafka answered last."""
+        """Whether the connection to Kafka works, as far as is known."""
         return not self._connection.is_lost
 
     def flush(self, timeout: float | None) -> int:
@@ -115,13 +115,13 @@ class Runtime:
         return self._ends.flush(timeout)
 
     def is_called_by_it(self) -> bool:
-        """Whether this code runs in a thread of ours, in a callback of the application's: it cannot wait for it."""
+        """Whether a callback calls this in a thread that serves this client. It must not wait for that thread."""
         return self._ends.is_this_thread() or self._checks.is_this_thread() or self._halves.is_served_here()
 
     def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
-        """Let everything that was begun come to its end, for at most `timeout` seconds, and stop.
+        """Wait up to `timeout` seconds (None: no limit) for everything that has begun, and stop.
 
-        `finish_checks` waits (s) for the application's check methods that run. May be called again when it was
+        `finish_checks` waits (s) for running check methods of the application. May be called again if it was
         interrupted.
         """
         deadline = Deadline(timeout)
@@ -142,7 +142,7 @@ class Runtime:
             )
 
     def _answer(self, request: CheckRequest, settled: Callable[[], None]) -> None:
-        """Answer a check; without the application where this process knows better."""
+        """Answer a check, without the application if this process knows the answer."""
         message = request.message
 
         def answer(outcome: Outcome | None) -> None:

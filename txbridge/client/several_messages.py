@@ -1,4 +1,4 @@
-"""Several messages in one transaction, as one to send: a half message that holds all of them."""
+"""Several messages in one transaction, sent as one half message that holds all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txbridge.errors import UsageError
 
 
 class Several(Message):
-    """What becomes the half message: the topic and key of the first message, and all of them as the value."""
+    """The message that becomes the half message: topic and key of the first message, and all messages as the value."""
 
     _messages: tuple[Message, ...]
 
@@ -39,7 +39,7 @@ class Several(Message):
         return self._messages
 
     def with_headers(self, headers: Iterable[tuple[str, bytes]], unless: str) -> Several:
-        """With these headers for the half message, and for each message that does not have the one called `unless`."""
+        """Return a copy with these headers. Each message gets them, too, unless it has one with the name `unless`."""
         more = tuple(headers)
         messages = tuple(
             one if any(name == unless for name, _ in one.headers) else with_headers(one, more) for one in self.messages
@@ -48,7 +48,7 @@ class Several(Message):
 
 
 def with_headers(message: Message, headers: Iterable[tuple[str, Data]]) -> Message:
-    """One message with more headers."""
+    """Return the message with more headers."""
     return Message(
         message.topic,
         message.value,
@@ -62,7 +62,7 @@ def with_headers(message: Message, headers: Iterable[tuple[str, Data]]) -> Messa
 
 
 def together(messages: Iterable[Message], names: Names) -> Several:
-    """The messages as one to send. UsageError that says why if no cluster could take them."""
+    """Return the messages as one to send. Raises UsageError if no cluster could take them."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         raise UsageError(f"a list of Message is needed, not {type(messages).__name__}")
     all_of_them = tuple(messages)

@@ -1,4 +1,4 @@
-"""Starting a client: nothing flows before the topics are known to be right."""
+"""Start of a client. It sends and answers nothing before the topics are verified."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from txbridge.kafka.admin import Bounds, UnwantedError
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.topics.verify import KafkaUnreachableError, Layout, check_layout, ensure_check_topic
 
-#: Between attempts to reach Kafka: an attempt itself waits for a connection, so this only slows down one that fails at
-#: once (a name that cannot be resolved).
+#: Pauses (s) between attempts to reach Kafka. An attempt itself waits for a connection, so they only slow down attempts
+#: that fail at once (a name that cannot be resolved).
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 
@@ -28,8 +28,8 @@ _LONGEST_PAUSE_S = 5.0
 def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = lambda: False) -> Runtime:
     """Verify the topics, create the group's check topic if it is missing, and start to send and to answer.
 
-    Raises LayoutError, KafkaUnreachableError after `start_timeout`, EnvironmentProblemError, UsageError for settings
-    that librdkafka refuses, and once it `is_unwanted`: then nothing is left behind.
+    Raises LayoutError, EnvironmentProblemError, KafkaUnreachableError after `start_timeout`, and UsageError for
+    settings that librdkafka refuses or if the client `is_unwanted` by then. After an error nothing is left behind.
     """
     connection = Connection(options.bootstrap_servers, options.settings.get("error_cb"))
     config = kafka_config.admin_config(options.settings)
@@ -53,7 +53,7 @@ def start(options: ClientOptions, ask: Ask, is_unwanted: Callable[[], bool] = la
             bootstrap_servers=options.bootstrap_servers,
         )
     except BaseException:
-        # Also interrupted by a signal. A member of the group that nobody knows of would burn checks.
+        # Also after an interrupt by a signal. A forgotten member of the group would use up checks.
         runtime.close(0, lambda _: None)
         raise
     return runtime
@@ -71,9 +71,9 @@ def _layout(
         except UnwantedError:
             raise closed() from None
         except KafkaUnreachableError as error:
-            admin.poll(0)  # an admin client calls error_cb only from here
+            admin.poll(0)  # an admin client calls error_cb only in here
             connection.lost(str(error))
-            # Not what one request may take, which is less.
+            # Only when `start_timeout` is over. A single request has less time.
             if bounds.deadline.left <= backoff.pause:
                 raise
         else:

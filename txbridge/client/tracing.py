@@ -1,4 +1,8 @@
-"""Spans of a client: `prepare` and `decide`, as children of the context in the message, or else of the caller's."""
+"""Spans of a client, `prepare` and `decide`.
+
+The parent of `prepare` is the trace context in the message, or else that of the caller. The parent of `decide` is
+`prepare`, or in a check the context in the message.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class ClientTracing:
-    """Follows the transactions of one producer; thread-safe."""
+    """Traces the transactions of one producer; thread-safe."""
 
     def __init__(self, group: str) -> None:
         self._group = group
-        #: Of transactions that run: the context of their `prepare`, and their real topic.
+        #: Context of `prepare` and real topic of each running transaction.
         self._prepared: dict[str, tuple[Context, str]] = {}
 
     def preparing(self, transaction_id: str, message: Message, on_done: Report) -> tuple[Message, Report]:
-        """The message as it goes to Kafka, and `on_done`, which also ends the span.
+        """Start the span `prepare`. Returns the message for Kafka, and a report that ends the span and calls `on_done`.
 
-        A message that has no trace context gets that of the span, so that worker and consumers can go on with it; one
-        that has is not touched.
+        A message without a trace context gets that of the span, so that the worker and consumers can continue the
+        trace. A message with one is not changed.
         """
         tracer = tracing.tracer()
         if tracer is None:
@@ -68,14 +72,14 @@ class ClientTracing:
         return carried, report
 
     def ending(self, transaction_id: str, prepared: Prepared, outcome: Outcome, end: Ticket) -> None:
-        """The local transaction is over and its END on the way."""
+        """Start the span `decide` of a local transaction that is over, with its END on the way."""
         known = self._prepared.get(transaction_id)
         if known is not None:
             context, topic = known
             self._decide(context, topic, transaction_id, (prepared.partition, prepared.offset), outcome, end)
 
     def answering(self, request: CheckRequest, outcome: Outcome, end: Ticket) -> None:
-        """A check was answered and its END is on the way."""
+        """Start the span `decide` of an answered check, with its END on the way."""
         message = request.message
         if tracing.tracer() is None:
             return
@@ -84,7 +88,7 @@ class ClientTracing:
         self._decide(context, message.topic, message.transaction_id, where, outcome, end, message.check_times)
 
     def finished(self, transaction_id: str) -> None:
-        """The attempt is ended or given up."""
+        """Forget a transaction that is decided or given up."""
         self._prepared.pop(transaction_id, None)
 
     def _decide(
@@ -132,7 +136,7 @@ class ClientTracing:
             "messaging.operation.type": "send",
             "messaging.destination.name": topic,
             "txbridge.group": self._group,
-            # Who knows all of it may decide.
+            # Shortened, because anyone who knows the whole id may decide.
             "txbridge.transaction": short_id(transaction_id),
         }
 

@@ -1,4 +1,4 @@
-"""Reading the worker's questions, in a thread of its own."""
+"""Consumer of check requests, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -27,34 +27,36 @@ from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.log import librdkafka_logger
 
-#: A request wakes the thread at once; this bounds how late it notices that it shall stop.
+#: Longest wait (s) for a request. A request wakes the thread at once, so this only bounds the delay of a stop.
 _POLL_S = 0.1
-#: Requests read at a time. One by one, this thread and those of the application would take the interpreter's lock from
-#: each other for each of them.
+#: Most requests read at a time. If requests were read one by one, this thread and those of the application would take
+#: the interpreter's lock from each other for each request.
 _BATCH = 500
-#: What is answered again after a crash is at most what was answered in this time; the worker refuses the repetition.
+#: Seconds between commits of offsets. After a crash, at most the checks of this time are answered again, which the
+#: worker refuses.
 _COMMIT_S = 1.0
-#: While the connection is lost or no partition is assigned, ask for a broker this often and this long. librdkafka
-#: connects on its own, too, but never tells that it succeeded, and after a cluster showed no living broker for a moment
-#: its group membership was seen to wait for a connection that nobody opened. While it waits it tries every 50 ms, so
-#: the wait is short.
+#: Interval and time-out (s) of requests for a broker, while the connection is lost or no partition is assigned.
+#: librdkafka connects by itself, but never reports success. Also, its group membership was seen to wait for a
+#: connection that nobody opened, after no broker had been alive for a moment. During a request it tries to connect
+#: every 50 ms, so a short time-out is enough.
 _PROBE_EVERY_S = 2.0
 _PROBE_S = 0.25
-#: For a look at a topic while the connection works: milliseconds, unless the broker has much to do.
+#: Time-out (s) of a look at a topic while the connection works. It takes milliseconds, unless the broker is busy.
 _LOOK_S = 1.0
-#: After an unexpected error of this thread: long enough to be no busy loop, short against transaction_check_interval.
+#: Pause (s) after an unexpected error of this thread. It prevents a busy loop, and is short compared with
+#: transaction_check_interval.
 _RECOVERY_S = 1.0
-#: Bytes of messages in unanswered requests: an application with large messages and slow checks must not run out of
+#: Most bytes of messages in unanswered requests. An application with large messages and slow checks must not run out of
 #: memory. RocketMQ bounds only the number.
 _HOLD_BYTES = 64 * 1024 * 1024
 
-#: Answers a request; the second argument is to be called, from any thread, when it is settled.
+#: Answers a request. Its second argument is called when the request is settled, from any thread.
 Answer = Callable[[CheckRequest, Callable[[], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Whose checks, and what HALF looks like."""
+    """Producer group of the checks, and the number of partitions of HALF."""
 
     name: str
     names: Names
@@ -62,10 +64,10 @@ class Group:
 
 
 class CheckConsumer:
-    """Reads check requests and hands each to `answer`, as long as less than `hold_max` are unanswered.
+    """Reads check requests and hands each to `answer`, while fewer than `hold_max` are unanswered.
 
-    confluent-kafka's Consumer must not be used by two threads at once (another thread's call starves while one polls),
-    so everything that touches it happens in this thread.
+    Two threads must not use confluent-kafka's Consumer at once, because a call starves while another thread polls. So
+    only this thread uses it.
     """
 
     def __init__(
@@ -102,11 +104,11 @@ class CheckConsumer:
         self._stopping.set()
 
     def is_this_thread(self) -> bool:
-        """Whether this code is called by the thread of the checks."""
+        """Whether the thread of the checks calls this."""
         return threading.current_thread() is self._thread
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop and leave the group; `timeout` in seconds, None waits as long as librdkafka tries."""
+        """Stop and leave the group. `timeout` is in seconds; None waits as long as librdkafka tries."""
         self._stopping.set()
         join(self._thread, timeout)
 
@@ -133,7 +135,7 @@ class CheckConsumer:
         record = self._consumer.poll(_POLL_S)
         if record is not None:
             self._read(record)
-            # And what else is there: consume() alone would wait for a full batch.
+            # Read the other requests that are there. consume() alone would wait for a full batch.
             like_it = (_HOLD_BYTES - self._held_bytes) // max(len(record.value() or b""), 1)
             more = min(_BATCH, self._hold_max - self._held, like_it)
             for another in self._consumer.consume(more, 0) if more > 0 else ():
@@ -148,7 +150,7 @@ class CheckConsumer:
             self._probe()
             self._next_probe = time.monotonic() + _PROBE_EVERY_S
         if not self._connection.is_lost:
-            # This thread has a connection and time; who sends has neither.
+            # This thread has a connection and time. Threads that send have neither.
             self._watch.step(self._look)
 
     def _read(self, record: Record) -> None:
@@ -186,9 +188,9 @@ class CheckConsumer:
             self._offsets.finish(assigned, partition, offset)
 
     def _pause_or_resume(self) -> None:
-        """Keep polling, which membership needs, but fetch nothing while too much is unanswered."""
+        """Fetch nothing while too much is unanswered. Polling goes on, because group membership needs it."""
         if self._held >= self._hold_max or self._held_bytes >= _HOLD_BYTES:
-            # Also when paused already: a rebalance may have brought partitions that are not.
+            # Also when paused already, because a rebalance may have assigned partitions that are not paused.
             self._consumer.pause(self._consumer.assignment())
             self._paused = True
         elif self._paused and self._held <= self._hold_max // 2 and self._held_bytes <= _HOLD_BYTES // 2:
@@ -205,7 +207,7 @@ class CheckConsumer:
                 asynchronous=True,
             )
         except KafkaException as failure:
-            # Not assigned any more, or no coordinator: what was answered may be asked again, which harms nothing.
+            # The partition is not assigned any more, or there is no coordinator. Repeated checks do no harm.
             report(logging.DEBUG, "check_commit_failed", error=failure.args[0].name())
         else:
             self._offsets.committed(positions)
@@ -222,7 +224,7 @@ class CheckConsumer:
         return len(found.partitions) if found.error is None else found.error
 
     def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
-        # A group with more members than partitions leaves some with none; they have no need to ask either.
+        # In a group with more members than partitions some have none. They need no request for a broker either.
         self._assigned = True
 
     def _on_revoke(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -1,4 +1,4 @@
-"""Running the application's check method on an event loop."""
+"""Calls of the application's check method on an event loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from txbridge.client.flow.reentrancy import calling
 from txbridge.client.listener import UNKNOWN, Outcome
 from txbridge.deadline import Deadline
 
-#: While close() waits: how late it is noticed that the loop, which would tell that a check is over, is closed.
+#: Interval (s) at which close() looks whether the loop is closed. A closed loop does not report the end of a check.
 _LOOK_S = 0.1
 
 _Asked = tuple[CheckRequest, Callable[[Outcome | None], None]]
 
 
 class AsyncChecks:
-    """Asks `check_local_transaction` on a loop; what CheckPool is for threads."""
+    """Calls `check_local_transaction` on an event loop, as CheckPool does in threads."""
 
     def __init__(self, method: ListenerMethod, owner: object, concurrency: int) -> None:
         self._method = method
@@ -31,12 +31,12 @@ class AsyncChecks:
         self._asked = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        # The rest belongs to the loop.
+        # The rest is used only on the loop.
         self._waiting: deque[_Asked] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, hand_over: HandOver, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
-        """Ask the application and pass its answer on; called by the thread of the checks.
+        """Ask the application and pass its answer on. The thread of the checks calls this.
 
         After close nothing is answered, so that the request stays in Kafka for another member of the group.
         """
@@ -48,7 +48,7 @@ class AsyncChecks:
         hand_over.call(self._arrived, (request, answer))
 
     def close(self, timeout: float | None = None) -> None:
-        """Ask no more and wait for those that run (s, None: no limit); not to be called on the loop."""
+        """Start no more checks, and wait up to `timeout` seconds (None: no limit) for the others. Not for the loop."""
         deadline = Deadline(timeout)
         with self._condition:
             self._closed = True
@@ -81,7 +81,7 @@ class AsyncChecks:
             with calling(self._owner):
                 outcome = await self._method.outcome(request.message, left_running=lambda _: None)
         except BaseException:
-            # The application ends its loop; the worker learns that nothing is known.
+            # The application ends its loop. Unknown makes the worker ask again.
             answer(UNKNOWN)
             raise
         answer(outcome)

@@ -1,4 +1,4 @@
-"""How far the check requests of a partition are processed, when they finish in any order."""
+"""Offsets of check requests that may be committed, while requests finish in any order."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import deque
 
 
 class CheckOffsets:
-    """Offsets taken and finished, per partition. What is committed is followed by nothing unfinished before it."""
+    """Offsets taken and finished, per partition. All requests below a committed position are finished."""
 
     def __init__(self) -> None:
         self._partitions: dict[int, _Partition] = {}
 
     def take(self, partition: int, offset: int) -> object:
-        """A request was read. Returns what `finish` wants: it is void once the partition was given away."""
+        """Take a request that was read. Returns a token for `finish`, void once the partition is given away."""
         assigned = self._partitions.setdefault(partition, _Partition(offset))
         assigned.taken.append(offset)
         return assigned
 
     def finish(self, assigned: object, partition: int, offset: int) -> None:
-        """A request is answered."""
+        """Finish a request that is answered."""
         current = self._partitions.get(partition)
         if current is not assigned or current is None:
             # The partition went to another member meanwhile (and perhaps came back): its requests are read again.
@@ -30,11 +30,11 @@ class CheckOffsets:
             current.position = offset + 1
 
     def drop(self, partition: int) -> None:
-        """The partition is another member's now."""
+        """Forget a partition that another member has now."""
         self._partitions.pop(partition, None)
 
     def to_commit(self) -> dict[int, int]:
-        """The positions that moved since they were committed."""
+        """Return the positions that moved since their last commit."""
         return {
             partition: state.position
             for partition, state in self._partitions.items()

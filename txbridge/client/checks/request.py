@@ -1,4 +1,4 @@
-"""Reading a check request: whoever can write to the topic may write anything."""
+"""Parser of check requests. It trusts no record, because the topic may hold anything."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from txbridge.kafka.headers import headers_of
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The worker asks what became of a transaction."""
+    """The worker's question about a transaction."""
 
     message: MessageExt
-    #: Bytes of the half message, as the record of the answer counts it.
+    #: Bytes of the half message, as the END record of the answer counts them.
     size: int
 
 
 def parse_check(record: Record, group: str, topic_names: Names, partitions: int) -> CheckRequest:
-    """Read a record of the group's check topic; `partitions` is the number of those of HALF.
+    """Parse a record of the group's check topic. `partitions` is the number of partitions of HALF.
 
-    Raises MalformedRecordError with the rule that it breaks.
+    Raises MalformedRecordError with the broken rule.
     """
     headers = headers_of(record)
     ours = OurHeaders(headers)
     partition, offset = parse_coordinates(ours.required(names.HALF_COORDINATES))
     if partition >= partitions:
         raise MalformedRecordError(f"{names.HALF_COORDINATES} names partition {partition}, there are {partitions}")
-    # The half message's own. What is ours beyond these belongs to the request, or to a later version of it.
+    # Only headers of the half message. Other reserved headers belong to the request, or to a later version of it.
     copied = [header for header in headers if header[0] in names.HALF_HEADERS or not is_reserved_header(header[0])]
     half = parse_half(offset, record.timestamp()[1], record.key(), record.value(), copied, topic_names)
     if half.group != group:

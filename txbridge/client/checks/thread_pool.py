@@ -1,4 +1,4 @@
-"""Running the application's check method in threads."""
+"""Calls of the application's check method in threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CheckPool:
-    """Asks `check_local_transaction`, in the user's executor or in a pool of ours (RocketMQ's checkExecutor)."""
+    """Calls `check_local_transaction` in the user's executor or in a pool of ours (RocketMQ's checkExecutor)."""
 
     def __init__(self, listener: TransactionListener, executor: Executor | None, max_size: int) -> None:
         self._listener = listener
@@ -31,7 +31,7 @@ class CheckPool:
         self._closed = False
 
     def ask(self, request: CheckRequest, answer: Callable[[Outcome | None], None]) -> None:
-        """Ask the application and pass its answer on; None if its executor refuses.
+        """Ask the application and pass its answer on, or None if its executor refuses.
 
         After close nothing is answered, so that the request stays in Kafka for another member of the group.
         """
@@ -59,7 +59,10 @@ class CheckPool:
         return is_called_by(self)
 
     def close(self, timeout: float | None = None) -> None:
-        """Ask no more and wait for those that run (s, None: no limit). Those not begun are left unanswered."""
+        """Start no more checks, and wait up to `timeout` seconds (None: no limit) for the running ones.
+
+        Checks that have not begun stay unanswered.
+        """
         with self._condition:
             self._closed = True
             self._condition.wait_for(lambda: not self._asked, timeout)
@@ -73,7 +76,7 @@ class CheckPool:
             with calling(self):
                 outcome = check(self._listener, request.message)
         except BaseException:
-            # SystemExit in a thread of a pool ends nothing; the worker learns that nothing is known.
+            # SystemExit in a thread of a pool ends nothing. Unknown makes the worker ask again.
             answer(UNKNOWN)
             raise
         answer(outcome)

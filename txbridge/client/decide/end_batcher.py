@@ -1,4 +1,4 @@
-"""Which END commands share a record: bookkeeping, without Kafka."""
+"""Batches of END commands that share a record: bookkeeping, without Kafka."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ from txbridge.client.errors import EndTransactionError
 from txbridge.client.flow import process
 from txbridge.core.end_record import MAX_ENTRIES, MAX_REMARK, EndEntry, Source
 
-#: Encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB; half of it leaves room for other producers'
-#: settings and makes a thousand entries without remarks (about 60 KB) always fit.
+#: Most encoded bytes of a record. Kafka's default max.message.bytes is 1 MiB. Half of that leaves room for settings of
+#: other producers, and a thousand entries without remarks (about 60 KB) always fit.
 MAX_RECORD_BYTES = 500_000
-#: Bytes of the half messages that a record names: about what the worker delivers in one Kafka transaction. A record
-#: that names more is delivered in several, and nothing is won by it.
+#: Most bytes of the half messages that a record names, about what the worker delivers in one Kafka transaction. A
+#: record that names more would be delivered in several transactions, and nothing would be gained.
 MAX_NAMED_BYTES = 16 * 1024 * 1024
 
-#: Records of one lane leave at least so far apart (s), as with a linger of 5 ms, the default of Kafka's own producer
-#: (KIP-1030), but a command that comes after a quiet time waits for nobody. Each record costs Kafka and the worker the
-#: same, however many commands are in it, and makes the worker begin a Kafka transaction; a single blocking caller sent
-#: nearly a record for each of its messages, and these took the processors from it.
+#: Least time (s) between two records of one lane, as with a linger of 5 ms, the default of Kafka's own producer
+#: (KIP-1030). A command that comes after a quiet time does not wait. A record costs Kafka and the worker the same,
+#: however many commands are in it, and makes the worker begin a Kafka transaction. Without this time a single blocking
+#: caller sent nearly a record for each of its messages, and these took processor time from it.
 APART_S = 0.005
-#: And so far apart (s) while commands come faster than `BUSY_AFTER` a second: then the records are what the processors
-#: of client, worker and Kafka are busy with, and a decision that is seen 10 ms later is the smaller price.
+#: Least time (s) between two records while commands come faster than `BUSY_AFTER` a second. Then the processors of
+#: client, worker and Kafka are busy with records. A decision that is seen 10 ms later is the smaller price.
 APART_WHEN_BUSY_S = 0.015
-#: Commands a second of one lane, measured from record to record. Well above what is asked for with pauses between, and
-#: below what one thread does that sends one message after the other (more than 2,000 a second).
+#: Commands a second of one lane, measured from record to record. This is well above the rate of callers with pauses,
+#: and below that of one thread that sends one message after the other (more than 2,000 a second).
 BUSY_AFTER = 1_600
-#: So many commands are worth a record of their own at once: waiting for more would save little, and makes everything
-#: behind it work in bursts.
+#: Number of waiting commands that make a record leave at once. Waiting for more would save little, and would make
+#: everything behind it work in bursts.
 ENOUGH = 48
 
-#: An entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
+#: Bytes of an entry without a remark: two numbers of up to 19 digits, the transaction id, the decision and separators.
 _ENTRY_BYTES = 80
 
 
 def _do_nothing() -> None:
-    """Nobody can send it any sooner."""
+    """Stand-in for `hurry` of a command that cannot be sent any sooner."""
 
 
 class Ticket:
-    """An END command on its way. `size` is that of its half message in bytes.
+    """An END command on its way. `size` is the size of its half message in bytes. Thread-safe.
 
-    A Future costs more than everything else that is done for a command, and hardly anybody wants to have one: it is
-    made for whoever asks. Thread-safe.
+    A Future costs more than all other work for a command, and few callers need one. So it is made on request.
     """
 
     __slots__ = ("_error", "_future", "_hurry", "_process", "_settled", "entry", "size")
@@ -61,7 +60,7 @@ class Ticket:
         self._future: Future[None] | None = None
 
     def future(self) -> Future[None]:
-        """Resolved when the command is settled; it cannot be cancelled, as the command will be sent."""
+        """Return a future that resolves when the command is settled. It cannot be cancelled, as the command is sent."""
         if not self._settled and self._process != process.generation():
             self.settle(
                 EndTransactionError("the END is sent by the parent of this forked process: only the parent knows")
@@ -75,26 +74,26 @@ class Ticket:
             return self._future
 
     def hurry(self) -> None:
-        """Somebody is about to wait: it shall not wait for company."""
+        """Let the command leave at once, because a caller is about to wait for it."""
         if not self._settled:
             self._hurry()
 
     def settle(self, error: EndTransactionError | None = None) -> None:
-        """Kafka has it, or it was given up; to be called once."""
+        """Settle the command when Kafka has it, or when it was given up. To be called once."""
         settle_all((self,), error)
 
 
-#: Of all tickets: it is held for a moment.
+#: Lock for the futures of all tickets. It is held only for a moment.
 _FUTURES = process.lock()
 
 
 def settle_all(tickets: Collection[Ticket], error: EndTransactionError | None = None) -> None:
-    """Kafka has these, or they were given up; to be called once for each."""
+    """Settle commands that Kafka has, or that were given up. To be called once for each."""
     with _FUTURES:
         for ticket in tickets:
             ticket._settled, ticket._error = True, error  # noqa: SLF001
         futures = [ticket._future for ticket in tickets if ticket._future is not None]  # noqa: SLF001
-    # Not under the lock: callbacks are the application's.
+    # Not under the lock, because callbacks are code of the application.
     for future in futures:
         _resolve(future, error)
 
@@ -108,33 +107,33 @@ def _resolve(future: Future[None], error: EndTransactionError | None) -> None:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Commands that may share records: of one half partition and one source. One record at a time is in flight.
+    """Commands of one half partition and one source, which may share records. One record at a time is in flight.
 
-    So the next record gathers while the last one travels: records grow with the load, and nothing waits when there is
-    none. It also makes the order of the commands in END the order in which they were given, whatever is retried.
+    The next record gathers while the last one is in flight. So records grow with the load, and without load nothing
+    waits. Also, commands stand in END in the order in which they were given, whatever is retried.
     """
 
     partition: int
     source: Source
     waiting: deque[Ticket] = field(default_factory=deque)
     in_flight: bool = False
-    #: The next record leaves at this time at the earliest, unless somebody waits for it, or enough commands do.
+    #: Earliest time (s) at which the next record leaves, unless a caller waits for it or enough commands are there.
     not_before: float = 0.0
-    #: When the last record left.
+    #: Time (s) at which the last record left.
     left: float = -inf
     given: int = 0
     settled: int = 0
-    #: Of what waits: bytes of its half messages, and how many commands have a remark.
+    #: Of the waiting commands: bytes of their half messages, and the number of commands with a remark.
     named_bytes: int = 0
     remarks: int = 0
 
     @property
     def due(self) -> float:
-        """When the next record leaves, if nothing is in flight."""
+        """Time (s) at which the next record leaves, if nothing is in flight."""
         return self.not_before if len(self.waiting) < ENOUGH else 0.0
 
     def take(self, now: float) -> list[Ticket]:
-        """The commands of the next record, which leaves now."""
+        """Take the commands of the next record, which leaves now."""
         tickets = self._all() if self._fit_together else _first_of(self.waiting)
         self.named_bytes -= sum([ticket.size for ticket in tickets])
         self.remarks -= sum([ticket.entry.remark is not None for ticket in tickets])
@@ -146,7 +145,7 @@ class Lane:
 
     @property
     def _fit_together(self) -> bool:
-        """Whether one record takes all that waits, as it mostly does: without a look at each of them."""
+        """Whether one record takes all waiting commands, as it mostly does. This needs no look at each of them."""
         return len(self.waiting) <= MAX_ENTRIES and self.named_bytes <= MAX_NAMED_BYTES and not self.remarks
 
     def _all(self) -> list[Ticket]:
@@ -157,16 +156,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What goes into one END record."""
+    """The commands of one END record."""
 
     lane: Lane
     tickets: list[Ticket]
 
 
 class EndQueue:
-    """All lanes. Not thread-safe. Times are seconds of one clock, which is the caller's.
+    """All lanes. Not thread-safe. Times are seconds by the clock of the caller.
 
-    `hurry` is what a ticket calls when somebody is about to wait for it.
+    A ticket calls `hurry` when a caller is about to wait for it.
     """
 
     def __init__(self, hurry: Callable[[], object] = _do_nothing) -> None:
@@ -175,18 +174,17 @@ class EndQueue:
         self._ready: deque[Lane] = deque()
         #: Commands that are neither acknowledged nor given up.
         self.unsettled = 0
-        #: Whether the last command that was added makes something due that was not, or sooner.
+        #: Whether the last added command makes a record due that was not due, or due sooner.
         self.has_news = False
 
     def add(self, partition: int, source: Source, entry: EndEntry, size: int) -> Ticket:
-        """Queue a command. Settling the tickets of its batch is the caller's."""
+        """Queue a command. The caller of EndQueue settles the tickets of its batch."""
         lane = self._lanes.get((partition, source))
         if lane is None:
             lane = self._lanes[partition, source] = Lane(partition, source)
         ticket = Ticket(entry, size, self._hurry)
         is_ready = not lane.waiting and not lane.in_flight
-        # A signal may interrupt this at any call, and what is counted must be there: else nobody would ever find that
-        # nothing is left.
+        # A signal may interrupt this at any call. What is counted must be in the queue, or `unsettled` never becomes 0.
         lane.given += 1
         self.unsettled += 1
         lane.named_bytes += size
@@ -205,11 +203,11 @@ class EndQueue:
 
     @property
     def next_due(self) -> float | None:
-        """When `take` has something to return; None while every lane is empty or has something in flight."""
+        """Time (s) at which `take` returns a batch. None while every lane is empty or has a record in flight."""
         return min((lane.due for lane in self._ready), default=None)
 
     def take(self, now: float) -> Batch | None:
-        """The next batch of a lane that has nothing in flight and may send. It must be settled."""
+        """Take the next batch of a lane that has nothing in flight and may send. The batch must be settled."""
         for _ in range(len(self._ready)):
             lane = self._ready.popleft()
             if lane.due <= now:
@@ -218,13 +216,13 @@ class EndQueue:
         return None
 
     def hurry(self) -> None:
-        """What was given by now shall not wait for company."""
+        """Let all commands that were given by now leave without waiting for others."""
         for lane in self._lanes.values():
             if lane.waiting:
                 lane.not_before = 0.0
 
     def settle(self, batch: Batch) -> None:
-        """The batch was acknowledged or given up; its lane may go on. Settling the tickets is the caller's."""
+        """Let the lane of an acknowledged or given-up batch go on. The caller settles the tickets."""
         lane = batch.lane
         lane.in_flight = False
         lane.settled += len(batch.tickets)
@@ -233,7 +231,7 @@ class EndQueue:
             self._ready.append(lane)
 
     def abandon(self) -> list[Ticket]:
-        """Give up everything that waits; what is in flight still has to be settled."""
+        """Give up and return all waiting commands. Batches in flight must still be settled."""
         given_up: list[Ticket] = []
         for lane in self._lanes.values():
             given_up += lane.waiting
@@ -245,12 +243,12 @@ class EndQueue:
         return given_up
 
     def mark(self) -> list[tuple[Lane, int]]:
-        """Everything given so far, for `left_of`."""
+        """Return a mark of everything given so far, for `left_of`."""
         return [(lane, lane.given) for lane in self._lanes.values()]
 
     @staticmethod
     def left_of(mark: list[tuple[Lane, int]]) -> int:
-        """How many of the commands given before the mark are not settled; lanes settle in order."""
+        """Return how many of the commands given before the mark are not settled. Lanes settle in order."""
         return sum(max(0, given - lane.settled) for lane, given in mark)
 
 

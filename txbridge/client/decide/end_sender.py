@@ -1,4 +1,4 @@
-"""END commands to Kafka: gathered, sent and acknowledged in a thread of its own."""
+"""Sender of END commands. It gathers and sends them, and takes the acknowledgements, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from txbridge.core.end_record import EndEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT
 
-#: Commands that may wait before new transactions are held back: 36 MB, if somebody has a future of each. More than a
-#: few thousand wait only while Kafka takes half messages but no ENDs.
+#: Unsettled commands at which new transactions are held back: 36 MB, if each has a future. More than a few thousand
+#: wait only while Kafka takes half messages but no ENDs.
 MAX_UNSETTLED = 20_000
-#: While something is in flight an acknowledgement wakes the thread at once; this bounds how long a command of another
-#: partition waits behind it when that partition's broker does not answer.
+#: Longest wait (s) while a record is in flight. An acknowledgement wakes the thread at once, a new command does not. So
+#: this bounds the wait of a command of another partition, while the broker of the record in flight does not answer.
 _SERVE_S = 0.01
-#: While nothing is in flight a command wakes the thread; this only bounds how late librdkafka's errors are seen.
+#: Longest wait (s) while nothing is in flight. A command wakes the thread, so this only bounds the delay of
+#: librdkafka's errors.
 _IDLE_S = 1.0
 _NOT_LOST = "nothing is lost: the worker will ask check_local_transaction"
 
@@ -44,9 +45,9 @@ class EndSender:
         self._client_id = client_id
         self._queue = EndQueue(self._hurry)
         self._lock = threading.Lock()
-        #: For the thread: there is something to do.
+        #: Wakes the thread, because there is something to do.
         self._work = threading.Condition(self._lock)
-        #: For those who wait for room or for a flush: something was settled.
+        #: Wakes callers that wait for room or in flush(), because something was settled.
         self._progress = threading.Condition(self._lock)
         self._in_flight = 0
         self._closing = False
@@ -57,11 +58,11 @@ class EndSender:
         self._thread.start()
 
     def submit(self, partition: int, entry: EndEntry, source: Source, size: int) -> Ticket:
-        """Queue a command about a half message of `size` bytes; never blocks. After close it has failed already."""
+        """Queue a command about a half message of `size` bytes. Never blocks. After close the ticket has failed."""
         with self._lock:
             if not self._give_up:
                 ticket = self._queue.add(partition, source, entry, size)
-                # Most commands join others that wait: the thread knows of those.
+                # Most commands join waiting ones that the thread knows of.
                 if self._queue.has_news:
                     self._work.notify()
                 return ticket
@@ -70,14 +71,14 @@ class EndSender:
         return late
 
     def wait_for_room(self, timeout: float) -> bool:
-        """Whether the queue has room for new transactions; waits up to `timeout` seconds for it."""
+        """Wait up to `timeout` seconds for room for new transactions. Returns whether there is room."""
         if self._queue.unsettled < MAX_UNSETTLED:
             return True
         with self._lock:
             return self._progress.wait_for(lambda: self._queue.unsettled < MAX_UNSETTLED, timeout)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait until all commands given before are settled; returns how many are not (s, None: no limit)."""
+        """Wait up to `timeout` seconds (None: no limit) for all commands so far. Returns how many are unsettled."""
         with self._lock:
             mark = self._queue.mark()
             self._queue.hurry()
@@ -86,7 +87,7 @@ class EndSender:
             return EndQueue.left_of(mark)
 
     def close(self, timeout: float | None = None) -> int:
-        """Flush, and end the thread. Returns how many commands were given up for want of time (s, None: no limit)."""
+        """Wait up to `timeout` seconds (None: no limit) for all commands, and end. Returns how many were given up."""
         with self._lock:
             self._closing = True
             self._work.notify()
@@ -99,7 +100,7 @@ class EndSender:
         return left
 
     def is_this_thread(self) -> bool:
-        """Whether this code is called by the thread of the ENDs, in a callback of a result's `end`, say."""
+        """Whether the thread of the ENDs calls this, for example in a callback of a result's `end`."""
         return threading.current_thread() is self._thread
 
     def _hurry(self) -> None:
@@ -120,12 +121,12 @@ class EndSender:
         with self._lock:
             self._give_up = True
             given_up = self._queue.abandon()
-        # Reports what is in flight as failed.
+        # Reports records in flight as failed.
         self._wire.close()
         self._fail(given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}"))
 
     def _rest(self) -> None:
-        """Until something is acknowledged or may be sent."""
+        """Wait until a record is acknowledged, or until one may be sent."""
         with self._lock:
             due = None if self._closing else self._queue.next_due
             pause = 0.0 if due is None else max(0.0, due - time.monotonic())
@@ -143,7 +144,7 @@ class EndSender:
             report(logging.ERROR, "kafka_callback_raised", exception=error)
 
     def _await_work(self) -> bool:
-        """Wait for something to do; False when this is the end."""
+        """Wait for something to do. Returns False when the thread must end."""
         with self._lock:
             if not self._queue.unsettled and not self._closing:
                 self._work.wait(_IDLE_S)
@@ -154,7 +155,7 @@ class EndSender:
             return self._queue.take(math.inf if self._closing else time.monotonic())
 
     def _send(self, batch: Batch) -> None:
-        """Produce the batch's record; it is settled by its delivery report, or here if it cannot be sent."""
+        """Produce the batch's record. Its delivery report settles the batch, or this method if it cannot be sent."""
         value, headers = encode_end(
             [ticket.entry for ticket in batch.tickets],
             self._group,
@@ -172,7 +173,7 @@ class EndSender:
                     batch.lane.partition,
                 )
             except BufferError:
-                # Only with a tiny queue.buffering.max.messages of the user's: each lane has one record there.
+                # Only if the user sets a tiny queue.buffering.max.messages, because each lane has one record there.
                 self._serve(_SERVE_S)
                 if not self._give_up:
                     continue
@@ -221,5 +222,5 @@ class EndSender:
     @staticmethod
     def _fail(tickets: Sequence[Ticket], error: EndTransactionError) -> None:
         for ticket in tickets:
-            # One each: an exception that several threads raise collects the traces of all of them.
+            # One exception for each. If several threads raise the same one, it collects the traces of all of them.
             ticket.settle(EndTransactionError(str(error), error.cause))

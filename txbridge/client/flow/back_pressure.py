@@ -1,4 +1,4 @@
-"""Back-pressure on an event loop: who would be too many waits for a turn."""
+"""Back-pressure on an event loop: sends beyond the limit wait for a turn."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from txbridge.client.flow.in_flight import InFlight
 
 
 class Turns:
-    """Lets in no more than InFlight allows; belongs to one loop."""
+    """Turns of sends, no more than InFlight allows. They belong to one loop."""
 
     def __init__(self, in_flight: InFlight | None = None) -> None:
         self._in_flight = InFlight() if in_flight is None else in_flight
         self._waiting: deque[asyncio.Future[None]] = deque()
-        #: Whose turn has come, but who have not taken it yet.
+        #: Number of waiting sends whose turn has come, and that have not taken it yet.
         self._called = 0
         self._closed = False
 
     async def take(self, size: int, *, waits: bool) -> int:
-        """Take a turn for `size` bytes, after waiting for it if that is asked for; returns what to give back."""
+        """Take a turn for `size` bytes, and wait for it if `waits`. Returns the epoch for `give_back`."""
         while waits and self._in_flight.is_full and not self._closed:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -27,7 +27,7 @@ class Turns:
                 await turn
             except asyncio.CancelledError:
                 if not turn.cancelled():
-                    # Its turn had come: another's now.
+                    # Its turn had come, and is another send's now.
                     self._called -= 1
                     self._call()
                 raise
@@ -36,16 +36,16 @@ class Turns:
 
     @property
     def number(self) -> int:
-        """How many have a turn now."""
+        """Number of turns that are taken."""
         return self._in_flight.number
 
     def give_back(self, epoch: int, size: int) -> None:
-        """What `take` has returned, and its size."""
+        """Give a turn back, with the epoch from `take` and its size."""
         self._in_flight.remove(epoch, size)
         self._call()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End all waits for a turn. Later sends do not wait."""
         self._closed = True
         self._call()
 

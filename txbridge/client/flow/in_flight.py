@@ -1,11 +1,11 @@
-"""How much may be under way at once: pure bookkeeping, without threads, loops and Kafka."""
+"""Limit for the work in flight: pure bookkeeping, without threads, loops and Kafka."""
 
 from __future__ import annotations
 
-#: At 50,000 transactions a second, what is on its way for 40 ms. More would not be faster, but slower: at about 4 KB
-#: beside its message, ten thousand no longer fit into a processor's caches, and each cost a third more.
+#: Most attempts in flight. At 50,000 transactions a second these are the attempts of 40 ms. More would be slower: each
+#: takes about 4 KB beside its message, ten thousand do not fit into a processor's caches, and each cost a third more.
 MAX_NUMBER = 2_000
-#: Bytes of values: large messages must not add up to gigabytes. At 10,000 a second of 1 KB it is six seconds.
+#: Most bytes of values, so that large messages do not add up to gigabytes. At 10,000 a second of 1 KB, that is 6 s.
 MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -16,16 +16,16 @@ class InFlight:
         self._max_number, self._max_bytes = max_number, max_bytes
         self.number = 0
         self._bytes = 0
-        #: From the limit down to the half of it: those who wait for room then wake to room for many, not for one each.
+        #: True from the limit down to half of it. So callers that wait wake to room for many, not for one each.
         self.is_full = False
         #: Attempts between two marks share an epoch, so that a mark costs nothing for each of them.
         self._epoch = 0
         self._left: dict[int, int] = {}
 
     def add(self, size: int) -> int:
-        """Another one, of `size` bytes; returns its epoch."""
+        """Add an attempt of `size` bytes. Returns its epoch."""
         left = self._left.get(self._epoch, 0) + 1
-        # From here on nothing is called: a signal interrupts only at calls, and either all of this is counted or none.
+        # No calls from here on. A signal interrupts only at calls, so either all of this is counted or nothing.
         self.number += 1
         self._bytes += size
         if self.number >= self._max_number or self._bytes >= self._max_bytes:
@@ -34,7 +34,7 @@ class InFlight:
         return self._epoch
 
     def remove(self, epoch: int, size: int) -> bool:
-        """One is over. Returns whether those who wait, for room or for a mark, should look again."""
+        """Remove an attempt. Returns whether callers that wait for room or for a mark should look again."""
         self.number -= 1
         self._bytes -= size
         left = self._left[epoch] = self._left[epoch] - 1
@@ -47,14 +47,14 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many more may be added now."""
+        """Number of attempts that may be added now."""
         return 0 if self.is_full else self._max_number - self.number
 
     def mark(self) -> int:
-        """Everything added so far, for `left_of`."""
+        """Return a mark of everything added so far, for `left_of`."""
         self._epoch += 1
         return self._epoch - 1
 
     def left_of(self, mark: int) -> int:
-        """How many of those added before the mark are not over."""
+        """Return how many of the attempts added before the mark are not over."""
         return sum(left for epoch, left in self._left.items() if epoch <= mark)

@@ -1,4 +1,4 @@
-"""When a blocking client starts and when it ends: once each, whoever asks at the same time."""
+"""Start and end of a blocking client. Each happens once, also when several threads ask for it at the same time."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ if TYPE_CHECKING:
 
 
 class Life:
-    """Starts the Runtime of a client and ends it; thread-safe, and may be interrupted by a signal anywhere."""
+    """Starts and ends the Runtime of a client. Thread-safe, and a signal may interrupt it anywhere."""
 
     def __init__(self, options: ClientOptions, ask: Ask) -> None:
         self._options = options
         self._ask = ask
-        #: Held by who starts or ends. The handler of a signal may close what its own thread is just starting.
+        #: Held while the client starts or ends. A signal handler may close the client that its own thread is starting.
         self._lock = threading.RLock()
-        #: From the begin of `close`, and from its end.
+        #: True from the begin of `close`, and from its end.
         self._closed = self._ended = False
-        #: The process in which it was started; None until then.
+        #: Generation of the process in which the client was started; None until then.
         self._process: int | None = None
-        #: Once it is started.
+        #: The started client; None until then.
         self.runtime: Runtime | None = None
 
     def started(self) -> Runtime:
-        """The Runtime, which is started if need be. UsageError after close and after a fork; else as `start`."""
+        """Return the Runtime, and start it if needed. Raises UsageError after close and a fork, else as `start`."""
         self._require_open()
         if self.is_of_another_process():
             raise UsageError("this producer was started before a fork; create one in the child")
-        # Before the lock, which a thread of the parent may hold for ever at a fork.
+        # Set before the lock is taken. A thread of the parent may hold the lock at a fork, and in the child for ever.
         self._process = process.generation()
         with self._lock:
-            # Looked at again: close() may have come while another call was starting.
+            # Checked again, because close() may have come while another call was starting.
             self._require_open()
             if self.runtime is None:
-                # Only here: a program that imports this and never sends need not load what speaks to Kafka.
+                # Imported here, because a program that never sends needs neither the admin client nor our connections.
                 from txbridge.client.start import start  # noqa: PLC0415
 
                 self.runtime = start(self._options, self._ask, lambda: self._closed)
             return self.runtime
 
     def is_of_another_process(self) -> bool:
-        """Whether it was started, or begun to, before a fork: its threads do not exist here."""
+        """Whether the start has begun before a fork. The client's threads do not exist in this process then."""
         return self._process is not None and self._process != process.generation()
 
     def close(
         self, timeout: float | None, refuse_calls: Callable[[], None], finish: Callable[[float | None], None]
     ) -> None:
-        """End everything, for at most `timeout` seconds. `refuse_calls` returns at once; `finish` is of Runtime.close.
+        """End everything within `timeout` seconds (None: no limit), or wait for another call that does it already.
 
-        When another call ends it already, waits for that.
+        `refuse_calls` returns at once. `finish` is `finish_checks` of Runtime.close. Raises UsageError in a callback.
         """
         deadline = Deadline(timeout)
         if self.runtime is not None and self.runtime.is_called_by_it():
             raise UsageError("close() was called by a callback, whose thread it would have to wait for")
         self._closed = True
         refuse_calls()
-        # A signal may interrupt this at any call, also right after the lock was given.
+        # A signal may interrupt this at any call, also right after the lock was taken.
         try:
             if self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)) and not self._ended:
                 if self.runtime is None:
@@ -79,7 +79,7 @@ class Life:
             try:  # noqa: SIM105  the call of suppress() is one that a signal may interrupt
                 self._lock.release()
             except RuntimeError:
-                # It was not given: another call is at it for longer than this one waits.
+                # The lock was not taken, because another call held it for longer than this one waits.
                 pass
 
     def _require_open(self) -> None:

@@ -1,4 +1,4 @@
-"""From our threads to the application's event loop, in batches."""
+"""Calls from our threads to the application's event loop, in batches."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ _T = TypeVar("_T")
 
 
 class HandOver:
-    """Calls functions on an event loop; `call` may be used by any thread.
+    """Calls functions on an event loop. Any thread may use `call`.
 
-    Waking a loop costs a system call, so it is woken only when nothing waits for it yet: what comes until it gets round
-    to it is done in the same turn.
+    Waking a loop costs a system call, so only the first waiting call wakes it. Calls that come before the loop runs
+    them are done together.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_woken = False
-        #: Of no caller: a task that is started on the loop must not inherit that of whoever woke it.
+        #: An empty context. A task that is started on the loop must not inherit the context of the thread that woke it.
         self._context = contextvars.Context()
 
     def require_this_loop(self) -> None:
-        """UsageError in another event loop than ours."""
+        """Raise UsageError in another event loop."""
         if asyncio.get_running_loop() is not self.loop:
             raise UsageError("this producer was started in another event loop; create one in each")
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call it on the loop, soon; it must be quick and must not raise. Calls keep their order."""
+        """Call the function on the loop, soon. It must be quick and must not raise. Calls keep their order."""
         self._calls.append((function, arguments))
         if not self._is_woken:
             self._is_woken = True
             try:
                 self.loop.call_soon_threadsafe(self._run, context=self._context)
             except RuntimeError:
-                # The loop was closed, and the producer was not: nobody is left to be told.
+                # The loop was closed without closing the producer. Nobody waits for these calls.
                 self._calls.clear()
                 self._is_woken = False
 
     def _run(self) -> None:
-        # First: what is appended from here on wakes the loop again.
+        # First of all, so that a call that is appended from here on wakes the loop again.
         self._is_woken = False
         # Not "while": a fast thread must not keep the loop from its other work.
         for _ in range(len(self._calls)):
@@ -54,7 +54,7 @@ class HandOver:
 
 
 class Resolving:
-    """Resolves a future on its loop when it is called, in any thread; one object for each that is in flight."""
+    """Callable that resolves a future on its loop, from any thread. One object for each send in flight."""
 
     __slots__ = ("_future", "_hand_over")
 
@@ -67,6 +67,6 @@ class Resolving:
 
 
 def resolve(future: asyncio.Future[_T], result: _T) -> None:
-    """Set the result, unless whoever waited has been cancelled."""
+    """Set the result, unless the future was cancelled."""
     if not future.done():
         future.set_result(result)

@@ -1,4 +1,4 @@
-"""Many transactions in flight from one thread: their local transactions run in a pool once they are prepared."""
+"""Pipeline of transactions, many in flight from one thread. Local transactions run in a pool."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _REFUSED = (
 class _Attempt:
     """One transaction on its way.
 
-    It takes the report of its half message itself, and is then ready: every object for each that is in flight counts.
+    It is itself the callback for the report of its half message, because every object of a transaction in flight
+    counts.
     """
 
     ready: deque[_Attempt]
@@ -48,23 +49,25 @@ class _Attempt:
     arg: Any
     future: Future[TransactionSendResult]
     size: int
-    #: What it has got from InFlight; None until it counts there, and once it is over.
+    #: Epoch from InFlight; None until it counts there, and once it is over.
     epoch: int | None = None
     prepared: Prepared | PrepareError | None = None
 
     def __call__(self, prepared: Prepared | PrepareError) -> None:
-        """The half message is stored or not; this is the thread of the delivery reports, or of a call that failed."""
+        """Take the report of the half message. Runs in the thread of the delivery reports, or of a call that failed."""
         if self.prepared is None:
             self.prepared = prepared
             self.ready.append(self)
 
 
 class Pipeline:
-    """Runs what `submit_message_in_transaction` is given; thread-safe.
+    """Runs the transactions of `submit_message_in_transaction`; thread-safe.
 
-    Not one job of the executor for each transaction, which would cost more than everything else: a job runs whatever is
-    prepared until nothing is, and only then another one is needed. So user code never runs in the thread that serves
-    the delivery reports, which a slow listener would stop, and a blocking call in a listener for ever.
+    A job of the executor runs prepared transactions until none is left. Only then another job is needed. A job for each
+    transaction would cost more than everything else.
+
+    User code never runs in the thread that serves the delivery reports. There a slow listener would delay the reports,
+    and a blocking call in a listener would stop them for ever.
     """
 
     def __init__(self, listener: TransactionListener, executor: Executor | None, max_size: int) -> None:
@@ -74,23 +77,23 @@ class Pipeline:
         self._executor = executor or ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-execute-pool")
         self._max_size = max_size
         self._lock = threading.Lock()
-        #: There is room, or something that a flush waits for is over.
+        #: Wakes callers that wait for room or in flush().
         self._news = threading.Condition(self._lock)
-        #: Of all futures.
+        #: Condition of all futures.
         self._resolved = SharedCondition()
         self._in_flight = InFlight()
         self._ready: deque[_Attempt] = deque()
         self._jobs = 0
-        #: No further calls; and no further local transactions.
+        #: Whether further calls are refused, and whether further local transactions are.
         self._stopped = self._closed = False
 
     def submit(self, sends: SendPath, transaction_id: str, message: Message, arg: Any) -> Future[TransactionSendResult]:
-        """Hand the half message over; blocks while too much is in flight. UsageError after close."""
+        """Hand the half message over. Blocks while too much is in flight. Raises UsageError after close."""
         size = len(message.value or b"")
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
         attempt = _Attempt(self._ready, sends, transaction_id, message, arg, future, size)
         try:
-            # Inside: an interrupt must not leave an attempt for which flush() or close() would wait for ever.
+            # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait for ever.
             self._enter(attempt)
             sends.begin(transaction_id)
             writer = sends.half_writer(gathers=True, in_order=True)
@@ -99,7 +102,7 @@ class Pipeline:
             with calling(self):
                 self._settle(attempt, error)
         except BaseException:
-            # Interrupted. If it cannot be cancelled any more, its local transaction has begun and will be decided.
+            # Interrupted. If the future cannot be cancelled, the local transaction has begun and will be decided.
             if future.cancel():
                 sends.give_up(transaction_id)
                 self._leave(attempt)
@@ -107,7 +110,7 @@ class Pipeline:
         return future
 
     def flush(self, timeout: float | None) -> int:
-        """Wait until all calls before are decided; returns how many are not (s, None: no limit)."""
+        """Wait up to `timeout` seconds (None: no limit) for all calls before. Returns how many are not decided."""
         with self._lock:
             mark = self._in_flight.mark()
             self._news.wait_for(lambda: not self._in_flight.left_of(mark), timeout)
@@ -118,13 +121,13 @@ class Pipeline:
         return is_called_by(self)
 
     def stop(self) -> None:
-        """Refuse further calls, also those that wait for room; returns at once."""
+        """Refuse further calls, also those that wait for room. Returns at once."""
         with self._lock:
             self._stopped = True
             self._news.notify_all()
 
     def close(self) -> None:
-        """Give up what has no local transaction yet; returns without waiting for those that run."""
+        """Give up attempts without a local transaction. Returns without waiting for local transactions that run."""
         with self._lock:
             self._stopped = self._closed = True
         self._give_up(_CLOSED)
@@ -145,7 +148,7 @@ class Pipeline:
             attempt.epoch = self._in_flight.add(attempt.size)
 
     def _leave(self, attempt: _Attempt) -> None:
-        """The attempt is over; only the first time counts."""
+        """End the attempt. Only the first call counts."""
         attempt.sends.finish(attempt.transaction_id)
         with self._lock:
             if attempt.epoch is not None:
@@ -155,9 +158,12 @@ class Pipeline:
                     self._news.notify_all()
 
     def _start_jobs(self) -> None:
-        """Some were reported. Not one by one: threads would take the interpreter's lock from each other each time."""
-        # Both are looked at after they were appended, and without the lock: whoever closes, or ends a job, changes the
-        # one and then looks whether something is ready. So one of the two sees the other.
+        """Start jobs for reported attempts.
+
+        It is called after several reports. After each one, threads would take the interpreter's lock from each other.
+        """
+        # Both are read without the lock, after attempts were appended. A thread that closes, or ends a job, changes the
+        # one and then looks whether an attempt is ready. So one of the two threads sees the other.
         if self._closed:
             self._give_up(_CLOSED)
         elif self._ready and self._jobs < self._max_size:
@@ -196,12 +202,12 @@ class Pipeline:
             self._jobs -= 1
             if not self._ready:
                 return True
-            # It was appended just before, and another job was not seen to be needed.
+            # An attempt was appended just before, by a thread that saw no need for another job.
             self._jobs += 1
             return False
 
     def _give_up(self, why: str) -> int:
-        """Settle everything that is ready without running it; returns how many."""
+        """Settle all ready attempts without their local transactions. Returns how many."""
         for number in itertools.count():
             try:
                 attempt = self._ready.popleft()
@@ -216,14 +222,14 @@ class Pipeline:
         with self._lock:
             self._jobs -= 1
             is_last = not self._jobs
-        # Another job runs what is ready.
+        # If this job is not the last one, another job runs the ready attempts.
         number = self._give_up(_REFUSED) if is_last else 0
         report(logging.ERROR, "local_transactions_not_run", exception=error, transactions=number)
 
     def _settle(self, attempt: _Attempt, prepared: Prepared | PrepareError | None) -> None:
-        """Run the local transaction, if it comes to that, and resolve the future, whose callbacks run here, too.
+        """Run the local transaction of a stored half message, and resolve the future. Its callbacks run here, too.
 
-        Within `calling(self)`.
+        Call it within `calling(self)`.
         """
         sends, future = attempt.sends, attempt.future
         assert prepared is not None
@@ -241,5 +247,5 @@ class Pipeline:
                 else:
                     future.set_result(result)
         finally:
-            # Last of all: who was waiting in flush() or close() finds the future resolved.
+            # Last of all, so that callers of flush() or close() find the future resolved.
             self._leave(attempt)

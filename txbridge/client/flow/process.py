@@ -1,4 +1,4 @@
-"""Which process this is: after a fork, what belongs to threads of the parent cannot be used."""
+"""Identity of this process. After a fork, the child cannot use objects that belong to threads of the parent."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import weakref
 _generation = 0
 #: Objects that hold a handle of librdkafka.
 _owners: weakref.WeakSet[object] = weakref.WeakSet()
-#: Locks of modules. A thread of the parent may have held one at the fork, and in the child nobody would let it go.
+#: Locks of modules. A thread of the parent may have held one at the fork, and in the child nobody would release it.
 _locks: list[threading.Lock] = []
 
 
 def generation() -> int:
-    """Another number in a forked child than in its parent; without the system call that os.getpid is."""
+    """Return a number that differs between a parent and its forked child. It needs no system call, unlike os.getpid."""
     return _generation
 
 
 def owns_handle(owner: object) -> None:
-    """In a forked child this object, and so its handle, is never collected.
+    """Keep this object, and so its handle, from being collected in a forked child.
 
     librdkafka's destructor waits for threads that only the parent has, and the child would end with a signal.
     """
@@ -28,7 +28,7 @@ def owns_handle(owner: object) -> None:
 
 
 def lock() -> threading.Lock:
-    """A lock for a module: free in a forked child."""
+    """Return a lock for a module, which is free in a forked child."""
     made = threading.Lock()
     _locks.append(made)
     return made
@@ -40,7 +40,7 @@ def _forked() -> None:
     for held in _locks:
         held._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001  as the standard library does with its own
     for owner in list(_owners):
-        # A reference that nothing gives back: a list of ours would be emptied when the interpreter ends.
+        # A reference that is never released. A list of ours would be emptied when the interpreter ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 

@@ -17,16 +17,15 @@ class _Call:
 
 
 def calling(owner: object) -> threading.Lock:
-    """For the `with` in which the application is called on behalf of `owner`.
+    """Return a lock for the `with` block in which the application is called on behalf of `owner`.
 
-    Follows the call into coroutines, into the tasks they start and into threads that inherit its context
-    (asyncio.to_thread does), where a flag of the thread would be lost.
+    The guard follows the call into coroutines, into the tasks they start and into threads that inherit its context
+    (asyncio.to_thread does). A flag of the thread would be lost there.
 
-    It returns a lock, because only the `with` of a lock cannot be interrupted by a signal between its parts: a call
-    that is over must not be taken for one that runs. So the context is not put back either; a call counts while its
-    lock is held.
+    It is a lock, because only the `with` of a lock cannot be interrupted by a signal between its parts. A call that is
+    over must not count as running. So the context is not restored either: a call counts while its lock is held.
     """
-    # A task that was started in a call may outlive it, and start others: no chain of calls that are over.
+    # Drop calls that are over. A task may outlive the call that started it and start others, so the chain would grow.
     outer = _current.get()
     while outer is not None and not outer.running.locked():
         outer = outer.outer

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from txbridge.client.prepare.half_writer import AfterReports, HalfWriter, Prepared, Report
     from txbridge.client.tracing import ClientTracing
 
-#: A wait for room, and for how long (s). It returns sooner if there is room.
+#: A function that waits for room, and its time-out (s). It returns sooner if there is room.
 Wait = tuple[Callable[[float], object], float]
 
-#: With so many transactions under way, half messages wait a moment for company. Fewer would only wait: eight blocking
-#: threads do 3,800 transactions a second with a linger of 1 ms, 5,200 without; 32 threads 9,600 with 0.5 ms, 7,200
-#: without.
+#: From this number of running transactions on, half messages wait a moment for others. Fewer would only lose time:
+#: eight blocking threads do 3,800 transactions a second with a linger of 1 ms, 5,200 without. 32 threads do 9,600 with
+#: 0.5 ms, 7,200 without.
 _COMPANY_FROM = 16
-#: So long after message.timeout.ms a half message is given up of which librdkafka has said nothing: it looks once a
-#: second what is too old, and what it says itself is the better answer.
+#: Seconds after message.timeout.ms until a half message without a report is given up. librdkafka looks for overdue
+#: messages once a second, and its own report is the better answer.
 REPORT_MARGIN_S = 1.0
 
 _NO_ROOM_FOR_ENDS = (
@@ -47,14 +47,14 @@ _NO_ROOM_FOR_HALF_MESSAGES = (
 
 
 class SendPath:
-    """Thread-safe. A transaction passes these steps, in this order; each API waits between them in its own way.
+    """The steps of a transaction, in this order. Each API waits between them in its own way. Thread-safe.
 
-    1. `admit` refuses what these topics cannot take, and names the transaction.
-    2. `begin` notes that it runs, so that a check finds it running.
-    3. `half_writer` chooses who writes the half message, and `hand_over` gives it to Kafka.
-    4. `prepared` takes Kafka's word of it. Without an acknowledgement the transaction is given up here.
-    5. The local transaction runs; `end` sends its decision, `interrupted` that there is none.
-    6. `finish`, whatever has happened.
+    1. `admit` refuses a message that these topics cannot take, and returns the transaction id.
+    2. `begin` notes that the transaction runs, so that a check finds it running.
+    3. `half_writer` chooses the writer of the half message, and `hand_over` gives it the message.
+    4. `prepared` takes Kafka's report. Without an acknowledgement it gives the transaction up.
+    5. The local transaction runs. `end` sends its decision. If it was interrupted, `interrupted` sends unknown.
+    6. `finish` ends the attempt in every case.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class SendPath:
         return self._process == process.generation()
 
     def require_this_process(self) -> None:
-        """UsageError after a fork."""
+        """Raise UsageError after a fork."""
         if not self.is_of_this_process:
             raise UsageError("this producer was started before a fork; create one in the child")
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
     def admit(self, message: Message) -> str:
-        """The id of a new transaction; UsageError if this client cannot send the message."""
+        """Return the id of a new transaction. Raises UsageError if this client cannot send the message."""
         self.require_this_process()
         check_limits(message, self._limits)
         return self._ids.new()
@@ -103,9 +103,9 @@ class SendPath:
         self._attempts.begin(transaction_id, running)
 
     def half_writer(self, *, gathers: bool = False, in_order: bool = False) -> HalfWriter:
-        """For the next half message: one that nobody waits for by itself `gathers` with others.
+        """Return the writer for the next half message. `gathers` is for messages that no caller waits for by itself.
 
-        `in_order` is always the same one: it may have to be connected first (Wire.connect).
+        With `in_order` it is always the same writer, which may have to be connected first (Wire.connect).
         """
         if gathers:
             return self._halves.of(Company.MANY, waits=in_order)
@@ -120,10 +120,10 @@ class SendPath:
         on_done: Report,
         after_reports: AfterReports | None = None,
     ) -> Iterator[Wait]:
-        """Give the half message to the writer; yields what has to be waited for before that.
+        """Give the half message to the writer. Yields the waits that are needed before.
 
-        All waits together take as long as an acknowledgement may; then PrepareError, as when HALF is not what it was at
-        the start.
+        All waits together take as long as an acknowledgement may. Raises PrepareError after that, and if HALF has
+        changed since the start.
         """
         deadline = Deadline(self._prepare_timeout)
         while not self._has_room_for_ends(0):
@@ -141,18 +141,18 @@ class SendPath:
                 return
 
     def prepared(self, transaction_id: str, result: Prepared | PrepareError) -> Prepared:
-        """What was reported; PrepareError if Kafka does not acknowledge the half message."""
+        """Return the report of a stored half message. Otherwise give the attempt up and raise PrepareError."""
         if isinstance(result, PrepareError):
             self.give_up(transaction_id)
             raise result
         return result
 
     def give_up(self, transaction_id: str) -> None:
-        """There will be no local transaction; if a check comes for it, it is answered with rollback."""
+        """Note that there will be no local transaction. A check is answered with rollback."""
         self._attempts.give_up(transaction_id)
 
     def end(self, prepared: Prepared, outcome: Outcome) -> Ticket:
-        """Send the decision of a local transaction on its way."""
+        """Queue the decision of a local transaction."""
         entry = EndEntry(prepared.offset, prepared.transaction_id, outcome.decision, remark=outcome.remark)
         end = self._ends.submit(prepared.partition, entry, Source.CLIENT, prepared.size)
         self._metrics.ending(prepared.transaction_id, outcome, end)
@@ -160,11 +160,11 @@ class SendPath:
         return end
 
     def interrupted(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
-        """KeyboardInterrupt or the like is on its way out, but the worker learns that nothing is known."""
+        """Queue unknown for the worker, while KeyboardInterrupt or the like is raised."""
         self.end(prepared, execution_failed(given, error))
 
     def finish(self, transaction_id: str) -> None:
-        """The attempt is ended or given up."""
+        """End an attempt that is decided or given up."""
         self._attempts.finish(transaction_id)
         self._metrics.finished(transaction_id)
         self._tracing.finished(transaction_id)
@@ -179,20 +179,20 @@ class SendPath:
         on_done: Report,
         after_reports: AfterReports | None = None,
     ) -> None:
-        """`hand_over` in a thread that may wait."""
+        """Do as `hand_over`, in a thread that may block."""
         for wait, seconds in self.hand_over(writer, message, transaction_id, on_done, after_reports):
             wait(seconds)
 
     def prepare(self, message: Message, transaction_id: str) -> Prepared:
-        """Store the half message and wait for that; PrepareError if Kafka does not acknowledge it."""
+        """Store the half message and wait for that. Raises PrepareError if Kafka does not acknowledge it."""
         try:
             writer = self.half_writer()
             with writer.waiter() as waiter:
                 self.write(writer, message, transaction_id, waiter.report)
-                # Every record is reported, at the latest when its time is over.
+                # Every record is reported, at the latest at its deadline.
                 result = waiter.result()
         except BaseException:
-            # Interrupted: Kafka may store it, but there will be no local transaction.
+            # Interrupted. Kafka may still store the half message, but no local transaction will run.
             self.give_up(transaction_id)
             raise
         return self.prepared(transaction_id, result)
@@ -200,7 +200,7 @@ class SendPath:
     def decide(
         self, listener: TransactionListener, message: Message, prepared: Prepared, arg: Any
     ) -> TransactionSendResult:
-        """Run the local transaction in this thread and send its decision on the way."""
+        """Run the local transaction in this thread, and queue its decision."""
         given = prepared.extended(message)
         try:
             outcome = execute(listener, given, arg)
@@ -212,7 +212,7 @@ class SendPath:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _has_room_for_ends(self, timeout: float) -> bool:
-        """Whether decisions are going out fast enough for another transaction; waits for it (s)."""
+        """Whether decisions are sent fast enough for another transaction. Waits up to `timeout` seconds for that."""
         return self._ends.wait_for_room(timeout)
 
     def _write(
@@ -224,7 +224,7 @@ class SendPath:
         deadline: Deadline,
         after_reports: AfterReports | None,
     ) -> None:
-        """See HalfWriter.write; `deadline` is when its caller's patience ends."""
+        """Do as HalfWriter.write. After `deadline` the caller waits no longer."""
         if self._watch.refusal:
             raise PrepareError(self._watch.refusal)
         for one in message.messages:

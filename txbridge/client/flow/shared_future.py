@@ -1,4 +1,4 @@
-"""A Future of which ten thousand may be in flight."""
+"""Futures of which ten thousand may be in flight."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Read = TypeVar("_Read")
 
 
 class SharedCondition(threading.Condition):
-    """For futures that are mostly not waited for: then to notify costs nothing."""
+    """Condition of futures that callers seldom wait for. Without a waiter, a notification costs nothing."""
 
-    # `with` looks for these on the class, and finds the lock's own in the instance. A Condition's are functions that
-    # call the lock's, twice for each of the five times that a transaction needs it.
+    # `with` looks for these on the class, and finds the lock's own methods in the instance. A Condition's methods are
+    # functions that call the lock's, twice for each of the five times that a transaction needs it.
     __slots__ = ("__enter__", "__exit__", "process")
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class SharedCondition(threading.Condition):
         self.__exit__ = self._lock.__exit__  # type: ignore[attr-defined, method-assign]
 
     def notify_all(self) -> None:
-        """As any Condition's; its lock must be held."""
+        """Notify all waiters. The lock must be held."""
         if self._waiters:  # type: ignore[attr-defined]  # the standard library's own
             super().notify_all()
 
@@ -39,22 +39,22 @@ class SharedCondition(threading.Condition):
 class LightFuture(Future[_T]):
     """A Future that shares its condition with others.
 
-    A condition of its own is ten objects, and what the garbage collector has to do for them costs more than anything
-    else in a transaction. In turn, whoever waits for one future is woken by all of them and looks again.
+    A condition of its own is ten objects. The garbage collector's work for them costs more than anything else in a
+    transaction. In return, every resolved future wakes all waiters, and each of them looks again.
     """
 
     def __init__(self, condition: SharedCondition) -> None:
-        # Not super().__init__, which makes the condition: the rest of what it sets are constants, and of the class.
+        # Not super().__init__, which makes a condition. The other attributes that it sets are constants of the class.
         self._condition: SharedCondition = condition
         self._waiters: list[Any] = []
         self._done_callbacks: list[Any] = []
 
     def result(self, timeout: float | None = None) -> _T:
-        """As any Future's."""
+        """Return the result, as any Future does."""
         return self._looking_again(super().result, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As any Future's."""
+        """Return the exception, as any Future does."""
         return self._looking_again(super().exception, timeout)
 
     def _looking_again(self, read: Callable[[float | None], _Read], timeout: float | None) -> _Read:
@@ -65,12 +65,12 @@ class LightFuture(Future[_T]):
             try:
                 return read(deadline.timeout)
             except TimeoutError:
-                # What is done and has failed with a TimeoutError raises the same again; else it was woken too early.
+                # A future that failed with a TimeoutError raises it again. Otherwise the waiter was woken too early.
                 if self.done() or deadline.is_over:
                     return read(0)
 
 
-# Its own initial values: what they are is the standard library's business.
+# Initial values of a Future's other attributes, taken from the standard library.
 for _name, _value in Future().__dict__.items():
     if _name not in {"_condition", "_waiters", "_done_callbacks"}:
         setattr(LightFuture, _name, _value)

@@ -1,4 +1,4 @@
-"""The user's callbacks among librdkafka's settings: what they raise is told, and fails nobody who serves them."""
+"""Guards for the user's callbacks in librdkafka's settings: exceptions are logged, and fail no serving thread."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from txbridge.client.log import report
 
-#: Called while delivery reports are served, which may be in a thread of the application. `error_cb` is Connection's.
-#: `oauth_cb` is not here: what it raises, librdkafka takes for a token that could not be had.
+#: Callbacks that run while delivery reports are served, perhaps in a thread of the application. Connection guards
+#: `error_cb`. `oauth_cb` is not guarded, because librdkafka takes its exception as the failure to get a token.
 _SERVED = ("stats_cb", "throttle_cb")
 
 
 def guarded(callback: Callable[..., Any]) -> Callable[..., None]:
-    """Calls it. An exception of its own is told; what the handler of a signal raises meanwhile gets out."""
+    """Return a function that calls `callback` and logs its exceptions. An exception of a signal handler is raised."""
 
     def call(*given: Any) -> None:
         try:
@@ -30,7 +30,7 @@ def guarded(callback: Callable[..., Any]) -> Callable[..., None]:
 
 
 def with_guards(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with every callback and logger of the user's guarded."""
+    """Return the settings, with every callback and logger of the user guarded."""
     found: dict[str, Any] = {name: guarded(config[name]) for name in _SERVED if config.get(name) is not None}
     if config.get("logger") is not None:
         found["logger"] = _GuardedLogger(config["logger"])
@@ -38,14 +38,14 @@ def with_guards(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _GuardedLogger:
-    """What librdkafka's lines are given to: it calls nothing but `log`."""
+    """The user's logger for lines of librdkafka, which calls only `log`."""
 
     def __init__(self, logger: Any) -> None:
         self.log = guarded(logger.log)
 
 
 def _is_of_a_signal(error: Exception) -> bool:
-    """Whether the handler of a signal, which runs in the main thread alone, stands in the trace."""
+    """Whether a signal handler is in the trace. Signal handlers run only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return False
     handlers = [handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))]

@@ -1,4 +1,4 @@
-"""One line when the connection to Kafka goes and one when it is back, whichever of our Kafka clients notices it."""
+"""State of the connection, for all our Kafka clients: one log line when it is lost and one when it is back."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from txbridge.client.kafka.callbacks import guarded
 from txbridge.client.log import report
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
 
-#: Errors of single brokers and requests, which librdkafka repairs by itself while another broker answers.
+#: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.
 _PASSING = frozenset({TRANSPORT, TIMED_OUT})
-#: librdkafka repeats an error with every attempt; a line a minute reminds without drowning the rest.
+#: Seconds between two lines about the same error. librdkafka repeats an error with every attempt.
 _REPEAT_S = 60.0
-#: A broker that comes back answers some requests before others (its partitions have no leaders yet), and our clients
-#: reconnect one after the other: less than this is still the same outage.
+#: Seconds that Kafka must answer until the connection counts as back. A broker that comes back answers some requests
+#: before others (its partitions have no leaders yet), and our clients reconnect one after the other.
 _STABLE_S = 1.5
 
 
 class Connection:
-    """What is known of the connection; thread-safe.
+    """State of the connection; thread-safe.
 
-    librdkafka reconnects by itself and reports every attempt of every client; `on_error` is the error_cb of all of
-    them. It never reports success: `works` is called when Kafka has answered something.
+    librdkafka reconnects by itself and reports every attempt of every client to `on_error`, the error_cb of all of
+    them. It never reports success, so our code calls `works` when Kafka has answered something.
     """
 
     def __init__(self, bootstrap_servers: str, also: Callable[[KafkaError], None] | None = None) -> None:
@@ -41,14 +41,14 @@ class Connection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether Kafka has answered nothing since the connection went."""
+        """Whether the connection was lost and is not back yet."""
         return self._lost_at is not None
 
     def on_error(self, error: KafkaError) -> None:
-        """Take note; this is the error_cb of every client."""
+        """Note an error. This is the error_cb of every client."""
         code = error.code()
         if code == ALL_BROKERS_DOWN:
-            # Its own text only counts brokers.
+            # The text of this error only counts brokers.
             self.lost(self._last_transport_error or "no broker can be reached")
         elif code in _PASSING:
             self._last_transport_error = error.str()
@@ -58,7 +58,7 @@ class Connection:
             self._also(error)
 
     def lost(self, reason: str) -> None:
-        """No broker answers."""
+        """Note that no broker answers."""
         now = time.monotonic()
         with self._lock:
             self._stable_from = 0.0
@@ -74,12 +74,12 @@ class Connection:
         )
 
     def gave_up(self, what: str, seconds: float) -> None:
-        """A record was given up after `seconds`; nothing else may tell that a broker is there but does not answer."""
+        """Note a record that was given up after `seconds`. It may be the only sign of a broker that does not answer."""
         if time.monotonic() - self._worked_at >= seconds:
             self.lost(f"{what} are not acknowledged in time")
 
     def trouble(self, error: KafkaError, event: str) -> None:
-        """Something other than the connection is wrong (a right, a certificate); told once a minute."""
+        """Log an error that is not about the connection (a right, a certificate), once a minute."""
         now = time.monotonic()
         with self._lock:
             if now < self._reported.get(error.code(), now):
@@ -88,7 +88,7 @@ class Connection:
         report(logging.ERROR, event, error=error.name(), reason=error.str())
 
     def works(self) -> None:
-        """Kafka has answered. It is back once it does so for a while without trouble."""
+        """Note an answer of Kafka. The connection is back once Kafka answers for a while without trouble."""
         self._worked_at = now = time.monotonic()
         if self._lost_at is None:
             return

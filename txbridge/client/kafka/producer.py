@@ -1,4 +1,4 @@
-"""A librdkafka producer that outlives its fatal errors."""
+"""A librdkafka producer that is replaced after a fatal error."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from txbridge.kafka.log import librdkafka_logger
 
 DeliveryReport = Callable[[KafkaError | None, Record], None]
 
-#: Usually long enough (s) to connect and to be given an id: 2 ms on a healthy machine, some tens with TLS and SASL.
+#: Usual time (s) to connect and to get a producer id: 2 ms on a healthy machine, some tens with TLS and SASL.
 _ID_S = 0.1
-#: And to be told about a topic: 60 ms on a healthy machine, a few hundred with TLS and SASL. When no broker answers,
-#: records are told so after their own time-out, and nobody should wait here as well.
+#: Time-out (s) of a metadata request for a topic, which takes 60 ms on a healthy machine, a few hundred with TLS and
+#: SASL. When no broker answers, records fail after their own time-out, and a longer wait here would only add to that.
 _CONNECT_S = 0.5
-#: How long the delivery reports of purged records may take: they are made on the spot.
+#: Time-out (s) for the delivery reports of purged records. librdkafka makes them at once.
 _LAST_REPORTS_S = 1.0
 
 
 class Wire:
-    """Records to Kafka and their delivery reports.
+    """Sends records to Kafka and serves their delivery reports.
 
-    `produce` may be called from any thread; `serve` and `close` from one, where the delivery reports then run.
+    Any thread may call `produce`. One thread at a time calls `serve` and `close`, and the delivery reports run there.
 
-    An idempotent producer is dead after a fatal error (the broker has lost its sequence numbers, say): librdkafka
-    refuses every further record. Then it is replaced; what it had not delivered is reported as failed.
+    After a fatal error (the broker has lost its sequence numbers, for example) librdkafka refuses every further record
+    of an idempotent producer. Then Wire replaces the producer, and the undelivered records are reported as failed.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Wire:
         process.owns_handle(self)
 
     def connect(self, topic: str) -> None:
-        """Wait until a broker tells about the topic, but not for long: when none does, sending will say so.
+        """Wait a short time for the topic's metadata. If no broker sends them, the first record will fail.
 
         An idempotent producer needs an id, for which librdkafka asks the broker that it has connected to first. If it
-        wants to know about a topic at that moment, it exchanges this connection for another one, has nobody to ask, and
-        tries again half a second later: who sends at once waits as long.
+        needs a topic's metadata at that moment, it replaces this connection with another one. Then it has no broker to
+        ask, and tries again half a second later. A record that is sent at once waits as long.
         """
         time.sleep(_ID_S)
         with suppress(KafkaException):
@@ -73,12 +73,12 @@ class Wire:
         partition: int = -1,
         timestamp: int = 0,
     ) -> None:
-        """Hand over a record; `partition` -1 is by the key, `timestamp` (ms) 0 is now.
+        """Hand over a record. `partition` -1 means by the key, `timestamp` (ms) 0 means now.
 
         Raises BufferError when librdkafka's queue is full, KafkaException when the record cannot be sent at all.
         """
-        # By position (`callback` is an older name of `on_delivery`): naming them takes as long as half of the rest.
-        # With None for `callback`, `on_delivery` would be ignored.
+        # By position, because names would add half to the cost of the call. The fifth argument is `callback`, an older
+        # name of `on_delivery`. With None for `callback`, `on_delivery` would be ignored.
         self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
 
     def serve(self, timeout: float) -> None:
@@ -88,12 +88,12 @@ class Wire:
             self._replace()
 
     def close(self) -> None:
-        """Report what is not delivered yet as failed, and end librdkafka's threads."""
+        """Report undelivered records as failed, and end librdkafka's threads."""
         self._end(self._producer)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
-            # librdkafka must not be ended inside a callback of its own.
+            # A librdkafka producer must not be closed inside one of its own callbacks.
             self._dead = True
         self._connection.on_error(error)
 

@@ -1,4 +1,4 @@
-"""Why a topic takes no records: librdkafka keeps the broker's answer to itself, and only says that time is over."""
+"""Reasons why a topic takes no records. librdkafka hides the broker's answer, and only reports a time-out."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from txbridge.kafka import config as kafka_config
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.log import librdkafka_logger
 
-#: For each of the two requests of a look, with all attempts. A broker that is there answers in milliseconds; close()
-#: may wait for them.
+#: Time-out (s) of each of the two requests of a look, with all attempts. A running broker answers in milliseconds.
+#: close() may wait for the requests.
 _REQUEST_S = 1.5
-#: Another look is not made before.
+#: Least time (s) between two looks.
 _EVERY_S = 2.0
-#: A look is good for so long: the next one has been made by then, if acknowledgements are still missed.
+#: Seconds for which a look is valid. If acknowledgements are still missing, the next look has been made by then.
 _FRESH_S = 6.0
-#: The text of an error names so many partitions.
+#: Most partitions that the text of an error names.
 _SHOWN = 5
 
 
 class Shortage:
-    """Looks at a topic in a thread of its own, when somebody begins to miss acknowledgements; thread-safe."""
+    """Looks at a topic in a thread of its own, when acknowledgements are late; thread-safe."""
 
     def __init__(
         self, settings: Mapping[str, Any], topic: str, factory: Callable[[dict[str, Any]], Any] = AdminClient
     ) -> None:
         self._config = {"logger": librdkafka_logger(), **kafka_config.admin_config(settings)}
-        self._config.pop("error_cb", None)  # the other clients of this producer tell the application of the connection
+        self._config.pop("error_cb", None)  # the other clients of this producer report connection errors
         self._topic = topic
         self._requests = ControllerRequests(lambda: kafka_config.create(factory, self._config))
         self._lock = threading.Lock()
@@ -50,11 +50,11 @@ class Shortage:
 
     @property
     def reason(self) -> str:
-        """What is wrong with the topic and what to do, if a fresh look has found something."""
+        """Problems of the topic and what to do, if a recent look has found any; else empty."""
         return self._reason if time.monotonic() < self._until else ""
 
     def look(self) -> None:
-        """Look soon, unless that was done a moment ago; returns at once."""
+        """Start a look, unless one was made a moment ago. Returns at once."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -66,7 +66,7 @@ class Shortage:
             self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Start no more looks, and wait for one that runs."""
         self._next = float("inf")
         with self._lock:
             thread = self._thread
@@ -74,7 +74,7 @@ class Shortage:
             join(thread)
 
     def _look(self) -> None:
-        # Without an answer there is nothing to tell: the text that is there already speaks of the connection.
+        # Without an answer there is no reason to add. The text of the error already names the connection.
         with suppress(KafkaException, TimeoutError):
             topics = self._requests.describe_topics([self._topic], _REQUEST_S)
             resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -91,7 +91,7 @@ def _wrong(partitions: list[Any], wanted: int) -> Iterator[str]:
     leaderless = [one.id for one in partitions if one.leader is None]
     if leaderless:
         yield f"{_named(leaderless)} without a leader: bring the brokers back"
-    # Kafka never asks for more than there are.
+    # Kafka never demands more replicas than the partition has.
     short = [one for one in partitions if one.leader is not None and len(one.isr) < min(wanted, len(one.replicas))]
     if short:
         fewest = min(len(one.isr) for one in short)

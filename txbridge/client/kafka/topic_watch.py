@@ -1,4 +1,4 @@
-"""The topics that a client writes for: HALF keeps its partitions, and a real topic that does not exist is told."""
+"""Watch over a client's topics: added partitions of HALF are an error, a missing real topic is logged."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from confluent_kafka import KafkaError, KafkaException
 from txbridge.client.log import report
 from txbridge.core.names import Names
 
-#: HALF is looked at so often (s). librdkafka itself learns of new partitions within 5 minutes, and keys move then.
+#: Seconds between two looks at HALF. librdkafka itself learns of new partitions within 5 minutes, and keys move then.
 _EVERY_S = 30.0
-#: Real topics that are looked up, once each. More would be names made up for each message: whoever makes these knows.
+#: Most real topics that are looked up, once each. An application with more makes up names for its messages.
 _MAX_TOPICS = 1_000
-#: At the end: a process that sends one message and ends wants to be told, too, but not to wait long.
+#: Most looks at the end. A process that sends one message and ends should get the warning, too, but not wait long.
 _LAST_LOOKS = 3
 
-#: Partitions of a topic, or the error that Kafka has for it. Raises KafkaException without an answer.
+#: Returns the partitions of a topic, or Kafka's error for it. Raises KafkaException without an answer.
 Look = Callable[[str], int | KafkaError]
 
 
 class TopicWatch:
-    """What is known of the topics; `note` and `refusal` are for any thread, the rest for that of the checks."""
+    """Knowledge of the topics. `step` and `end` are for the thread of the checks, the rest is for any thread."""
 
     def __init__(self, names: Names, partitions: int) -> None:
         self._half = names.half
-        #: That HALF had at the start. END, OP and OFFSET have as many, and the worker reads no others.
+        #: Partitions of HALF at the start. END, OP and OFFSET have as many, and the worker reads no others.
         self.partitions = partitions
-        #: Why no half message may be sent; empty while HALF is as it was.
+        #: Reason why no half message may be sent; empty while HALF is as it was.
         self.refusal = ""
         self._noted: set[str] = set()
         self._wanted: deque[str] = deque()
         self._next = time.monotonic() + _EVERY_S
 
     def note(self, real_topic: str) -> None:
-        """A message is for this topic."""
+        """Note a message for this topic."""
         if real_topic not in self._noted and len(self._noted) < _MAX_TOPICS:
             self._noted.add(real_topic)
             self._wanted.append(real_topic)
 
     def found(self, partitions: int) -> str:
-        """HALF has so many partitions, at least. Returns why it cannot be used then, or nothing."""
+        """Note that HALF has this many partitions, at least. Returns why it cannot be used, or an empty text."""
         if partitions != self.partitions and not self.refusal:
             self.refusal = (
                 f"the number of partitions of {self._half} has changed: {partitions} instead of the {self.partitions} "
@@ -62,7 +62,7 @@ class TopicWatch:
         return self.refusal
 
     def step(self, look: Look) -> None:
-        """Look at one topic, if it is time for one."""
+        """Look at one topic, if a look is due."""
         now = time.monotonic()
         try:
             if now >= self._next:
@@ -73,11 +73,11 @@ class TopicWatch:
             elif self._wanted:
                 self._tell(self._wanted.popleft(), look)
         except KafkaException:
-            # Not answered in time. HALF is looked at again; a hint is not worth a second request.
+            # No answer in time. HALF gets another look. A hint about a real topic is not worth a second request.
             pass
 
     def end(self, look: Look) -> None:
-        """Look at what was noted last."""
+        """Look at real topics that were noted and not looked up yet."""
         for _ in range(min(_LAST_LOOKS, len(self._wanted))):
             try:
                 self._tell(self._wanted.popleft(), look)

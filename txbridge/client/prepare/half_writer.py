@@ -1,4 +1,4 @@
-"""Prepare: half messages to Kafka, and word of each when it is stored."""
+"""Writer of half messages, which reports each one when Kafka has stored it."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ class Prepared(NamedTuple):
     transaction_id: str
     partition: int
     offset: int
-    #: ms; Kafka's append time.
+    #: Kafka's append time (ms since 1970-01-01 UTC).
     born: int
     #: Bytes of the user's key, value and headers.
     size: int
 
     def extended(self, message: Message) -> MessageExt:
-        """What the listener gets."""
+        """Return the message for the listener."""
         return MessageExt.prepared(message, self.transaction_id, self.partition, self.offset, self.born)
 
     def __repr__(self) -> str:
-        # Knowing the transaction id is the right to decide.
+        # Without the transaction id, because anyone who knows it may decide.
         return f"Prepared(partition={self.partition}, offset={self.offset}, born={self.born}, size={self.size})"
 
 
 #: Called once for each attempt, in the thread of the delivery reports: it must be quick and must not raise.
 Report = Callable[[Prepared | PrepareError], None]
-#: Called in that thread once some attempts were reported; the same holds for it.
+#: Called in that thread after some attempts were reported. It must be quick and must not raise.
 AfterReports = Callable[[], None]
 
 
 class _Delivery:
-    """The delivery report of one half message.
+    """The callback for the delivery report of one half message.
 
-    Not functools.partial of a method, which is four objects of those that make Python look for cycles: while thousands
-    are in flight that was a good part of all work.
+    It is no functools.partial of a method, which is four objects that make Python look for cycles. While thousands are
+    in flight that was a good part of all work.
     """
 
     __slots__ = ("deadline", "on_delivery", "on_done", "size", "transaction_id")
@@ -75,7 +75,7 @@ class _Delivery:
         self.on_delivery = on_delivery
         self.transaction_id = transaction_id
         self.size = size
-        #: None once it was called.
+        #: None after the report.
         self.on_done: Report | None = on_done
         self.deadline = deadline
 
@@ -83,7 +83,7 @@ class _Delivery:
         self.on_delivery(self, error, record)
 
     def report(self, result: Prepared | PrepareError) -> None:
-        """Once, however often it is called; what is interrupted by a signal may be called again."""
+        """Report the result, once. May be called again, also after a signal has interrupted it."""
         if self.on_done is not None:
             self.on_done(result)
             self.on_done = None
@@ -104,7 +104,7 @@ class HalfWriter:
         watch: TopicWatch | None = None,
     ) -> None:
         self._wire = wire
-        #: Asked why nothing is acknowledged, so long before the deadline of the first that is not.
+        #: Asked why nothing is acknowledged, `miss_before_s` seconds before the deadline of the oldest half message.
         self._shortage = shortage
         self._miss_before_s = miss_before_s
         self._watch = watch
@@ -114,11 +114,11 @@ class HalfWriter:
         self._room = threading.Condition()
         self._waiting_for_room = 0
         self._after_reports: AfterReports | None = None
-        #: In the order of their deadlines; those that are reported are taken out when they come first.
+        #: Half messages in the order of their deadlines. A reported one is removed when it is the first.
         self._expected: deque[_Delivery] = deque()
-        #: What the handler of a signal has raised while a thread served, perhaps in the middle of a delivery report.
+        #: Exceptions from a serving thread, such as that of a signal handler, perhaps from inside a delivery report.
         self._interrupts: deque[BaseException] = deque()
-        #: Once: each time it is looked up, a method is an object of its own.
+        #: Stored once, because every access to a method makes an object.
         self._on_delivery = self._delivered
         self._serving = Serving(self._serve, f"txbridge-{thread}")
 
@@ -128,7 +128,7 @@ class HalfWriter:
         self._serving.start()
 
     def waiter(self) -> Waiter[Prepared | PrepareError]:
-        """For a caller of `write` that waits for its report."""
+        """Return a waiter for a caller of `write` that waits for its report."""
         return Waiter(self._serving)
 
     def write(
@@ -139,10 +139,10 @@ class HalfWriter:
         after_reports: AfterReports | None = None,
         deadline: float = math.inf,
     ) -> None:
-        """Begin an attempt. Raises BufferError when too much is on its way already, else `on_done` will be called.
+        """Begin an attempt. Raises BufferError when too much is in flight already, else `on_done` will be called.
 
-        It is at the `deadline` (time.monotonic) if Kafka has said nothing by then. `after_reports` is one and the same
-        for all attempts that have one.
+        If there is no report by the `deadline` (time.monotonic), `on_done` gets an error then. `after_reports` is the
+        same for all attempts that have one.
         """
         self._after_reports = after_reports
         headers = half_headers(
@@ -161,7 +161,7 @@ class HalfWriter:
         try:
             self._wire.produce(self._topic, message.value, message.key, headers, delivery)
         except KafkaException as failure:
-            # `after_reports` is called by who serves.
+            # The serving thread calls `after_reports`.
             delivery.report(self._failed(transaction_id, failure.args[0]))
         else:
             self._expected.append(delivery)
@@ -169,7 +169,7 @@ class HalfWriter:
 
     @property
     def on_their_way(self) -> int:
-        """How many half messages Kafka has not acknowledged, and some that were reported out of turn."""
+        """Number of half messages without an acknowledgement, and of some that were reported out of order."""
         return len(self._expected)
 
     def wait_for_room(self, timeout: float) -> None:
@@ -182,12 +182,12 @@ class HalfWriter:
                 self._waiting_for_room -= 1
 
     def close(self) -> None:
-        """What is not acknowledged by now fails."""
+        """Fail half messages that are not acknowledged by now."""
         self._serving.stop(self._wire.close)
         self._tell()
 
     def is_served_here(self) -> bool:
-        """Whether this code is called by a delivery report or a callback of this writer's connection."""
+        """Whether a delivery report or a callback of this writer's connection calls this."""
         return self._serving.is_served_here
 
     def _serve(self, timeout: float) -> None:
@@ -196,11 +196,11 @@ class HalfWriter:
         try:
             self._wire.serve(timeout)
         except BaseException as error:
-            # First of all, and in one step: another one may follow. The next that serves, at the latest our thread,
-            # takes care of the report.
+            # First of all, and in one step, because another exception may follow. The next serving thread, at the
+            # latest our own, repeats the report.
             self._interrupts.append(error)
-            # A caller that serves was interrupted, by the handler of a signal say, which may raise what it likes
-            # (Celery's SoftTimeLimitExceeded is an Exception). No signal comes in our own thread, which must go on.
+            # A caller that serves was interrupted, for example by a signal handler, which may raise anything (Celery's
+            # SoftTimeLimitExceeded is an Exception). Our own thread gets no signals, and must go on.
             if not isinstance(error, Exception) or not self._serving.is_own_thread:
                 raise
             report(logging.ERROR, "kafka_callback_raised", exception=error)
@@ -209,7 +209,7 @@ class HalfWriter:
         self._tell()
 
     def _report_again(self) -> None:
-        """Repeat the delivery report that was interrupted by a signal: librdkafka takes it for made."""
+        """Repeat delivery reports that were interrupted by a signal. librdkafka does not repeat them."""
         while self._interrupts:
             trace = self._interrupts[0].__traceback__
             while trace is not None:
@@ -220,10 +220,10 @@ class HalfWriter:
             self._interrupts.popleft()
 
     def _give_up_overdue(self) -> None:
-        """Fail what Kafka has said nothing about in time.
+        """Fail half messages that Kafka has not reported by their deadlines.
 
-        librdkafka keeps the time-out of a message only as long as it waits in its queue: it may take it three times as
-        long to report one that a broker has refused again and again.
+        librdkafka applies the time-out of a message only while the message waits in its queue. It may take three times
+        as long to report a message that a broker has refused again and again.
         """
         now = time.monotonic()
         while self._expected:
@@ -253,11 +253,11 @@ class HalfWriter:
         self._connection.works()
         partition, offset = record.partition(), record.offset()
         if partition is None or offset is None or offset < 0:
-            # The broker recognised a retry of a record that it stored long ago, and no longer knows where.
+            # The broker recognised a retry of a record that it stored long ago, and no longer knows its offset.
             delivery.report(self._failed(transaction_id, None))
             return
         if self._watch is not None and partition >= self._watch.partitions:
-            # librdkafka has learnt of new partitions before anybody else: nobody will ever read this one.
+            # librdkafka has learnt of new partitions before TopicWatch. No worker will ever read this half message.
             delivery.report(PrepareError(self._watch.found(partition + 1)))
             return
         delivery.report(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
@@ -268,7 +268,7 @@ class HalfWriter:
             cause = "Kafka did not tell its offset; send again"
         else:
             cause = f"{error.str()} ({error.name()}); {why}, then send again" if why else explain(error)
-        # Quiet, because the application gets the PrepareError.
+        # Level DEBUG, because the application gets the PrepareError.
         report(
             logging.DEBUG,
             "half_message_not_acknowledged",

@@ -1,4 +1,4 @@
-"""The writers of half messages of a client: how long one waits for company in librdkafka is a setting of a producer."""
+"""Writers of half messages of a client. It has several, because the linger is a setting of a librdkafka producer."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from txbridge.client.prepare.report_poller import join
 
 
 class Company(Enum):
-    """How long half messages wait for others (ms), so that they share a request.
+    """Linger (ms): the time that half messages wait for others, to share a request.
 
-    librdkafka has one batch of a partition on its way at a time when it is idempotent, and asks all the while, without
-    a pause, whether the next may go if that one has waited for its linger: up to a whole processor, when many come
-    while one is on its way and the linger is shorter than the way there and back.
+    An idempotent librdkafka producer limits the batches of a partition in flight. Once the next batch has waited for
+    its linger, the producer asks without a pause whether it may go. This takes up to a whole processor, when many
+    messages come while batches are in flight and the linger is shorter than the round trip.
     """
 
-    # Members are unique. Enum hashes their names, in Python, and a writer is looked up for every message.
+    # Members are unique, so identity is enough. Enum hashes their names, in Python code, for every message.
     __hash__ = object.__hash__
 
-    #: Few callers wait, each for its own: hardly anybody would come.
+    #: Few callers wait, each for its own message. Hardly any other message would come.
     NOBODY = 0
-    #: Many callers wait, each for its own: half of the time that Kafka takes, so that those whose messages were
-    #: acknowledged together meet again.
+    #: Many callers wait, each for its own message. Half of the time that Kafka takes, so that callers whose messages
+    #: were acknowledged together share a request again.
     CALLERS = 0.5
-    #: Nobody waits for a single one: the default of Kafka's own producer (KIP-1030).
+    #: No caller waits for a single message. The default of Kafka's own producer (KIP-1030).
     MANY = 5
 
 
-#: Of the writers for nobody each takes so many half messages at a time, if another one may take the next: librdkafka
-#: sends at once while fewer than five of a partition are on their way, and spins while one waits behind five. One less,
-#: because several threads choose at the same moment.
+#: Most half messages in flight of a writer for NOBODY, if another one may take the next. A librdkafka producer sends at
+#: once while fewer than five of a partition are in flight, and spins while one waits behind five. One less, because
+#: several threads choose at the same moment.
 _AT_ONCE = 4
-#: So many writers for nobody at most, each with a connection and threads of librdkafka: enough for all that come before
-#: company is worth waiting for.
+#: Most writers for NOBODY, each with a connection and threads of librdkafka. They are enough for all half messages that
+#: come before it is worth waiting for others.
 _MOST_FOR_NOBODY = 4
 
 
 class HalfWriters:
-    """Makes each writer when it is needed first; thread-safe.
+    """Writers of half messages, each of them made when it is first needed; thread-safe.
 
-    `new` makes one from its linger (ms) and the name of its thread.
+    `new` makes a writer from its linger (ms) and the name of its thread.
     """
 
     def __init__(self, new: Callable[[float, str], HalfWriter]) -> None:
@@ -50,22 +50,22 @@ class HalfWriters:
         #: Held while a writer is made.
         self._lock = threading.Lock()
         self._closed = False
-        #: Threads that make a writer, by its name. Its own lock is held for a moment only.
+        #: Threads that make a writer, by the writer's name. `_guard` is held only for a moment.
         self._making: dict[str, threading.Thread] = {}
         self._guard = threading.Lock()
-        #: Those for nobody are more than one where one of them does not suffice.
+        #: Writers for NOBODY. More are made when one does not suffice.
         self._for_nobody = [new(Company.NOBODY.value, "half")]
         self._writers: dict[Company, HalfWriter] = {}
-        #: Also one whose start was interrupted by a signal.
+        #: All writers, also one whose start was interrupted by a signal.
         self._begun = list(self._for_nobody)
 
     def start(self) -> None:
         self._for_nobody[0].start()
 
     def of(self, company: Company, *, waits: bool = True) -> HalfWriter:
-        """The writer for this company; after close one that refuses.
+        """Return the writer for this company; after close one that refuses.
 
-        When it is to be made and connected first, who does not wait gets the one for nobody meanwhile.
+        If the writer must be made and connected first, a caller that does not wait gets the first one for NOBODY.
         """
         if company is Company.NOBODY:
             return self._of_nobody()
@@ -78,7 +78,7 @@ class HalfWriters:
         return self._for_nobody[0]
 
     def _of_nobody(self) -> HalfWriter:
-        """The first that has room; when none has, the one that has least to do."""
+        """Return the first writer with room. If none has room, the one with the fewest messages in flight."""
         for writer in self._for_nobody:
             if writer.on_their_way < _AT_ONCE:
                 return writer
@@ -87,7 +87,7 @@ class HalfWriters:
         return min(self._for_nobody, key=lambda writer: writer.on_their_way)
 
     def _make_soon(self, company: Company) -> None:
-        """In a thread, once."""
+        """Make a writer in a thread, once."""
         with self._guard:
             name = self._name_of_next(company)
             if name not in self._making and not self._closed:
@@ -96,7 +96,7 @@ class HalfWriters:
                 thread.start()
 
     def _name_of_next(self, company: Company) -> str:
-        """Of the thread of the next writer for this company."""
+        """Return the name of the next writer's thread for this company."""
         return f"half-{len(self._for_nobody) + 1 if company is Company.NOBODY else company.name.lower()}"
 
     def is_served_here(self) -> bool:
@@ -104,7 +104,7 @@ class HalfWriters:
         return any(writer.is_served_here() for writer in (*self._for_nobody, *self._writers.values()))
 
     def close(self) -> None:
-        """What is not acknowledged by now fails. May be called again."""
+        """Fail half messages that are not acknowledged by now. May be called again."""
         with self._guard:
             self._closed = True
         for thread in self._making.values():
@@ -116,7 +116,7 @@ class HalfWriters:
     def _made(self, company: Company) -> HalfWriter:
         with self._lock:
             if self._closed:
-                # Nobody would end another one.
+                # Nobody would close another one.
                 return self._for_nobody[0]
             if company in self._writers:
                 return self._writers[company]

@@ -1,4 +1,4 @@
-"""Who serves the delivery reports: a caller that waits for its own, or a thread of ours."""
+"""Choice of the thread that serves the delivery reports: a caller that waits for its own, or a thread of ours."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-#: Who serves is woken at once for every report; this only bounds how late it is noticed that all shall stop, or that
-#: nobody serves any more.
+#: Longest call of `serve` (s). A report wakes the serving thread at once. So this only bounds the delay until a stop is
+#: noticed, or until a thread notices that no other one serves.
 SERVE_S = 0.1
 
 _T = TypeVar("_T")
 
 
 class Serving:
-    """Sees to it that `serve` (s) is called whenever somebody waits, by one thread at a time.
+    """Calls `serve` (time-out in s) whenever a caller waits, from one thread at a time.
 
-    One caller who waits for its own report serves best: no other thread has to be woken for it and to take the
-    interpreter's lock from it, which took as long as Kafka does. When several wait, or nobody does, our thread serves.
+    If one caller waits, it serves for itself. No other thread must be woken and take the interpreter's lock from it,
+    which took as long as Kafka itself. When several callers wait, or none, our own thread serves.
     """
 
     def __init__(self, serve: Callable[[float], None], name: str) -> None:
         self._serve = serve
-        #: Held by who serves. It knows by whom: a leader that is interrupted lets go of it if it is the leader's.
+        #: Held by the serving thread. It knows its owner, so an interrupted leader releases it only if it holds it.
         self._lock = threading.RLock()
-        #: The thread that serves now.
+        #: Id of the thread that serves now.
         self._server: int | None = None
         self._waiting: set[object] = set()
-        #: A caller serves, or would: our thread stays away until it is needed, or callers stay away for a while.
+        #: Whether callers serve. Then our thread waits until it is needed, or until no caller has come for a while.
         self._is_led = False
         self._needed = threading.Event()
         self._stopping = False
@@ -39,12 +39,12 @@ class Serving:
         self._thread.start()
 
     def expect(self) -> None:
-        """There is something to serve, whether somebody waits for it or not."""
+        """Note that there is something to serve, also if no caller waits for it."""
         if not self._waiting and not self._needed.is_set():
             self._needed.set()
 
     def stop(self, finish: Callable[[], None]) -> None:
-        """End the thread; then `finish`, while nobody serves. May be called again when it was interrupted."""
+        """End the thread, then call `finish` while nobody serves. May be called again if it was interrupted."""
         self._stopping = True
         self._needed.set()
         join(self._thread)
@@ -53,17 +53,17 @@ class Serving:
 
     @property
     def is_served_here(self) -> bool:
-        """Whether this code is called by what this thread serves: a delivery report, or a callback of the user's."""
+        """Whether this thread serves now, so that a delivery report or a callback of the user calls this."""
         return self._server == threading.get_ident()
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether this code runs in the thread of ours, whoever waits."""
+        """Whether our own thread calls this."""
         return threading.get_ident() == self._thread.ident
 
     def _run(self) -> None:
         while not self._stopping:
-            # Looked at while nobody holds the lock on behalf of this thread: who begins to wait after it will get it.
+            # Checked while this thread does not hold the lock, so a caller that begins to wait after it gets the lock.
             if self._is_led and not self._waiting:
                 self._is_led = False
                 if not self._needed.wait(SERVE_S):
@@ -73,9 +73,9 @@ class Serving:
                 self._serve_here()
 
     def lead(self, until: Callable[[], bool]) -> None:
-        """Serve until this holds, if nobody else does; a waiter."""
+        """Serve until `until` is true, unless another thread serves. Called by a waiter."""
         self._is_led = True
-        # A signal may interrupt this at any call, also right after the lock was given.
+        # A signal may interrupt this at any call, also right after the lock was taken.
         try:
             if self._lock.acquire(blocking=False):
                 while not (until() or self._stopping):
@@ -84,7 +84,7 @@ class Serving:
             try:  # noqa: SIM105  the call of suppress() is one that a signal may interrupt
                 self._lock.release()
             except RuntimeError:
-                # It was not given: another thread serves.
+                # The lock was not taken, because another thread serves.
                 pass
 
     def _serve_here(self) -> None:
@@ -95,28 +95,28 @@ class Serving:
             self._server = None
 
     def add(self, waiter: object) -> None:
-        """It waits for a report from now on."""
+        """Note that a waiter waits for its report from now on."""
         self._waiting.add(waiter)
 
     def remove(self, waiter: object) -> None:
-        """It has it; twice does no harm."""
+        """Note that a waiter has its report. A second call does no harm."""
         self._waiting.discard(waiter)
 
     def leave(self, waiter: object) -> None:
-        """It goes, and others that wait are served by our thread."""
+        """Remove a waiter that leaves. Our thread serves the others that wait."""
         self._waiting.discard(waiter)
         if self._waiting and self._server is None:
             self._needed.set()
 
 
 def join(thread: threading.Thread, timeout: float | None = None) -> None:
-    """Wait for the end of a thread (s, None: no limit), or for nothing, if it was never started."""
+    """Wait up to `timeout` seconds (None: no limit) for the end of a thread, if it was started at all."""
     if thread.ident is not None:
         thread.join(timeout)
 
 
 class Waiter(Generic[_T]):
-    """Waits for one report: `with Waiter(serving) as waiter`, let `report` be called, and ask for the `result`."""
+    """Waits for one report. Use `with Waiter(serving) as waiter`, let `report` be called, and call `result`."""
 
     __slots__ = ("_reports", "_serving")
 
@@ -134,13 +134,13 @@ class Waiter(Generic[_T]):
         self._serving.leave(self)
 
     def report(self, result: _T) -> None:
-        """To be called once."""
-        # First: who serves, and sees that nobody waits any more, may leave.
+        """Take the report. To be called once."""
+        # First, because the serving thread may leave when it sees that no caller waits.
         self._serving.remove(self)
         self._reports.put(result)
 
     def result(self) -> _T:
-        """What was reported."""
+        """Return what was reported, after a wait for it."""
         self._serving.lead(self._is_reported)
         return self._reports.get()
 
