@@ -105,11 +105,11 @@ class WorkerSettings(BaseSettings):
     """Memory for the contents of pending half messages, per worker. Those that do not fit are read again on commit."""
 
     park_after: Annotated[_Milliseconds, Field(ge=1)] = 30_000
-    """A half message that stays undecided longer is parked in the offset topic, so that it does not hold up progress:
-    what lies behind the checkpoint must be read again when a partition moves to another worker."""
+    """A half message that stays undecided longer is parked in the offset topic. So it does not hold back the checkpoint,
+    from which another worker reads when it takes the partition over."""
 
     park_after_records: Annotated[_Count, Field(ge=1)] = 100_000
-    """Parked earlier when more records than this have come behind it."""
+    """It is parked earlier when more records than this follow it in HALF."""
 
     park_after_bytes: Annotated[_Bytes, Field(ge=1)] = 64 * _MIB
     """Parked earlier when more bytes than this have come behind it."""

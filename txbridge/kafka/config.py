@@ -109,7 +109,7 @@ _REFUSED = {
     "partitioner_cb": "keys must land where Kafka's Java producer puts them (murmur2_random)",
     "queuing.strategy": "decisions must keep their order",
     "delivery.report.only.error": "txbridge waits for the reports of success",
-    "on_delivery": "the result of each send tells what became of it",
+    "on_delivery": "the result of each send has the outcome",
     "isolation.level": "which records may be seen differs per internal topic and is part of the protocol",
     "group.id": "the group that answers checks derives from the producer group, the worker's is the option app_id",
     "group.instance.id": "clients that share these settings would fence each other",
